@@ -1,0 +1,93 @@
+//! Block devices, and devices that wrap a device.
+//!
+//! Everything above speaks to storage through [`BlockDevice`]: byte offsets, whole reads and writes, and batches that
+//! keep many requests in flight. A device knows nothing of ext.
+
+mod error;
+
+pub use error::{Error, Op, Result};
+
+/// What a device is: its size and what it can promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Length in bytes. Requests that end beyond it fail with [`Error::OutOfRange`].
+    pub len: u64,
+    /// Bytes that the device writes as a whole or not at all: 512 unless the device says more.
+    pub sector: u32,
+    /// Writes, flushes and discards fail with [`Error::ReadOnly`].
+    pub read_only: bool,
+}
+
+/// One read of a batch: fills all of `buf` from `offset`, or leaves an error in `result`.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// First byte on the device.
+    pub offset: u64,
+    /// Where the bytes go; its length is the length of the read.
+    pub buf: &'a mut [u8],
+    /// How it went; set by the device.
+    pub result: Result<()>,
+}
+
+impl<'a> Read<'a> {
+    /// A read that has not been made yet.
+    pub fn new(offset: u64, buf: &'a mut [u8]) -> Self {
+        Self { offset, buf, result: Ok(()) }
+    }
+}
+
+/// One write of a batch.
+#[derive(Debug)]
+pub struct Write<'a> {
+    /// First byte on the device.
+    pub offset: u64,
+    /// The bytes.
+    pub data: &'a [u8],
+    /// How it went; set by the device.
+    pub result: Result<()>,
+}
+
+impl<'a> Write<'a> {
+    /// A write that has not been made yet.
+    pub fn new(offset: u64, data: &'a [u8]) -> Self {
+        Self { offset, data, result: Ok(()) }
+    }
+}
+
+/// Storage addressed in bytes.
+///
+/// Any alignment is accepted; a device that needs aligned requests (O_DIRECT) copies through a buffer of its own.
+/// All methods may be called from many threads at once. Two overlapping requests in flight have no order.
+pub trait BlockDevice: Send + Sync {
+    /// Size and properties. Cheap; does not change while the device is open, unless a device says so.
+    fn geometry(&self) -> Geometry;
+
+    /// Fills `buf` from `offset`. Never short: all of it, or an error.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Makes all reads, many in flight at once, and returns when each has its `result`.
+    /// The order given is the order in which they are handed to the device. One that fails does not stop the others.
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        for r in reads {
+            r.result = self.read(r.offset, r.buf);
+        }
+    }
+
+    /// Writes `data` at `offset`. When it returns, later reads see it; a crash may still lose it, whole or by sectors.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Makes all writes, many in flight at once and in any order, and returns when each has its `result`.
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        for w in writes {
+            w.result = self.write(w.offset, w.data);
+        }
+    }
+
+    /// Returns when every write that had returned before this call began would survive a loss of power.
+    /// After an error nothing is promised about any of them, and trying again proves nothing: the caller must stop writing.
+    fn flush(&self) -> Result<()>;
+
+    /// Tells the device that these bytes are no longer needed; they may read as anything until written again.
+    /// A device that cannot discard does nothing and says `Ok`.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+}

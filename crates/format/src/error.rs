@@ -1,0 +1,121 @@
+use crate::{FsBlock, GroupNo, InodeNo};
+use std::fmt;
+
+/// Which structure was found wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Structure {
+    /// The superblock or a copy of it.
+    Superblock,
+    /// A group descriptor.
+    GroupDescriptor,
+    /// A block or inode bitmap.
+    Bitmap,
+    /// An inode.
+    Inode,
+    /// An extent header, index or leaf.
+    ExtentTree,
+    /// An indirect block.
+    IndirectBlock,
+    /// A directory block or inline directory.
+    Directory,
+    /// The hash tree of a directory.
+    HashTree,
+    /// Extended attributes, in the inode, in a block or in an inode of their own.
+    ExtendedAttribute,
+    /// A symbolic link's target.
+    Symlink,
+    /// Data kept inside the inode.
+    InlineData,
+    /// The journal.
+    Journal,
+    /// The multiple-mount-protection block.
+    Mmp,
+    /// The list or file of orphan inodes.
+    Orphans,
+    /// A quota file.
+    Quota,
+}
+
+impl fmt::Display for Structure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Structure::Superblock => "superblock",
+            Structure::GroupDescriptor => "group descriptor",
+            Structure::Bitmap => "bitmap",
+            Structure::Inode => "inode",
+            Structure::ExtentTree => "extent tree",
+            Structure::IndirectBlock => "indirect block",
+            Structure::Directory => "directory",
+            Structure::HashTree => "directory hash tree",
+            Structure::ExtendedAttribute => "extended attribute",
+            Structure::Symlink => "symbolic link",
+            Structure::InlineData => "inline data",
+            Structure::Journal => "journal",
+            Structure::Mmp => "multiple-mount-protection block",
+            Structure::Orphans => "orphan list",
+            Structure::Quota => "quota file",
+        })
+    }
+}
+
+/// Where it was found, as precisely as the finder knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Where {
+    /// Nothing closer than the structure itself.
+    #[default]
+    Volume,
+    /// A group.
+    Group(GroupNo),
+    /// An inode.
+    Inode(InodeNo),
+    /// A block of the volume.
+    Block(FsBlock),
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Where::Volume => Ok(()),
+            Where::Group(g) => write!(f, " of group {g}"),
+            Where::Inode(i) => write!(f, " of inode {i}"),
+            Where::Block(b) => write!(f, " in block {b}"),
+        }
+    }
+}
+
+/// Why bytes were not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The volume is sound as far as we can tell, but needs something we do not have.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// The bytes contradict the format.
+    #[error("corrupt {structure}{at}: {what}")]
+    Corrupt {
+        /// Which structure.
+        structure: Structure,
+        /// Where it lies.
+        at: Where,
+        /// What is wrong with it, as a phrase without a full stop.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// A corruption whose place the caller will add with [`Error::at`].
+    pub fn corrupt(structure: Structure, what: &'static str) -> Self {
+        Error::Corrupt { structure, at: Where::Volume, what }
+    }
+
+    /// Says where a corruption lies, if that was not known before.
+    #[must_use]
+    pub fn at(self, place: Where) -> Self {
+        match self {
+            Error::Corrupt { structure, at: Where::Volume, what } => Error::Corrupt { structure, at: place, what },
+            other => other,
+        }
+    }
+}
+
+/// The result of a parse.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

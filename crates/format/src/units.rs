@@ -1,0 +1,68 @@
+//! A type for every number with a unit, so that a block of a file is never taken for a block of the volume.
+
+use std::fmt;
+
+macro_rules! unit {
+    ($(#[$meta:meta])* $name:ident($int:ty)) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            /// The number itself.
+            #[inline]
+            pub const fn get(self) -> $int { self.0 }
+
+            /// `self + n`, or `None` where that overflows.
+            #[inline]
+            #[must_use]
+            pub const fn checked_add(self, n: $int) -> Option<Self> {
+                match self.0.checked_add(n) { Some(v) => Some(Self(v)), None => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { self.0.fmt(f) }
+        }
+    };
+}
+
+unit!(
+    /// A block of the volume, counted from its start; the unit is the volume's block size.
+    FsBlock(u64)
+);
+unit!(
+    /// A block of a file, counted from the file's start ("logical block").
+    FileBlock(u64)
+);
+unit!(
+    /// A block group.
+    GroupNo(u32)
+);
+unit!(
+    /// An inode number; the first inode is 1.
+    InodeNo(u32)
+);
+unit!(
+    /// A length in bytes.
+    ByteLen(u64)
+);
+
+impl InodeNo {
+    /// Holds the list of bad blocks.
+    pub const BAD_BLOCKS: Self = Self(1);
+    /// The root directory.
+    pub const ROOT: Self = Self(2);
+    /// User quota.
+    pub const USER_QUOTA: Self = Self(3);
+    /// Group quota.
+    pub const GROUP_QUOTA: Self = Self(4);
+    /// Boot loader.
+    pub const BOOT_LOADER: Self = Self(5);
+    /// Undelete directory (never used).
+    pub const UNDELETE: Self = Self(6);
+    /// Holds the group descriptor blocks reserved for growth.
+    pub const RESIZE: Self = Self(7);
+    /// The journal.
+    pub const JOURNAL: Self = Self(8);
+}
