@@ -1,0 +1,83 @@
+//! The volume as the file system sees it: metadata blocks through the cache, file data straight from the device.
+//!
+//! File data does not enter the cache: the kernel's page cache above FUSE holds it already.
+
+use crate::{Result, cache::BlockCache};
+use blockdev::{BlockDevice, Read};
+use format::FsBlock;
+use std::sync::Arc;
+
+/// A volume's blocks. All methods may be called from many threads at once.
+pub struct Store {
+    device: Arc<dyn BlockDevice>,
+    cache: BlockCache,
+}
+
+/// One piece of file data to read: fills `buf` from byte `offset` of block `first` on, over as many blocks as it takes.
+#[derive(Debug)]
+pub struct DataRead<'a> {
+    /// The block at which the piece begins.
+    pub first: FsBlock,
+    /// Bytes from the start of that block; may exceed the block size.
+    pub offset: u64,
+    /// Where the bytes go; its length is the length of the piece.
+    pub buf: &'a mut [u8],
+}
+
+impl Store {
+    /// A store over `device` with blocks of `block_size` bytes (a power of two) and a cache of at most `cache_bytes`
+    /// (at least one block is kept for each of its few shards).
+    ///
+    /// For a volume that was not unmounted, give it the device that [`recovery::Replayed`](crate::recovery::Replayed)
+    /// makes.
+    ///
+    /// # Panics
+    /// If `block_size` is not a power of two: the caller has validated the superblock.
+    pub fn new(device: Arc<dyn BlockDevice>, block_size: u32, cache_bytes: usize) -> Self {
+        let cache = BlockCache::new(Arc::clone(&device), block_size, cache_bytes);
+        Self { device, cache }
+    }
+
+    /// The device below, with the journal's content where there is any.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Bytes in a block.
+    pub fn block_size(&self) -> u32 {
+        self.cache.block_size()
+    }
+
+    /// One metadata block, from the cache or read into it.
+    pub fn block(&self, block: FsBlock) -> Result<Arc<[u8]>> {
+        self.cache.get(block)
+    }
+
+    /// Several metadata blocks, in the order given; those not cached are read as one batch, neighbours in one request.
+    /// Fails with the first error; the blocks that could be read are cached all the same.
+    pub fn blocks(&self, blocks: &[FsBlock]) -> Result<Vec<Arc<[u8]>>> {
+        self.cache.get_many(blocks)
+    }
+
+    /// Reads blocks into the cache that will soon be asked for. Errors are left for the read that needs the block.
+    pub fn prefetch(&self, blocks: &[FsBlock]) {
+        // whoever needs a block that failed here reads it again and gets the error with its own context
+        let _ = self.cache.get_many(blocks);
+    }
+
+    /// Fills `buf` from byte `offset` of block `first` on, without the cache.
+    pub fn read(&self, first: FsBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let at = self.cache.position(first, offset, buf.len() as u64)?;
+        Ok(self.device.read(at, buf)?)
+    }
+
+    /// Makes all reads of file data as one batch, without the cache. Fails with the first error.
+    pub fn read_many(&self, reads: &mut [DataRead<'_>]) -> Result<()> {
+        let mut batch = Vec::with_capacity(reads.len());
+        for r in reads {
+            batch.push(Read::new(self.cache.position(r.first, r.offset, r.buf.len() as u64)?, r.buf));
+        }
+        self.device.read_many(&mut batch);
+        Ok(batch.into_iter().try_for_each(|r| r.result)?)
+    }
+}
