@@ -11,10 +11,18 @@
 #[macro_use]
 mod disk;
 mod error;
+mod layout;
 mod units;
 
 pub mod checksum;
+pub mod extent;
+pub mod feature;
+pub mod group;
+pub mod indirect;
+pub mod inode;
+pub mod superblock;
 
 pub use disk::FieldAt;
 pub use error::{Error, Result, Structure, Where};
+pub use layout::InodeSlot;
 pub use units::{ByteLen, FileBlock, FsBlock, GroupNo, InodeNo};

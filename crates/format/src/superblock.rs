@@ -1,0 +1,605 @@
+//! The superblock: its bytes, and the shape of the volume that follows from them.
+
+use crate::checksum::crc32c;
+use crate::feature::{Compat, Features, Incompat, RoCompat};
+use crate::{Error, FsBlock, GroupNo, InodeNo, Result, Structure};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// `s_magic`
+pub const MAGIC: u16 = 0xEF53;
+/// Where the first superblock lies, in bytes from the volume's start.
+pub const OFFSET: u64 = 1024;
+
+disk_struct! {
+    /// The superblock (`ext4_super_block`).
+    pub struct DiskSuperblock[1024] {
+        /// inodes
+        0x000 s_inodes_count: U32,
+        /// blocks, low half
+        0x004 s_blocks_count_lo: U32,
+        /// blocks kept for the superuser, low half
+        0x008 s_r_blocks_count_lo: U32,
+        /// free blocks (clusters under bigalloc, counted in blocks), low half
+        0x00C s_free_blocks_count_lo: U32,
+        /// free inodes
+        0x010 s_free_inodes_count: U32,
+        /// the block that holds the superblock: 1 where blocks have 1 024 bytes, else 0
+        0x014 s_first_data_block: U32,
+        /// block size is `2 ^ (10 + this)` bytes
+        0x018 s_log_block_size: U32,
+        /// cluster size is `2 ^ (10 + this)` bytes
+        0x01C s_log_cluster_size: U32,
+        /// blocks in a group
+        0x020 s_blocks_per_group: U32,
+        /// clusters in a group
+        0x024 s_clusters_per_group: U32,
+        /// inodes in a group
+        0x028 s_inodes_per_group: U32,
+        /// last mount, seconds, low half
+        0x02C s_mtime: U32,
+        /// last write, seconds, low half
+        0x030 s_wtime: U32,
+        /// mounts since the last check
+        0x034 s_mnt_count: U16,
+        /// mounts after which a check is due; -1 for never
+        0x036 s_max_mnt_count: U16,
+        /// 0xEF53
+        0x038 s_magic: U16,
+        /// [`State`](crate::superblock::State)
+        0x03A s_state: U16,
+        /// what to do on an error: 1 go on, 2 read-only, 3 panic
+        0x03C s_errors: U16,
+        /// minor revision
+        0x03E s_minor_rev_level: U16,
+        /// last check, seconds, low half
+        0x040 s_lastcheck: U32,
+        /// longest time between checks, seconds; 0 for none
+        0x044 s_checkinterval: U32,
+        /// creator: 0 Linux, 1 Hurd, 2 Masix, 3 FreeBSD, 4 Lites
+        0x048 s_creator_os: U32,
+        /// 0 for the first revision (fixed inode size, no features), 1 for the dynamic one
+        0x04C s_rev_level: U32,
+        /// who may use reserved blocks
+        0x050 s_def_resuid: U16,
+        /// which group may use reserved blocks
+        0x052 s_def_resgid: U16,
+        /// first inode that is not reserved
+        0x054 s_first_ino: U32,
+        /// bytes in an inode
+        0x058 s_inode_size: U16,
+        /// the group this copy lies in
+        0x05A s_block_group_nr: U16,
+        /// compatible features
+        0x05C s_feature_compat: U32,
+        /// incompatible features
+        0x060 s_feature_incompat: U32,
+        /// features a reader may ignore
+        0x064 s_feature_ro_compat: U32,
+        /// the volume's UUID
+        0x068 s_uuid: [u8; 16],
+        /// the volume's label
+        0x078 s_volume_name: [u8; 16],
+        /// where it was last mounted
+        0x088 s_last_mounted: [u8; 64],
+        /// compression algorithms (unused)
+        0x0C8 s_algorithm_usage_bitmap: U32,
+        /// blocks to preallocate for files (unused)
+        0x0CC s_prealloc_blocks: u8,
+        /// blocks to preallocate for directories (unused)
+        0x0CD s_prealloc_dir_blocks: u8,
+        /// descriptor blocks reserved for growth
+        0x0CE s_reserved_gdt_blocks: U16,
+        /// UUID of an external journal
+        0x0D0 s_journal_uuid: [u8; 16],
+        /// the journal's inode
+        0x0E0 s_journal_inum: U32,
+        /// device number of an external journal
+        0x0E4 s_journal_dev: U32,
+        /// head of the list of orphan inodes
+        0x0E8 s_last_orphan: U32,
+        /// seed of directory hashes
+        0x0EC s_hash_seed: [U32; 4],
+        /// hash of new directories
+        0x0FC s_def_hash_version: u8,
+        /// what `s_jnl_blocks` holds: 1 for the journal inode's block map
+        0x0FD s_jnl_backup_type: u8,
+        /// bytes in a group descriptor under 64bit
+        0x0FE s_desc_size: U16,
+        /// default mount options
+        0x100 s_default_mount_opts: U32,
+        /// first meta group that keeps its own descriptors
+        0x104 s_first_meta_bg: U32,
+        /// when it was made, seconds, low half
+        0x108 s_mkfs_time: U32,
+        /// copy of the journal inode's `i_block`, then its size: high half, low half
+        0x10C s_jnl_blocks: [U32; 17],
+        /// blocks, high half
+        0x150 s_blocks_count_hi: U32,
+        /// reserved blocks, high half
+        0x154 s_r_blocks_count_hi: U32,
+        /// free blocks, high half
+        0x158 s_free_blocks_count_hi: U32,
+        /// extra bytes that every inode has
+        0x15C s_min_extra_isize: U16,
+        /// extra bytes that new inodes should have
+        0x15E s_want_extra_isize: U16,
+        /// [`Flags`](crate::superblock::Flags)
+        0x160 s_flags: U32,
+        /// RAID stride in blocks
+        0x164 s_raid_stride: U16,
+        /// seconds between checks of the multiple-mount-protection block
+        0x166 s_mmp_interval: U16,
+        /// the multiple-mount-protection block
+        0x168 s_mmp_block: U64,
+        /// RAID stripe width in blocks
+        0x170 s_raid_stripe_width: U32,
+        /// groups in a flexible group is `2 ^ this`
+        0x174 s_log_groups_per_flex: u8,
+        /// 1 for CRC32C
+        0x175 s_checksum_type: u8,
+        /// encryption version (unused)
+        0x176 s_encryption_level: u8,
+        /// unused
+        0x177 s_reserved_pad: u8,
+        /// KiB ever written
+        0x178 s_kbytes_written: U64,
+        /// snapshot inode (unused)
+        0x180 s_snapshot_inum: U32,
+        /// snapshot number (unused)
+        0x184 s_snapshot_id: U32,
+        /// snapshot reservation (unused)
+        0x188 s_snapshot_r_blocks_count: U64,
+        /// snapshot list (unused)
+        0x190 s_snapshot_list: U32,
+        /// errors seen
+        0x194 s_error_count: U32,
+        /// first error, seconds
+        0x198 s_first_error_time: U32,
+        /// inode of the first error
+        0x19C s_first_error_ino: U32,
+        /// block of the first error
+        0x1A0 s_first_error_block: U64,
+        /// function that saw the first error
+        0x1A8 s_first_error_func: [u8; 32],
+        /// line that saw the first error
+        0x1C8 s_first_error_line: U32,
+        /// last error, seconds
+        0x1CC s_last_error_time: U32,
+        /// inode of the last error
+        0x1D0 s_last_error_ino: U32,
+        /// line that saw the last error
+        0x1D4 s_last_error_line: U32,
+        /// block of the last error
+        0x1D8 s_last_error_block: U64,
+        /// function that saw the last error
+        0x1E0 s_last_error_func: [u8; 32],
+        /// mount options
+        0x200 s_mount_opts: [u8; 64],
+        /// user quota's inode
+        0x240 s_usr_quota_inum: U32,
+        /// group quota's inode
+        0x244 s_grp_quota_inum: U32,
+        /// blocks that bitmaps and tables take (unused)
+        0x248 s_overhead_blocks: U32,
+        /// groups of the two backups under sparse_super2
+        0x24C s_backup_bgs: [U32; 2],
+        /// encryption algorithms
+        0x254 s_encrypt_algos: [u8; 4],
+        /// encryption salt
+        0x258 s_encrypt_pw_salt: [u8; 16],
+        /// lost+found's inode (unused)
+        0x268 s_lpf_ino: U32,
+        /// project quota's inode
+        0x26C s_prj_quota_inum: U32,
+        /// seed of checksums under metadata_csum_seed
+        0x270 s_checksum_seed: U32,
+        /// last write, seconds, bits 32-39
+        0x274 s_wtime_hi: u8,
+        /// last mount, bits 32-39
+        0x275 s_mtime_hi: u8,
+        /// made, bits 32-39
+        0x276 s_mkfs_time_hi: u8,
+        /// last check, bits 32-39
+        0x277 s_lastcheck_hi: u8,
+        /// first error, bits 32-39
+        0x278 s_first_error_time_hi: u8,
+        /// last error, bits 32-39
+        0x279 s_last_error_time_hi: u8,
+        /// code of the first error
+        0x27A s_first_error_errcode: u8,
+        /// code of the last error
+        0x27B s_last_error_errcode: u8,
+        /// encoding of names under casefold: 1 for UTF-8 12.1
+        0x27C s_encoding: U16,
+        /// 1 for strict encoding
+        0x27E s_encoding_flags: U16,
+        /// inode of the orphan file
+        0x280 s_orphan_file_inum: U32,
+        /// default reserved uid, high half
+        0x284 s_def_resuid_hi: U16,
+        /// default reserved gid, high half
+        0x286 s_def_resgid_hi: U16,
+        /// unused
+        0x288 s_reserved: [U32; 93],
+        /// CRC32C of the superblock without this field
+        0x3FC s_checksum: U32,
+    }
+}
+
+bitflags::bitflags! {
+    /// `s_state`
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct State: u16 {
+        /// unmounted cleanly
+        const VALID = 1;
+        /// errors were seen
+        const ERROR = 2;
+        /// orphans are being recovered
+        const ORPHAN = 4;
+        /// fast-commit replay is under way
+        const FC_REPLAY = 0x20;
+    }
+
+    /// `s_flags`
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Flags: u32 {
+        /// directory hashes take characters as signed
+        const SIGNED_HASH = 1;
+        /// directory hashes take characters as unsigned
+        const UNSIGNED_HASH = 2;
+        /// made to test development code
+        const TEST_FILESYS = 4;
+    }
+}
+
+impl DiskSuperblock {
+    /// The bytes of a superblock, any bytes; `None` where fewer than 1 024 are given.
+    #[must_use]
+    pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(bytes).ok().map(|(sb, _)| sb)
+    }
+
+    /// The feature words; none in the first revision, where they do not exist.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        if self.s_rev_level.get() == 0 {
+            return Features::default();
+        }
+        Features::from_words(self.s_feature_compat.get(), self.s_feature_incompat.get(), self.s_feature_ro_compat.get())
+    }
+
+    /// The volume's length in blocks, as written.
+    #[must_use]
+    pub fn blocks_count(&self) -> u64 {
+        self.wide(self.s_blocks_count_lo, self.s_blocks_count_hi)
+    }
+
+    /// Free blocks, as written.
+    #[must_use]
+    pub fn free_blocks_count(&self) -> u64 {
+        self.wide(self.s_free_blocks_count_lo, self.s_free_blocks_count_hi)
+    }
+
+    /// Blocks kept for the superuser, as written.
+    #[must_use]
+    pub fn reserved_blocks_count(&self) -> u64 {
+        self.wide(self.s_r_blocks_count_lo, self.s_r_blocks_count_hi)
+    }
+
+    fn wide(&self, lo: U32, hi: U32) -> u64 {
+        let high = if self.features().incompat.contains(Incompat::BIT64) { hi.get() } else { 0 };
+        u64::from(high) << 32 | u64::from(lo.get())
+    }
+
+    /// The checksum that the superblock should carry under metadata_csum.
+    #[must_use]
+    pub fn checksum(&self) -> u32 {
+        let bytes = self.as_bytes();
+        crc32c(!0, bytes.get(..Self::SIZE - 4).unwrap_or_default())
+    }
+
+    /// The volume's label, up to the first NUL, invalid UTF-8 replaced.
+    #[must_use]
+    pub fn label(&self) -> String {
+        text(&self.s_volume_name)
+    }
+
+    /// The directory where it was last mounted.
+    #[must_use]
+    pub fn last_mounted(&self) -> String {
+        text(&self.s_last_mounted)
+    }
+
+    /// The seed of directory hashes.
+    #[must_use]
+    pub fn hash_seed(&self) -> [u32; 4] {
+        self.s_hash_seed.map(U32::get)
+    }
+
+    /// The first inode that is not reserved: 11 in the first revision.
+    #[must_use]
+    pub fn first_inode(&self) -> u32 {
+        if self.s_rev_level.get() == 0 { 11 } else { self.s_first_ino.get() }
+    }
+
+    /// Bytes in an inode: 128 in the first revision.
+    #[must_use]
+    pub fn inode_size(&self) -> u32 {
+        if self.s_rev_level.get() == 0 { 128 } else { u32::from(self.s_inode_size.get()) }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}
+
+/// The shape of a volume: every number that places something on it, checked so that arithmetic with them cannot fail.
+///
+/// Promises: sizes are powers of two in range, `groups >= 1`, every group but the last has `blocks_per_group` blocks,
+/// `inodes == groups * inodes_per_group`, the inode table of a group is shorter than the group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes in a block: 1 024 to 65 536.
+    pub block_size: u32,
+    /// Blocks in a cluster; 1 without bigalloc.
+    pub cluster_blocks: u32,
+    /// Blocks of the volume, those before [`first_data_block`](Self::first_data_block) included.
+    pub blocks: u64,
+    /// The first block of group 0.
+    pub first_data_block: u32,
+    /// Blocks in a group; the last group may be shorter.
+    pub blocks_per_group: u32,
+    /// Groups.
+    pub groups: u32,
+    /// Inodes.
+    pub inodes: u32,
+    /// Inodes in a group.
+    pub inodes_per_group: u32,
+    /// Bytes in an inode: a power of two from 128 to the block size.
+    pub inode_size: u32,
+    /// Blocks of a group's inode table.
+    pub itable_blocks: u32,
+    /// The first inode that is not reserved.
+    pub first_inode: u32,
+    /// Bytes in a group descriptor.
+    pub descriptor_size: u32,
+    /// Blocks of the whole descriptor table (`ceil(groups / descriptors in a block)`).
+    pub descriptor_blocks: u32,
+    /// Descriptor blocks reserved for growth, after the table in each group that has a superblock.
+    pub reserved_descriptor_blocks: u32,
+    /// First meta group whose descriptors lie in the meta group itself; `u32::MAX` without meta_bg.
+    pub first_meta_group: u32,
+    /// Groups in a flexible group; 1 without flex_bg.
+    pub flex_groups: u32,
+    /// Where backup superblocks are.
+    pub backups: Backups,
+    /// Start of every CRC32C of this volume.
+    pub checksum_seed: u32,
+    /// Metadata carries CRC32C.
+    pub metadata_csum: bool,
+    /// Group descriptors carry CRC-16.
+    pub gdt_csum: bool,
+    /// Group descriptors have high halves.
+    pub wide_descriptors: bool,
+}
+
+/// Which groups hold a copy of the superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backups {
+    /// All.
+    Every,
+    /// Groups 0, 1 and the powers of 3, 5 and 7 (sparse_super).
+    Sparse,
+    /// Group 0 and those two; 0 for none (sparse_super2).
+    Two([u32; 2]),
+}
+
+impl Backups {
+    /// Whether `group` holds a superblock. Group 0 always does.
+    #[must_use]
+    pub fn contains(&self, group: GroupNo) -> bool {
+        let power_of = |base: u32| {
+            let mut n = group.get();
+            while n > 1 && n.is_multiple_of(base) {
+                n /= base;
+            }
+            n == 1
+        };
+        match self {
+            _ if group.get() == 0 => true,
+            Backups::Every => true,
+            Backups::Sparse => group.get() == 1 || power_of(3) || power_of(5) || power_of(7),
+            Backups::Two(list) => list.contains(&group.get()),
+        }
+    }
+}
+
+impl Geometry {
+    /// The shape that a superblock describes.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] names the first field that contradicts the others. Features are not judged here.
+    pub fn of(sb: &DiskSuperblock) -> Result<Self> {
+        let bad = |what| Err(Error::corrupt(Structure::Superblock, what));
+        if sb.s_magic.get() != MAGIC {
+            return bad("s_magic is not 0xEF53: this is no ext2, ext3 or ext4 volume");
+        }
+        let features = sb.features();
+        let log_block = sb.s_log_block_size.get();
+        if log_block > 6 {
+            return bad("s_log_block_size: blocks would be over 64 KiB");
+        }
+        let block_size = 1024u32 << log_block;
+        let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
+        let cluster_blocks = if bigalloc {
+            let log_cluster = sb.s_log_cluster_size.get();
+            if log_cluster < log_block || log_cluster > 19 {
+                return bad("s_log_cluster_size: clusters are smaller than blocks or over 512 MiB");
+            }
+            1u32 << (log_cluster - log_block)
+        } else {
+            1
+        };
+        let first_data_block = sb.s_first_data_block.get();
+        if first_data_block != u32::from(log_block == 0 && !bigalloc) && !(log_block == 0 && first_data_block <= 1) {
+            return bad("s_first_data_block does not fit the block size");
+        }
+        let inode_size = sb.inode_size();
+        if !inode_size.is_power_of_two() || inode_size < 128 || inode_size > block_size {
+            return bad("s_inode_size is no power of two from 128 to the block size");
+        }
+        let inodes_per_block = block_size / inode_size;
+        let blocks_per_group = sb.s_blocks_per_group.get();
+        let clusters_per_group = if bigalloc { sb.s_clusters_per_group.get() } else { blocks_per_group };
+        if blocks_per_group < 8 || clusters_per_group > block_size * 8 {
+            return bad("s_blocks_per_group: more than a bitmap block can count, or less than 8");
+        }
+        if u64::from(clusters_per_group) * u64::from(cluster_blocks) != u64::from(blocks_per_group) {
+            return bad("s_clusters_per_group does not match s_blocks_per_group");
+        }
+        let inodes_per_group = sb.s_inodes_per_group.get();
+        if inodes_per_group == 0 || inodes_per_group > block_size * 8 {
+            return bad("s_inodes_per_group is zero or more than a bitmap block can count");
+        }
+        let itable_blocks = inodes_per_group.div_ceil(inodes_per_block);
+        if itable_blocks + 3 > blocks_per_group {
+            return bad("s_inodes_per_group: the inode table does not fit into a group");
+        }
+        let blocks = sb.blocks_count();
+        if blocks <= u64::from(first_data_block) {
+            return bad("s_blocks_count is zero");
+        }
+        let groups = (blocks - u64::from(first_data_block)).div_ceil(u64::from(blocks_per_group));
+        let Ok(groups) = u32::try_from(groups) else {
+            return bad("s_blocks_count: more groups than the format can count");
+        };
+        if groups.checked_mul(inodes_per_group) != Some(sb.s_inodes_count.get()) {
+            return bad("s_inodes_count is not s_inodes_per_group times the number of groups");
+        }
+        let wide_descriptors = features.incompat.contains(Incompat::BIT64);
+        let descriptor_size = if wide_descriptors { u32::from(sb.s_desc_size.get()) } else { 32 };
+        if wide_descriptors
+            && (descriptor_size < 64 || descriptor_size > block_size.min(1024) || !descriptor_size.is_power_of_two())
+        {
+            return bad("s_desc_size is no power of two from 64 to 1 024");
+        }
+        let descriptor_blocks = groups.div_ceil(block_size / descriptor_size);
+        let first_meta_group = if features.incompat.contains(Incompat::META_BG) {
+            let first = sb.s_first_meta_bg.get();
+            if first > descriptor_blocks {
+                return bad("s_first_meta_bg is more than the descriptor table's blocks");
+            }
+            first
+        } else {
+            u32::MAX
+        };
+        let first_inode = sb.first_inode();
+        if first_inode < 11 || first_inode > sb.s_inodes_count.get() {
+            return bad("s_first_ino is less than 11 or more than the inodes");
+        }
+        let reserved_descriptor_blocks =
+            if features.compat.contains(Compat::RESIZE_INODE) { u32::from(sb.s_reserved_gdt_blocks.get()) } else { 0 };
+        if reserved_descriptor_blocks > block_size / 4 {
+            return bad("s_reserved_gdt_blocks is more than one indirect block can hold");
+        }
+        let flex_groups = if features.incompat.contains(Incompat::FLEX_BG) {
+            1u32.checked_shl(u32::from(sb.s_log_groups_per_flex)).unwrap_or(0)
+        } else {
+            1
+        };
+        if flex_groups == 0 {
+            return bad("s_log_groups_per_flex is 32 or more");
+        }
+        let metadata_csum = features.ro_compat.contains(RoCompat::METADATA_CSUM);
+        if metadata_csum && sb.s_checksum_type != 1 {
+            return bad("s_checksum_type is not 1 (CRC32C)");
+        }
+        Ok(Self {
+            block_size,
+            cluster_blocks,
+            blocks,
+            first_data_block,
+            blocks_per_group,
+            groups,
+            inodes: sb.s_inodes_count.get(),
+            inodes_per_group,
+            inode_size,
+            itable_blocks,
+            first_inode,
+            descriptor_size,
+            descriptor_blocks,
+            reserved_descriptor_blocks,
+            first_meta_group,
+            flex_groups,
+            backups: if features.compat.contains(Compat::SPARSE_SUPER2) {
+                Backups::Two(sb.s_backup_bgs.map(U32::get))
+            } else if features.ro_compat.contains(RoCompat::SPARSE_SUPER) {
+                Backups::Sparse
+            } else {
+                Backups::Every
+            },
+            checksum_seed: if features.incompat.contains(Incompat::CSUM_SEED) {
+                sb.s_checksum_seed.get()
+            } else {
+                crc32c(!0, &sb.s_uuid)
+            },
+            metadata_csum,
+            gdt_csum: features.ro_compat.contains(RoCompat::GDT_CSUM) && !metadata_csum,
+            wide_descriptors,
+        })
+    }
+}
+
+/// A superblock that was accepted: its bytes, its features and the shape that follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// The bytes.
+    pub disk: DiskSuperblock,
+    /// The feature words.
+    pub features: Features,
+    /// The shape of the volume.
+    pub geometry: Geometry,
+}
+
+impl Superblock {
+    /// Accepts the 1 024 bytes of a superblock: magic, checksum, features we can read, and a possible shape.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] or [`Error::Unsupported`], with the field or feature named.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let Some(disk) = DiskSuperblock::from_slice(bytes) else {
+            return Err(Error::corrupt(Structure::Superblock, "the volume ends before it"));
+        };
+        if disk.s_magic.get() != MAGIC {
+            return Err(Error::corrupt(
+                Structure::Superblock,
+                "s_magic is not 0xEF53: this is no ext2, ext3 or ext4 volume",
+            ));
+        }
+        if disk.s_rev_level.get() > 1 {
+            return Err(Error::Unsupported(format!("revision {} of the format", disk.s_rev_level)));
+        }
+        let features = disk.features();
+        features.check_readable()?;
+        if features.ro_compat.contains(RoCompat::METADATA_CSUM) && disk.checksum() != disk.s_checksum.get() {
+            return Err(Error::corrupt(Structure::Superblock, "s_checksum does not match"));
+        }
+        let geometry = Geometry::of(&disk)?;
+        Ok(Self { disk, features, geometry })
+    }
+
+    /// The inode of the journal, where the volume has one inside.
+    #[must_use]
+    pub fn journal_inode(&self) -> Option<InodeNo> {
+        let number = self.disk.s_journal_inum.get();
+        (self.features.compat.contains(Compat::HAS_JOURNAL) && number != 0).then_some(InodeNo(number))
+    }
+
+    /// The block of the multiple-mount-protection record, where the volume has one.
+    #[must_use]
+    pub fn mmp_block(&self) -> Option<FsBlock> {
+        self.features.incompat.contains(Incompat::MMP).then(|| FsBlock(self.disk.s_mmp_block.get()))
+    }
+}
