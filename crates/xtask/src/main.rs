@@ -1,1 +1,73 @@
-fn main() {}
+//! Repository checks that the compiler does not make; `make test` runs them all.
+//!
+//! Each check returns its findings as sentences. A finding fails the run; a note is only printed.
+
+#![forbid(unsafe_code)]
+
+mod docs;
+mod layers;
+mod safety;
+mod sizes;
+mod workspace;
+
+use std::process::ExitCode;
+use workspace::Workspace;
+
+/// What a check found.
+#[derive(Debug, Default)]
+struct Report {
+    /// Sentences that fail the run.
+    findings: Vec<String>,
+    /// Sentences that do not.
+    notes: Vec<String>,
+}
+
+/// A check: its name on the command line and what runs it.
+type Check = (&'static str, fn(&Workspace) -> Result<Report, String>);
+
+const CHECKS: [Check; 4] =
+    [("layers", layers::check), ("sizes", sizes::check), ("unsafe", safety::check), ("docs", docs::check)];
+
+const USAGE: &str = "usage: cargo xtask layers|sizes|unsafe|docs|lint
+  layers  no crate depends on one that its layer must not know
+  sizes   no .rs file is longer than 900 lines
+  unsafe  unsafe code stands only in the io_uring file of blockdev
+  docs    links in *.md lead somewhere; no file names a machine's path or a registry's host
+  lint    all of these";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let (Some(name), None) = (args.next(), args.next()) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(16);
+    };
+    let chosen: Vec<&Check> = CHECKS.iter().filter(|(check, _)| name == "lint" || name == *check).collect();
+    if chosen.is_empty() {
+        eprintln!("{USAGE}");
+        return ExitCode::from(16);
+    }
+    let workspace = match Workspace::load() {
+        Ok(workspace) => workspace,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            return ExitCode::from(8);
+        }
+    };
+    let mut failed = false;
+    for (check, run) in chosen {
+        match run(&workspace) {
+            Ok(report) => {
+                report.notes.iter().for_each(|note| eprintln!("{check}: note: {note}"));
+                report.findings.iter().for_each(|finding| eprintln!("{check}: {finding}"));
+                failed |= !report.findings.is_empty();
+                let verdict = if report.findings.is_empty() { "ok" } else { "FAILED" };
+                println!("xtask {check}: {verdict}");
+            }
+            Err(why) => {
+                eprintln!("{check}: {why}");
+                failed = true;
+            }
+        }
+    }
+    ExitCode::from(u8::from(failed))
+}

@@ -1,0 +1,164 @@
+//! Unsafe code stands in one file, and every crate says so in its root.
+
+use crate::Report;
+use crate::workspace::Workspace;
+use std::path::Path;
+
+/// The only file that may hold unsafe code.
+const EXCEPTION: &str = "crates/blockdev/src/uring.rs";
+/// The only crate whose root denies instead of forbidding: `forbid` could not be lifted for the file above.
+const DENIES: &str = "extant-blockdev";
+
+pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
+    let mut report = Report::default();
+    for package in &workspace.packages {
+        let attribute = if package.name == DENIES { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
+        for root in &package.roots {
+            let file = root.strip_prefix(&workspace.root).unwrap_or(root);
+            let text = workspace.text(file)?.unwrap_or_default();
+            if !text.lines().any(|line| line.trim() == attribute) {
+                report.findings.push(format!("{} does not say {attribute}.", file.display()));
+            }
+        }
+    }
+    for file in workspace.files.iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
+        if file != Path::new(EXCEPTION) {
+            let text = workspace.text(file)?.unwrap_or_default();
+            report.findings.extend(
+                unsafe_lines(&text)
+                    .map(|line| format!("{}:{line} holds unsafe code; only {EXCEPTION} may.", file.display())),
+            );
+        }
+    }
+    Ok(report)
+}
+
+/// The numbers of the lines with the word `unsafe` in code. `unsafe_code`, comments and strings do not count.
+fn unsafe_lines(text: &str) -> impl Iterator<Item = usize> {
+    let code = code_only(text);
+    let mut found = Vec::new();
+    for (number, line) in code.lines().enumerate() {
+        if line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe") {
+            found.push(number + 1);
+        }
+    }
+    found.into_iter()
+}
+
+/// The text with comments, strings and character literals blanked out; lines stay where they are.
+fn code_only(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut code = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = match bytes[at] {
+            b'/' if text[at..].starts_with("//") => at + text[at..].find('\n').unwrap_or(text.len() - at),
+            b'/' if text[at..].starts_with("/*") => block_comment_end(text, at),
+            b'r' if !at.checked_sub(1).is_some_and(|before| is_word(bytes[before])) => {
+                raw_string_end(text, at).unwrap_or(at)
+            }
+            b'"' => quoted_end(bytes, at, b'"'),
+            b'\'' => character_end(text, at),
+            _ => at,
+        };
+        if end == at {
+            let character = text[at..].chars().next().unwrap_or(' ');
+            code.push(character);
+            at += character.len_utf8();
+        } else {
+            code.extend(text[at..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            at = end;
+        }
+    }
+    code
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn block_comment_end(text: &str, start: usize) -> usize {
+    let (mut depth, mut at) = (0usize, start);
+    loop {
+        let rest = &text[at..];
+        match (rest.find("/*"), rest.find("*/")) {
+            (Some(open), Some(close)) if open < close => {
+                depth += 1;
+                at += open + 2;
+            }
+            (_, Some(close)) => {
+                depth -= 1;
+                at += close + 2;
+                if depth == 0 {
+                    return at;
+                }
+            }
+            _ => return text.len(),
+        }
+    }
+}
+
+/// Where the raw string that starts with the `r` at `start` ends; `None` if none starts there.
+fn raw_string_end(text: &str, start: usize) -> Option<usize> {
+    let rest = &text[start + 1..];
+    let hashes = rest.bytes().take_while(|&b| b == b'#').count();
+    let body = rest[hashes..].strip_prefix('"')?;
+    let close = format!("\"{}", "#".repeat(hashes));
+    let opened = start + 1 + hashes + 1;
+    Some(body.find(&close).map_or(text.len(), |found| opened + found + close.len()))
+}
+
+fn quoted_end(bytes: &[u8], start: usize, quote: u8) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() && bytes[at] != quote {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(bytes.len())
+}
+
+/// Where the character literal at `start` ends; `start` itself for a lifetime.
+fn character_end(text: &str, start: usize) -> usize {
+    let mut rest = text[start + 1..].chars();
+    match (rest.next(), rest.next()) {
+        (Some('\\'), _) => quoted_end(text.as_bytes(), start, b'\''),
+        (Some(character), Some('\'')) => start + 1 + character.len_utf8() + 1,
+        _ => start,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<usize> {
+        unsafe_lines(text).collect()
+    }
+
+    #[test]
+    fn code_is_found() {
+        assert_eq!(lines("fn a() {\n    unsafe { b() }\n}\n"), [2]);
+        assert_eq!(lines("unsafe impl Send for A {}"), [1]);
+        assert_eq!(lines("#[unsafe(no_mangle)]"), [1]);
+        assert_eq!(lines("let s = \"x\"; /* y */ unsafe {} // z"), [1]);
+        assert_eq!(lines("let c = '\"'; let d = '\\''; fn f<'a>() {}\nunsafe {}\nlet e = '\"';"), [2]);
+        assert_eq!(lines("let s = \"a\\\"b\"; unsafe {}"), [1]);
+        assert_eq!(lines("/* a /* b */ c */ unsafe {}"), [1]);
+        assert_eq!(lines("let r = r#\"a\" b\"#;\nunsafe {}"), [2]);
+    }
+
+    #[test]
+    fn words_in_comments_strings_and_names_are_not() {
+        for text in [
+            "// unsafe",
+            "/* unsafe\nunsafe */",
+            "/* a /* b */ unsafe */",
+            "let s = \"unsafe\";",
+            "let s = \"a\\\" unsafe\";",
+            "let s = r#\"a\" unsafe\"#;",
+            "#![forbid(unsafe_code)]",
+            "let ä = 'ü'; // unsafe",
+        ] {
+            assert_eq!(lines(text), [0usize; 0], "{text}");
+        }
+    }
+}

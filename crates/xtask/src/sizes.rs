@@ -1,0 +1,46 @@
+//! No source file grows past what one can hold in the head.
+
+use crate::Report;
+use crate::workspace::Workspace;
+
+/// More lines than this fail.
+const LIMIT: usize = 900;
+/// More lines than this are told.
+const NOTE: usize = 800;
+
+pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
+    let mut report = Report::default();
+    for file in workspace.files.iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
+        let lines = workspace.text(file)?.map_or(0, |text| text.lines().count());
+        judge(&file.display().to_string(), lines, &mut report);
+    }
+    Ok(report)
+}
+
+fn judge(file: &str, lines: usize, report: &mut Report) {
+    if lines > LIMIT {
+        report
+            .findings
+            .push(format!("{file} has {lines} lines, more than {LIMIT}: one of its topics wants a file of its own."));
+    } else if lines > NOTE {
+        report.notes.push(format!("{file} has {lines} lines and will fail beyond {LIMIT}."));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_files_fail_and_nearly_long_ones_are_told() {
+        let judged = |lines| {
+            let mut report = Report::default();
+            judge("a.rs", lines, &mut report);
+            (report.findings.len(), report.notes.len())
+        };
+        assert_eq!(judged(800), (0, 0));
+        assert_eq!(judged(801), (0, 1));
+        assert_eq!(judged(900), (0, 1));
+        assert_eq!(judged(901), (1, 0));
+    }
+}
