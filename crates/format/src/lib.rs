@@ -20,6 +20,10 @@ pub mod feature;
 pub mod group;
 pub mod indirect;
 pub mod inode;
+pub mod jbd2;
+pub mod mmp;
+pub mod orphan;
+pub mod quota;
 pub mod superblock;
 
 pub use disk::FieldAt;

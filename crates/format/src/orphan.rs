@@ -1,0 +1,94 @@
+//! The orphan file: inodes without a name that are still open, or whose truncation has not finished.
+//!
+//! Each block of the file is an array of inode numbers, 0 for a free slot, and a tail at its end. Volumes without the
+//! file chain orphans through their inodes, from `s_last_orphan` on.
+
+use crate::checksum::crc32c;
+use crate::{Error, FsBlock, InodeNo, Result, Structure};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+/// `ob_magic`
+pub const MAGIC: u32 = 0x0B10_CA04;
+
+disk_struct! {
+    /// The end of each block of the orphan file (`ext4_orphan_block_tail`).
+    pub struct DiskOrphanTail[8] {
+        /// 0x0B10CA04
+        0x00 ob_magic: U32,
+        /// with metadata_csum: CRC32C from the seed of the file's inode over the block's number (64 bits) and its slots
+        0x04 ob_checksum: U32,
+    }
+}
+
+/// A block of the orphan file that can be relied on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrphanBlock<'a> {
+    slots: &'a [u8],
+    tail: DiskOrphanTail,
+}
+
+impl<'a> OrphanBlock<'a> {
+    /// Reads a block of the orphan file, which lies in block `at` of the volume.
+    ///
+    /// `seed` is that of the orphan file's inode (CRC32C from the volume's seed over inode number and generation) where
+    /// the volume has metadata_csum.
+    ///
+    /// # Errors
+    /// `Corrupt` for a missing magic number or a wrong checksum.
+    pub fn parse(block: &'a [u8], at: FsBlock, seed: Option<u32>) -> Result<Self> {
+        let bad = |what| Error::corrupt(Structure::Orphans, what).at(crate::Where::Block(at));
+        let (slots, tail) = DiskOrphanTail::read_from_suffix(block).map_err(|_| bad("block cut short"))?;
+        if tail.ob_magic != MAGIC {
+            return Err(bad("no magic number"));
+        }
+        if seed.is_some_and(|seed| tail.ob_checksum != checksum(block, at, seed)) {
+            return Err(bad("checksum does not match"));
+        }
+        Ok(Self { slots, tail })
+    }
+
+    /// The tail as it stands.
+    pub fn tail(&self) -> &DiskOrphanTail {
+        &self.tail
+    }
+
+    /// The orphans, free slots left out; any numbers.
+    pub fn orphans(&self) -> impl Iterator<Item = InodeNo> + use<'a> {
+        self.slots
+            .chunks_exact(4)
+            .filter_map(|slot| U32::read_from_bytes(slot).ok())
+            .filter(|&number| number != 0)
+            .map(|number| InodeNo(number.get()))
+    }
+}
+
+/// What `ob_checksum` should be for a block that lies in block `at` of the volume; `seed` is that of the file's inode.
+pub fn checksum(block: &[u8], at: FsBlock, seed: u32) -> u32 {
+    let slots = block.len().saturating_sub(DiskOrphanTail::SIZE) / 4 * 4;
+    crc32c(crc32c(seed, &at.get().to_le_bytes()), &block[..slots])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orphans_of_a_block() {
+        let mut block = vec![0; 1024];
+        block[4] = 12;
+        block[1012] = 13;
+        block[1016..1020].copy_from_slice(&MAGIC.to_le_bytes());
+        let sum = checksum(&block, FsBlock(5), 1);
+        block[1020..].copy_from_slice(&sum.to_le_bytes());
+
+        let parsed = OrphanBlock::parse(&block, FsBlock(5), Some(1)).unwrap();
+        assert_eq!(parsed.orphans().collect::<Vec<_>>(), [InodeNo(12), InodeNo(13)]);
+        assert_eq!(parsed.tail().ob_checksum, sum);
+        assert!(OrphanBlock::parse(&block, FsBlock(6), Some(1)).is_err());
+        assert!(OrphanBlock::parse(&block, FsBlock(6), None).is_ok());
+        assert!(OrphanBlock::parse(&block[..1023], FsBlock(5), None).is_err());
+        assert!(OrphanBlock::parse(&[0; 7], FsBlock(5), None).is_err());
+        assert_eq!(checksum(&[], FsBlock(0), 0), crc32c(0, &[0; 8]));
+    }
+}

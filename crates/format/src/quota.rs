@@ -1,0 +1,348 @@
+//! Quota files, version 2: who uses how much, and who may use how much.
+//!
+//! The file is an array of blocks of 1 024 bytes whatever the volume's block size is. Block 0 holds a header; block 1 is
+//! the root of a tree of four levels whose references are chosen by the bytes of the id, highest first. The fourth
+//! level points to data blocks, each of which holds the entries of several ids.
+
+use crate::{Error, Result, Structure};
+use std::collections::HashMap;
+use zerocopy::FromBytes;
+use zerocopy::little_endian::{U16, U32, U64};
+
+/// Bytes in a block of a quota file.
+pub const BLOCK_SIZE: usize = 1024;
+/// The tree's root.
+const ROOT: u32 = 1;
+/// Levels of references above the data blocks.
+const DEPTH: usize = 4;
+
+/// Whose quota a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Of users.
+    User,
+    /// Of groups.
+    Group,
+    /// Of projects.
+    Project,
+}
+
+impl Kind {
+    /// `dqh_magic` of such a file.
+    pub const fn magic(self) -> u32 {
+        match self {
+            Self::User => 0xD9C0_1F11,
+            Self::Group => 0xD9C0_1927,
+            Self::Project => 0xD9C0_3F14,
+        }
+    }
+}
+
+disk_struct! {
+    /// The start of a quota file (`v2_disk_dqheader` and `v2_disk_dqinfo`).
+    pub struct DiskQuotaHeader[32] {
+        /// 0xD9C01F11 for users, 0xD9C01927 for groups, 0xD9C03F14 for projects
+        0x00 dqh_magic: U32,
+        /// 0 or 1: the form of the entries
+        0x04 dqh_version: U32,
+        /// seconds for which the soft limit of blocks may be exceeded
+        0x08 dqi_bgrace: U32,
+        /// seconds for which the soft limit of inodes may be exceeded
+        0x0C dqi_igrace: U32,
+        /// flags (none kept on the device)
+        0x10 dqi_flags: U32,
+        /// blocks in the file
+        0x14 dqi_blocks: U32,
+        /// first block without use; 0 for none
+        0x18 dqi_free_blk: U32,
+        /// first data block with room for an entry; 0 for none
+        0x1C dqi_free_entry: U32,
+    }
+}
+
+disk_struct! {
+    /// The start of a data block (`qt_disk_dqdbheader`); entries follow.
+    pub struct DiskDataHeader[16] {
+        /// next data block with room, or next block without use
+        0x00 dqdh_next_free: U32,
+        /// the one before
+        0x04 dqdh_prev_free: U32,
+        /// entries in use
+        0x08 dqdh_entries: U16,
+        /// unused
+        0x0A dqdh_pad1: U16,
+        /// unused
+        0x0C dqdh_pad2: U32,
+    }
+}
+
+disk_struct! {
+    /// An entry of version 0 (`v2r0_disk_dqblk`). All zero bytes: a free slot.
+    pub struct DiskEntry0[48] {
+        /// user, group or project
+        0x00 dqb_id: U32,
+        /// inodes never to be exceeded; 0 for no limit
+        0x04 dqb_ihardlimit: U32,
+        /// inodes to be exceeded for a time only; 0 for no limit
+        0x08 dqb_isoftlimit: U32,
+        /// inodes in use
+        0x0C dqb_curinodes: U32,
+        /// KiB never to be exceeded; 0 for no limit
+        0x10 dqb_bhardlimit: U32,
+        /// KiB to be exceeded for a time only; 0 for no limit
+        0x14 dqb_bsoftlimit: U32,
+        /// bytes in use
+        0x18 dqb_curspace: U64,
+        /// when the time for too many KiB ends, seconds
+        0x20 dqb_btime: U64,
+        /// when the time for too many inodes ends, seconds
+        0x28 dqb_itime: U64,
+    }
+}
+
+disk_struct! {
+    /// An entry of version 1 (`v2r1_disk_dqblk`). All zero bytes: a free slot.
+    pub struct DiskEntry1[72] {
+        /// user, group or project
+        0x00 dqb_id: U32,
+        /// unused
+        0x04 dqb_pad: U32,
+        /// inodes never to be exceeded; 0 for no limit
+        0x08 dqb_ihardlimit: U64,
+        /// inodes to be exceeded for a time only; 0 for no limit
+        0x10 dqb_isoftlimit: U64,
+        /// inodes in use
+        0x18 dqb_curinodes: U64,
+        /// KiB never to be exceeded; 0 for no limit
+        0x20 dqb_bhardlimit: U64,
+        /// KiB to be exceeded for a time only; 0 for no limit
+        0x28 dqb_bsoftlimit: U64,
+        /// bytes in use
+        0x30 dqb_curspace: U64,
+        /// when the time for too many KiB ends, seconds
+        0x38 dqb_btime: U64,
+        /// when the time for too many inodes ends, seconds
+        0x40 dqb_itime: U64,
+    }
+}
+
+/// What one user, group or project uses and may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// User, group or project.
+    pub id: u32,
+    /// Inodes never to be exceeded; 0 for no limit.
+    pub inode_hard_limit: u64,
+    /// Inodes to be exceeded for a time only; 0 for no limit.
+    pub inode_soft_limit: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// KiB never to be exceeded; 0 for no limit.
+    pub kib_hard_limit: u64,
+    /// KiB to be exceeded for a time only; 0 for no limit.
+    pub kib_soft_limit: u64,
+    /// Bytes in use.
+    pub bytes: u64,
+    /// When the time for too many KiB ends, in seconds.
+    pub kib_deadline: u64,
+    /// When the time for too many inodes ends, in seconds.
+    pub inode_deadline: u64,
+}
+
+impl From<DiskEntry0> for Entry {
+    fn from(e: DiskEntry0) -> Self {
+        Self {
+            id: e.dqb_id.get(),
+            inode_hard_limit: e.dqb_ihardlimit.get().into(),
+            inode_soft_limit: e.dqb_isoftlimit.get().into(),
+            inodes: e.dqb_curinodes.get().into(),
+            kib_hard_limit: e.dqb_bhardlimit.get().into(),
+            kib_soft_limit: e.dqb_bsoftlimit.get().into(),
+            bytes: e.dqb_curspace.get(),
+            kib_deadline: e.dqb_btime.get(),
+            inode_deadline: e.dqb_itime.get(),
+        }
+    }
+}
+
+impl From<DiskEntry1> for Entry {
+    fn from(e: DiskEntry1) -> Self {
+        Self {
+            id: e.dqb_id.get(),
+            inode_hard_limit: e.dqb_ihardlimit.get(),
+            inode_soft_limit: e.dqb_isoftlimit.get(),
+            inodes: e.dqb_curinodes.get(),
+            kib_hard_limit: e.dqb_bhardlimit.get(),
+            kib_soft_limit: e.dqb_bsoftlimit.get(),
+            bytes: e.dqb_curspace.get(),
+            kib_deadline: e.dqb_btime.get(),
+            inode_deadline: e.dqb_itime.get(),
+        }
+    }
+}
+
+fn bad(what: &'static str) -> Error {
+    Error::corrupt(Structure::Quota, what)
+}
+
+/// A quota file whose header can be relied on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaFile {
+    disk: DiskQuotaHeader,
+    blocks: u32,
+}
+
+impl QuotaFile {
+    /// Reads the header from block 0 of a file of `len` bytes.
+    ///
+    /// # Errors
+    /// `Corrupt` for another magic number than that of `kind`, or a file shorter than it says it is; `Unsupported` for a
+    /// version other than 0 and 1.
+    pub fn parse(block: &[u8], kind: Kind, len: u64) -> Result<Self> {
+        let (disk, _) = DiskQuotaHeader::read_from_prefix(block).map_err(|_| bad("header cut short"))?;
+        if disk.dqh_magic != kind.magic() {
+            return Err(bad("no magic number of this kind of quota"));
+        }
+        if disk.dqh_version.get() > 1 {
+            return Err(Error::Unsupported(format!("quota file of version {}", disk.dqh_version)));
+        }
+        let blocks = disk.dqi_blocks.get();
+        if u64::from(blocks) > len / BLOCK_SIZE as u64 {
+            return Err(bad("more blocks than the file has"));
+        }
+        if disk.dqi_free_blk.get() >= blocks.max(1) || disk.dqi_free_entry.get() >= blocks.max(1) {
+            return Err(bad("list of free blocks begins beyond the end"));
+        }
+        Ok(Self { disk, blocks })
+    }
+
+    /// The header as it stands.
+    pub fn disk(&self) -> &DiskQuotaHeader {
+        &self.disk
+    }
+
+    /// Reads every entry once, in the order of the tree, and hands it to `visit`.
+    ///
+    /// `read` fills a block of [`BLOCK_SIZE`] bytes, given its number in the file. Blocks met a second time are not read
+    /// again, so that the walk ends on any bytes; memory grows with the blocks that are referred to, not with the length that
+    /// the file claims.
+    ///
+    /// # Errors
+    /// `Corrupt` for a reference beyond the end or to a block of another level; those of `read`.
+    pub fn walk<E: From<Error>>(
+        &self,
+        mut read: impl FnMut(u32, &mut [u8; BLOCK_SIZE]) -> Result<(), E>,
+        mut visit: impl FnMut(Entry),
+    ) -> Result<(), E> {
+        if self.blocks <= ROOT {
+            return Ok(());
+        }
+        let mut level_of = HashMap::from([(ROOT, 1u8)]);
+        // a stack of blocks to read; level 1 is the root, level 5 is data
+        let mut todo = vec![(ROOT, 1u8)];
+        let mut block = [0; BLOCK_SIZE];
+        while let Some((number, level)) = todo.pop() {
+            read(number, &mut block)?;
+            if usize::from(level) > DEPTH {
+                self.entries(&block)?.for_each(&mut visit);
+                continue;
+            }
+            let children = level + 1;
+            let from = todo.len();
+            for child in block.chunks_exact(4).filter_map(|raw| U32::read_from_bytes(raw).ok()).filter(|&c| c != 0) {
+                if child.get() >= self.blocks {
+                    return Err(bad("reference beyond the end").into());
+                }
+                match level_of.insert(child.get(), children) {
+                    None => todo.push((child.get(), children)),
+                    // one data block serves several ids
+                    Some(before) if before == children && usize::from(children) > DEPTH => {}
+                    Some(_) => return Err(bad("block referred to twice").into()),
+                }
+            }
+            todo[from..].reverse();
+        }
+        Ok(())
+    }
+
+    /// The entries of a data block, free slots left out.
+    ///
+    /// # Errors
+    /// `Corrupt` where the block says it has more entries than fit, or another number than it has.
+    pub fn entries<'a>(&self, block: &'a [u8; BLOCK_SIZE]) -> Result<impl Iterator<Item = Entry> + use<'a>> {
+        let v1 = self.disk.dqh_version == 1;
+        let size = if v1 { DiskEntry1::SIZE } else { DiskEntry0::SIZE };
+        let (header, slots) = DiskDataHeader::read_from_prefix(block).map_err(|_| bad("data block cut short"))?;
+        let used = slots.chunks_exact(size).filter(|slot| slot.iter().any(|&b| b != 0));
+        if used.clone().count() != usize::from(header.dqdh_entries.get()) {
+            return Err(bad("data block with another number of entries than it says"));
+        }
+        Ok(used.filter_map(move |slot| {
+            if v1 {
+                DiskEntry1::read_from_bytes(slot).ok().map(Entry::from)
+            } else {
+                DiskEntry0::read_from_bytes(slot).ok().map(Entry::from)
+            }
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(file: &mut [u8], block: usize, slot: usize, to: u32) {
+        let at = block * BLOCK_SIZE + slot * 4;
+        file[at..at + 4].copy_from_slice(&to.to_le_bytes());
+    }
+
+    /// Version 1, ids 0 and 259 in data block 6; the paths are 1-2-3-4 and 1-2-3-5.
+    fn file() -> Vec<u8> {
+        let mut file = vec![0; 7 * BLOCK_SIZE];
+        for (word, value) in [(0, Kind::User.magic()), (1, 1), (5, 7)] {
+            put(&mut file, 0, word, value);
+        }
+        for (block, slot, to) in [(1, 0, 2), (2, 0, 3), (3, 0, 4), (3, 1, 5), (4, 0, 6), (5, 3, 6)] {
+            put(&mut file, block, slot, to);
+        }
+        put(&mut file, 6, 2, 2); // entries
+        put(&mut file, 6, 4 + 12, 4096); // bytes of id 0
+        put(&mut file, 6, 4 + 18 * 3, 259); // the third slot after a free one
+        file
+    }
+
+    fn walk(file: &[u8]) -> Result<Vec<Entry>> {
+        let quota = QuotaFile::parse(file, Kind::User, file.len() as u64)?;
+        let mut entries = Vec::new();
+        let read = |number: u32, block: &mut [u8; BLOCK_SIZE]| {
+            block.copy_from_slice(file.chunks_exact(BLOCK_SIZE).nth(number as usize).ok_or_else(|| bad("read"))?);
+            Ok::<_, Error>(())
+        };
+        quota.walk(read, |entry| entries.push(entry))?;
+        Ok(entries)
+    }
+
+    #[test]
+    fn entries_are_met_once() {
+        let entries = walk(&file()).unwrap();
+        assert_eq!(entries.iter().map(|e| (e.id, e.bytes)).collect::<Vec<_>>(), [(0, 4096), (259, 0)]);
+    }
+
+    #[test]
+    fn damage_is_found_and_loops_end() {
+        let damaged = |block, slot, to| {
+            let mut file = file();
+            put(&mut file, block, slot, to);
+            walk(&file)
+        };
+        assert!(damaged(0, 0, Kind::Group.magic()).is_err(), "another kind");
+        assert!(matches!(damaged(0, 1, 2), Err(Error::Unsupported(_))), "version");
+        assert!(damaged(0, 5, 8).is_err(), "longer than the file");
+        assert!(damaged(3, 7, 1).is_err(), "loop to the root");
+        assert!(damaged(2, 7, 6).is_err(), "data block among references");
+        assert!(damaged(4, 1, 7).is_err(), "beyond the end");
+        assert!(damaged(6, 2, 3).is_err(), "number of entries");
+        assert!(damaged(0, 6, 7).is_err(), "list of free blocks");
+        assert!(walk(&file()[..31]).is_err());
+    }
+}
