@@ -1,1 +1,12 @@
-//! placeholder
+//! The checker: reads all metadata of an ext2, ext3 or ext4 volume in disk order and finds what is wrong.
+//!
+//! It shares no code with the file system: both stand on `format` (the bytes) and `blockdev` only.
+#![forbid(unsafe_code)]
+
+mod claims;
+mod context;
+mod records;
+mod scan;
+
+pub mod problem;
+pub mod table;

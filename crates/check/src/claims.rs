@@ -1,0 +1,176 @@
+//! Which blocks are in use, and which are claimed twice.
+//!
+//! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is made when something in the group
+//! is first claimed. A claim that meets a bit already set is kept as a conflict; who the owners are is found afterwards,
+//! in a second pass that only volumes with conflicts need.
+
+use format::GroupNo;
+use format::superblock::Geometry;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The blocks in use.
+pub(crate) struct Claims {
+    groups: Box<[Mutex<Option<Box<[u64]>>>]>,
+    conflicts: Mutex<Vec<Range<u64>>>,
+    first: u64,
+    cluster_blocks: u64,
+    clusters_per_group: u64,
+    clusters: u64,
+}
+
+impl Claims {
+    /// Nothing is claimed.
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        let first = u64::from(geometry.first_data_block);
+        let cluster_blocks = u64::from(geometry.cluster_blocks);
+        Self {
+            groups: geometry.group_numbers().map(|_| Mutex::new(None)).collect(),
+            conflicts: Mutex::new(Vec::new()),
+            first,
+            cluster_blocks,
+            clusters_per_group: u64::from(geometry.clusters_per_group()),
+            clusters: (geometry.blocks - first).div_ceil(cluster_blocks),
+        }
+    }
+
+    /// The cluster that holds `block`, counted from the first group's start.
+    #[inline]
+    pub(crate) fn cluster_of(&self, block: u64) -> u64 {
+        block.saturating_sub(self.first) / self.cluster_blocks
+    }
+
+    /// The clusters that hold `blocks`.
+    #[inline]
+    pub(crate) fn clusters_of(&self, blocks: &Range<u64>) -> Range<u64> {
+        if blocks.is_empty() {
+            return 0..0;
+        }
+        let end = self.cluster_of(blocks.end - 1) + 1;
+        self.cluster_of(blocks.start).min(end)..end.min(self.clusters)
+    }
+
+    /// Claims clusters; `true` where some were claimed before. Those outside the volume are passed over.
+    pub(crate) fn claim(&self, clusters: Range<u64>) -> bool {
+        let mut at = clusters.start;
+        let end = clusters.end.min(self.clusters);
+        let mut conflict = false;
+        while at < end {
+            let group = at / self.clusters_per_group;
+            let base = group * self.clusters_per_group;
+            let stop = end.min(base + self.clusters_per_group);
+            let mut guard = self.group(group as usize);
+            let words = self.clusters_per_group.div_ceil(64) as usize;
+            let bits = guard.get_or_insert_with(|| vec![0; words].into());
+            if set_bits(bits, at - base..stop - base, |double| {
+                lock(&self.conflicts).push(base + double.start..base + double.end);
+            }) {
+                conflict = true;
+            }
+            at = stop;
+        }
+        conflict
+    }
+
+    /// Whether a cluster is claimed.
+    pub(crate) fn contains(&self, cluster: u64) -> bool {
+        if cluster >= self.clusters {
+            return false;
+        }
+        let place = cluster % self.clusters_per_group;
+        let guard = self.group((cluster / self.clusters_per_group) as usize);
+        guard.as_ref().is_some_and(|bits| bits.get((place / 64) as usize).is_some_and(|w| w >> (place % 64) & 1 == 1))
+    }
+
+    /// The claimed clusters of a group as bits, the lowest first; `None` where there are none.
+    pub(crate) fn of_group(&self, group: GroupNo) -> MutexGuard<'_, Option<Box<[u64]>>> {
+        self.group(group.get() as usize)
+    }
+
+    /// The clusters that were claimed more than once: ascending, disjoint.
+    pub(crate) fn conflicts(&self) -> Vec<Range<u64>> {
+        let mut all = lock(&self.conflicts).clone();
+        all.sort_unstable_by_key(|r| r.start);
+        let mut merged: Vec<Range<u64>> = Vec::new();
+        for range in all {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        merged
+    }
+
+    fn group(&self, index: usize) -> MutexGuard<'_, Option<Box<[u64]>>> {
+        // `claim` and `contains` stay below `clusters`, so the group exists
+        lock(&self.groups[index.min(self.groups.len() - 1)])
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets a range of bits; tells of each run that was set before, and returns whether there was one.
+fn set_bits(bits: &mut [u64], range: Range<u64>, mut double: impl FnMut(Range<u64>)) -> bool {
+    let mut conflict = false;
+    let mut at = range.start;
+    while at < range.end {
+        let low = at % 64;
+        let n = (64 - low).min(range.end - at);
+        let mask = if n == 64 { u64::MAX } else { ((1u64 << n) - 1) << low };
+        let Some(word) = bits.get_mut((at / 64) as usize) else { break };
+        let mut both = *word & mask;
+        *word |= mask;
+        while both != 0 {
+            conflict = true;
+            let start = u64::from(both.trailing_zeros());
+            let run = u64::from((both >> start).trailing_ones());
+            let base = at - low;
+            double(base + start..base + start + run);
+            both &= if run + start >= 64 { 0 } else { u64::MAX << (start + run) };
+        }
+        at += n;
+    }
+    conflict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn geometry() -> Geometry {
+        let mut sb = [0u8; 1024];
+        let mut put = |at: usize, bytes: &[u8]| sb[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0x00, &2048u32.to_le_bytes()); // inodes
+        put(0x04, &1000u32.to_le_bytes()); // blocks
+        put(0x14, &1u32.to_le_bytes()); // first data block
+        put(0x20, &256u32.to_le_bytes()); // blocks in a group
+        put(0x24, &256u32.to_le_bytes());
+        put(0x28, &512u32.to_le_bytes()); // inodes in a group
+        put(0x38, &0xEF53u16.to_le_bytes());
+        Geometry::of(&format::superblock::DiskSuperblock::from_slice(&sb).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn agrees_with_a_set_of_numbers() {
+        let claims = Claims::new(&geometry());
+        let mut model = BTreeSet::new();
+        let mut twice = BTreeSet::new();
+        for (start, len) in [(0u64, 3u64), (60, 10), (250, 20), (100, 200), (2, 1), (255, 1), (998, 10), (64, 64)] {
+            let mut conflict = false;
+            for n in start..(start + len).min(999) {
+                if !model.insert(n) {
+                    twice.insert(n);
+                    conflict = true;
+                }
+            }
+            assert_eq!(claims.claim(start..start + len), conflict, "{start}+{len}");
+        }
+        for n in 0..1100 {
+            assert_eq!(claims.contains(n), model.contains(&n), "{n}");
+        }
+        assert_eq!(claims.conflicts().into_iter().flatten().collect::<Vec<_>>(), twice.into_iter().collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,69 @@
+//! What all phases share: the volume's shape, the records they fill, and where they report.
+
+use crate::claims::Claims;
+use crate::problem::{Problem, Problems};
+use crate::records::Inodes;
+use format::feature::Features;
+use format::group::Group;
+use format::superblock::{DiskSuperblock, Geometry};
+use format::{FsBlock, GroupNo};
+
+/// The volume as phase 0 accepted it. Where the superblock or descriptors had to be taken from a backup or corrected to
+/// make sense, these are the values the check goes on with.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    /// The superblock's bytes.
+    pub(crate) disk: DiskSuperblock,
+    /// Its feature words.
+    pub(crate) features: Features,
+    /// The shape that follows.
+    pub(crate) geometry: Geometry,
+    /// The group descriptors.
+    pub(crate) groups: Vec<Group>,
+    /// For each group, how many inodes at the start of its table may be in use: fewer than the table has only where a
+    /// checksummed descriptor says so.
+    pub(crate) used_inodes: Vec<u32>,
+}
+
+impl Volume {
+    /// The descriptor of a group; `None` where the group does not exist.
+    pub(crate) fn group(&self, group: GroupNo) -> Option<&Group> {
+        self.groups.get(group.get() as usize)
+    }
+
+    /// Whether file data or metadata of a file may lie at `block`.
+    #[inline]
+    pub(crate) fn holds(&self, block: u64) -> bool {
+        block >= u64::from(self.geometry.first_data_block).max(1) && block < self.geometry.blocks
+    }
+
+    /// A block's first byte on the device; blocks outside the volume have none.
+    #[inline]
+    pub(crate) fn offset(&self, block: u64) -> Option<u64> {
+        self.geometry.byte_offset(FsBlock(block))
+    }
+}
+
+/// What the phases after 0 work with.
+pub(crate) struct Context<'a> {
+    /// The volume.
+    pub(crate) volume: &'a Volume,
+    /// Where problems go.
+    pub(crate) problems: &'a Problems,
+    /// What is known of each inode.
+    pub(crate) inodes: Inodes,
+    /// Which blocks are in use.
+    pub(crate) claims: Claims,
+}
+
+impl<'a> Context<'a> {
+    /// Nothing was read yet.
+    pub(crate) fn new(volume: &'a Volume, problems: &'a Problems) -> Self {
+        Self { volume, problems, inodes: Inodes::new(&volume.geometry), claims: Claims::new(&volume.geometry) }
+    }
+
+    /// Reports a problem.
+    pub(crate) fn report(&self, problem: Problem) {
+        self.problems.report(problem);
+    }
+}
