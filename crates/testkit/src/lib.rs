@@ -1,1 +1,27 @@
-//! placeholder
+//! Images, oracles and models for the tests of every crate.
+//!
+//! - [`Image`] makes volumes with mke2fs and changes them with debugfs; [`Tree`] writes a folder of every kind of file
+//!   and knows what it wrote.
+//! - [`oracle`] asks what is not our code: e2fsck, debugfs, the kernel's mount. [`Manifest`] says all that a walk over
+//!   a tree can see, and names each difference to another.
+//! - [`damage`] spoils bytes; [`cases`] gives each random case a seed, and a failing case prints the line that repeats it.
+//! - [`tools`] finds and runs programs. A missing one fails the test; what the machine itself cannot do is a skip that
+//!   is seen.
+//!
+//! Everything here may panic with a plain sentence: its callers are tests.
+
+#![forbid(unsafe_code)]
+
+pub mod damage;
+mod image;
+mod manifest;
+pub mod oracle;
+mod rng;
+pub mod tools;
+mod tree;
+
+pub use image::{Image, Mke2fs};
+pub use manifest::{ContentHash, Entry, Field, FileKind, Manifest, Time, walk};
+pub use rng::{Case, Rng, cases, rounds};
+pub use tools::need;
+pub use tree::{Spec, Times, Tree, fill};
