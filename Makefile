@@ -1,0 +1,52 @@
+# The few commands for a person and for continuous integration. `make` alone lists them.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+EXTANT := $(TARGET)/release/extant
+IMAGE  := volume.img
+DIR    := mnt
+# seconds that `make fuzz` gives each target
+SECONDS_EACH := 60
+# how many times the usual number of random cases `make long` runs
+CAMPAIGN := 20
+
+# where Debian keeps mke2fs and its kin, also for those who are not root
+export PATH := $(PATH):/usr/sbin:/sbin
+
+.PHONY: help setup build run stop test fuzz long
+
+help:
+	@echo "make run     install what is missing, build, make $(IMAGE), mount it at ./$(DIR)"
+	@echo "make stop    unmount ./$(DIR)"
+	@echo "make test    everything that must hold before a change lands"
+	@echo "make build   the optimised program: $(EXTANT)"
+	@echo "make setup   install what is missing, and nothing else"
+	@echo "make fuzz    every fuzz target for $(SECONDS_EACH) s (SECONDS_EACH=N)"
+	@echo "make long    all tests, with $(CAMPAIGN) times the random cases (CAMPAIGN=N)"
+
+setup:
+	@scripts/setup
+
+build: setup
+	cargo build --release --locked
+
+$(IMAGE): | setup
+	scripts/make-sample $(IMAGE)
+
+run: build $(IMAGE)
+	@mkdir -p $(DIR)
+	@if mountpoint -q $(DIR); then echo "./$(DIR) is mounted already; make stop unmounts it"; exit 1; fi
+	$(EXTANT) mount -o ro $(IMAGE) $(DIR)
+	@scripts/what-next $(EXTANT) $(IMAGE) $(DIR)
+
+stop:
+	@if mountpoint -q $(DIR); then fusermount3 -u $(DIR) && echo "./$(DIR) is unmounted"; \
+	else echo "./$(DIR) is not mounted"; fi
+
+test: setup
+	@scripts/test
+
+fuzz: setup
+	@scripts/fuzz $(SECONDS_EACH)
+
+long: setup
+	EXTANT_CAMPAIGN=$(CAMPAIGN) cargo test --release --workspace --locked --no-fail-fast
