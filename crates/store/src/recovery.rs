@@ -1,86 +1,125 @@
-//! The journal of a volume that was not unmounted, replayed in memory.
+//! The journal of a volume that was not unmounted, replayed in memory: a look at the volume that needs no write.
+//!
+//! [`recover`] walks the log once, in order, and keeps for each block of the volume where in the journal its newest copy
+//! lies. [`Replayed`] is the volume read through these copies.
+//!
+//! 1. A transaction counts when its commit block is there and every checksum the log carries for it matches.
+//! 2. Only copies of transactions that count are kept; a later one takes the place of an earlier one.
+//! 3. A transaction's revoke records remove the copies of that transaction and of all before it. Nothing else is needed
+//!    for them, because the log is walked in the order of its sequence numbers.
+//! 4. The walk visits each block of the log at most once, so it ends on any bytes.
+//! 5. Memory grows with the blocks to replay, never with their contents.
+//!
+//! The kernel refuses a journal that is damaged before its end. Here everything before the damage is shown, and
+//! [`Recovered::damage`] says what was found; the caller decides.
 
-use crate::Result;
-use blockdev::{BlockDevice, Error as DeviceError, Geometry, Op, Read};
+mod journal;
+mod replayed;
+mod walk;
+
+pub use journal::{Journal, Run};
+pub use replayed::Replayed;
+pub use walk::recover;
+
+use blockdev::BlockDevice;
 use format::FsBlock;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// Blocks of a device that follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    /// The first block.
-    pub first: FsBlock,
-    /// How many.
-    pub count: u64,
+/// Where the newest copy of a block lies.
+#[derive(Debug, Clone, Copy)]
+struct LoggedCopy {
+    /// Its first byte on the journal's device.
+    at: u64,
+    /// The block begins with the journal's magic number, which the log holds as zero.
+    escaped: bool,
 }
 
-/// Where a journal lies.
-pub struct Journal {
-    device: Arc<dyn BlockDevice>,
-    runs: Vec<Run>,
-    block_size: u32,
-}
-
-impl Journal {
-    /// A journal inside the volume: `runs` are the blocks of the journal's inode in the order of the file.
-    pub fn internal(volume: Arc<dyn BlockDevice>, block_size: u32, runs: Vec<Run>) -> Self {
-        Self { device: volume, runs, block_size }
-    }
-}
-
-/// What the journal holds that the volume does not show yet.
+/// What a journal holds that its volume does not show yet.
 pub struct Recovered {
-    copies: BTreeMap<FsBlock, u64>,
+    device: Arc<dyn BlockDevice>,
+    block_size: u32,
+    copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
+    /// Transactions that count.
+    pub transactions: u32,
+    /// The sequence number after the last of them; with nothing in the log, the one its superblock gives.
+    pub next_sequence: u32,
+    /// What is wrong with the log. Empty where it ends as a crash leaves it.
+    pub damage: Vec<Damage>,
+    /// Fast commits made after the last transaction. Their changes are not shown.
+    pub fast_commits: u32,
+    /// Changes in these: names made or removed, ranges of files, inodes.
+    pub fast_commit_changes: u32,
+    /// The error that made the kernel give the journal up, as a negative errno; 0 for none.
+    pub errno: i32,
 }
 
 impl Recovered {
-    /// The volume was unmounted, or nothing in the journal differs: there is nothing to replay.
+    /// No block of the volume has a newer copy in the journal.
     pub fn is_empty(&self) -> bool {
         self.copies.is_empty()
     }
-}
 
-/// Reads the journal and finds the newest copy of every block it holds. Nothing is written.
-pub fn recover(journal: &Journal, volume_blocks: u64) -> Result<Recovered> {
-    let _ = (journal, volume_blocks, journal.device.geometry(), &journal.runs, journal.block_size);
-    Ok(Recovered { copies: BTreeMap::new() })
-}
-
-/// A volume with its journal replayed: each block that the journal holds is read from there. Refuses writes.
-pub struct Replayed {
-    volume: Arc<dyn BlockDevice>,
-}
-
-impl Replayed {
-    /// `volume` as it will be when `recovered` has been written to it.
-    pub fn new(volume: Arc<dyn BlockDevice>, recovered: &Recovered) -> Self {
-        let _ = recovered;
-        Self { volume }
+    /// The blocks that have a newer copy in the journal, ascending.
+    pub fn blocks(&self) -> impl ExactSizeIterator<Item = FsBlock> {
+        self.copies.keys().copied()
     }
 }
 
-impl BlockDevice for Replayed {
-    fn geometry(&self) -> Geometry {
-        Geometry { read_only: true, ..self.volume.geometry() }
-    }
+/// Something wrong with a log. Journal blocks are counted from the journal's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    /// A descriptor, revoke or commit block of a complete transaction does not match its checksum. The log was not
+    /// followed further.
+    Checksum {
+        /// The transaction.
+        sequence: u32,
+        /// The journal's block.
+        block: u32,
+    },
+    /// A copy does not match its checksum and was left out.
+    Copy {
+        /// The transaction.
+        sequence: u32,
+        /// The block it is a copy of.
+        home: FsBlock,
+    },
+    /// A copy belongs to a block beyond the volume's end.
+    Beyond {
+        /// The transaction.
+        sequence: u32,
+        /// The block.
+        home: FsBlock,
+    },
+    /// A revoke block cannot be read; blocks it names may be shown with content that was to be forgotten.
+    Revoke {
+        /// The transaction.
+        sequence: u32,
+        /// The journal's block.
+        block: u32,
+    },
+    /// A descriptor block describes more blocks than the log has. The log was not followed further.
+    TooLong {
+        /// The transaction.
+        sequence: u32,
+    },
+}
 
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.volume.read(offset, buf)
-    }
-
-    fn read_many(&self, reads: &mut [Read<'_>]) {
-        self.volume.read_many(reads);
-    }
-
-    fn write(&self, _offset: u64, _data: &[u8]) -> Result<(), DeviceError> {
-        Err(DeviceError::ReadOnly(Op::Write))
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> Result<(), DeviceError> {
-        Err(DeviceError::ReadOnly(Op::Discard))
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Checksum { sequence, block } => {
+                write!(f, "transaction {sequence}: checksum of journal block {block} does not match")
+            }
+            Self::Copy { sequence, home } => {
+                write!(f, "transaction {sequence}: checksum of the copy of block {home} does not match")
+            }
+            Self::Beyond { sequence, home } => {
+                write!(f, "transaction {sequence}: block {home} lies beyond the volume's end")
+            }
+            Self::Revoke { sequence, block } => {
+                write!(f, "transaction {sequence}: journal block {block} is no valid list of revoked blocks")
+            }
+            Self::TooLong { sequence } => write!(f, "transaction {sequence} is longer than the log"),
+        }
     }
 }
