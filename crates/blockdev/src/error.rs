@@ -57,6 +57,18 @@ pub enum Error {
     /// A change was asked of a device that is read-only.
     #[error("{0} refused: the device is read-only")]
     ReadOnly(Op),
+    /// The device could not be opened. The source's kind tells why: `NotFound`, `IsADirectory`, `PermissionDenied`,
+    /// `ResourceBusy` (in use by another program), `Unsupported`, or what the system said.
+    #[error("cannot open {device}: {source}")]
+    Open {
+        /// The device as the user wrote it.
+        device: String,
+        /// Why, in words.
+        source: io::Error,
+    },
+    /// A text that should be a size is none, or is more than 64 bits count.
+    #[error("`{0}` is not a size: give a number of bytes, or a number followed by K, M, G, T, P or E (powers of 1024)")]
+    Size(String),
 }
 
 /// The result of a request.

@@ -2,10 +2,39 @@
 //!
 //! Everything above speaks to storage through [`BlockDevice`]: byte offsets, whole reads and writes, and batches that
 //! keep many requests in flight. A device knows nothing of ext.
+//!
+//! | device | what it is |
+//! | --- | --- |
+//! | [`FileDevice`] | a regular file or a block device of the system, through the page cache or around it (O_DIRECT) |
+//! | [`MemoryDevice`] | bytes in memory |
+//! | [`ReadOnly`] | a device that refuses every change |
+//! | [`Trace`] | a device that counts requests, bytes and seeks |
+//!
+//! [`open`] makes one from what a user writes on a command line. Wrappers take any `D: BlockDevice`; a reference, a
+//! `Box` and an `Arc` of a device, of known type or `dyn`, are devices too.
 
+#![deny(unsafe_code)]
+
+mod aligned;
 mod error;
+mod file;
+mod forward;
+mod job;
+mod lock;
+mod memory;
+mod readonly;
+mod spec;
+mod threads;
+mod trace;
+mod uring;
 
+pub use aligned::AlignedBuf;
 pub use error::{Error, Op, Result};
+pub use file::{Batching, FileDevice, OpenOptions};
+pub use memory::MemoryDevice;
+pub use readonly::ReadOnly;
+pub use spec::{open, parse_size};
+pub use trace::{Counts, Event, Trace, TraceCounts};
 
 /// What a device is: its size and what it can promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +45,24 @@ pub struct Geometry {
     pub sector: u32,
     /// Writes, flushes and discards fail with [`Error::ReadOnly`].
     pub read_only: bool,
+}
+
+impl Geometry {
+    /// Whether a device of this geometry may try `op` on `len` bytes at `offset`: the one check that every device
+    /// makes before anything else. A request of no bytes may lie at the very end.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] for a change to a read-only device, [`Error::OutOfRange`] for a request that ends beyond
+    /// the device, or beyond what 64 bits count.
+    pub fn admit(&self, op: Op, offset: u64, len: u64) -> Result<()> {
+        if self.read_only && matches!(op, Op::Write | Op::Flush | Op::Discard) {
+            return Err(Error::ReadOnly(op));
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(Error::OutOfRange { op, offset, len, end: self.len }),
+        }
+    }
 }
 
 /// One read of a batch: fills all of `buf` from `offset`, or leaves an error in `result`.

@@ -1,0 +1,42 @@
+//! A reference, a `Box` and an `Arc` of a device are devices: every method is passed on, the batches too, so that a
+//! wrapper around an `Arc<dyn BlockDevice>` keeps the queue of the device below as deep as a wrapper around the device.
+
+use std::sync::Arc;
+
+use crate::{BlockDevice, Geometry, Read, Result, Write};
+
+macro_rules! forward {
+    ($($pointer:ty),+) => {$(
+        impl<D: BlockDevice + ?Sized> BlockDevice for $pointer {
+            fn geometry(&self) -> Geometry {
+                (**self).geometry()
+            }
+
+            fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+                (**self).read(offset, buf)
+            }
+
+            fn read_many(&self, reads: &mut [Read<'_>]) {
+                (**self).read_many(reads);
+            }
+
+            fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+                (**self).write(offset, data)
+            }
+
+            fn write_many(&self, writes: &mut [Write<'_>]) {
+                (**self).write_many(writes);
+            }
+
+            fn flush(&self) -> Result<()> {
+                (**self).flush()
+            }
+
+            fn discard(&self, offset: u64, len: u64) -> Result<()> {
+                (**self).discard(offset, len)
+            }
+        }
+    )+};
+}
+
+forward!(&D, Box<D>, Arc<D>);

@@ -1,0 +1,78 @@
+//! A device in memory: for tests, for volumes built before they are sent somewhere, and for `mem:SIZE`.
+
+use std::io;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::{BlockDevice, Error, Geometry, Op, Result};
+
+/// Bytes in memory. Nothing survives the process, so a flush is kept without doing anything; a discard zeroes.
+#[derive(Debug)]
+pub struct MemoryDevice {
+    bytes: RwLock<Vec<u8>>,
+    len: u64,
+}
+
+impl MemoryDevice {
+    /// A device of `len` zero bytes. The system hands out the memory page by page as it is written.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system would not give that much memory.
+    pub fn zeroed(len: u64) -> Result<Self> {
+        let refused =
+            || Error::Open { device: format!("{len} bytes of memory"), source: io::ErrorKind::OutOfMemory.into() };
+        let size = usize::try_from(len).map_err(|_| refused())?;
+        // `vec!` alone would end the process, and `resize` would touch every page
+        Vec::<u8>::new().try_reserve_exact(size).map_err(|_| refused())?;
+        Ok(Self::from_vec(vec![0; size]))
+    }
+
+    /// A device that holds `bytes`; its length is theirs.
+    pub fn from_vec(bytes: Vec<u8>) -> Self {
+        Self { len: bytes.len() as u64, bytes: RwLock::new(bytes) }
+    }
+
+    /// What the device holds.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.bytes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // A thread that panicked inside a copy leaves bytes as an interrupted write does: usable.
+    fn shared(&self) -> RwLockReadGuard<'_, Vec<u8>> {
+        self.bytes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exclusive(&self) -> RwLockWriteGuard<'_, Vec<u8>> {
+        self.bytes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BlockDevice for MemoryDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry { len: self.len, sector: 512, read_only: false }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.geometry().admit(Op::Read, offset, buf.len() as u64)?;
+        let start = offset as usize; // within a Vec's length, by the check above
+        buf.copy_from_slice(&self.shared()[start..start + buf.len()]);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.geometry().admit(Op::Write, offset, data.len() as u64)?;
+        let start = offset as usize;
+        self.exclusive()[start..start + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.geometry().admit(Op::Discard, offset, len)?;
+        let start = offset as usize;
+        self.exclusive()[start..start + len as usize].fill(0);
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! A device that refuses every change, whatever the device below would allow.
+
+use crate::{BlockDevice, Geometry, Op, Read, Result, Write};
+
+/// Passes reads on; writes, flushes and discards fail with [`crate::Error::ReadOnly`] and never reach the device below.
+#[derive(Debug)]
+pub struct ReadOnly<D>(D);
+
+impl<D: BlockDevice> ReadOnly<D> {
+    /// `device`, for reading only.
+    pub fn new(device: D) -> Self {
+        Self(device)
+    }
+
+    /// The device below, with whatever it allows.
+    pub fn into_inner(self) -> D {
+        self.0
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for ReadOnly<D> {
+    fn geometry(&self) -> Geometry {
+        Geometry { read_only: true, ..self.0.geometry() }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.read(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        self.0.read_many(reads);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.geometry().admit(Op::Write, offset, data.len() as u64)
+    }
+
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        for w in writes {
+            w.result = self.write(w.offset, w.data);
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.geometry().admit(Op::Flush, 0, 0)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.geometry().admit(Op::Discard, offset, len)
+    }
+}

@@ -1,0 +1,253 @@
+//! A device that counts what is asked of it, so that a claim about requests, bytes and seeks can be tested.
+//!
+//! The count is of what is handed to the device, in that order, whether or not it then succeeds. One position is kept
+//! for the whole device, as a disk has one arm: it stands where the last read or write ended. A read or write that
+//! starts elsewhere is a seek, of its own kind; one that starts before that position is a backward seek too. The first
+//! read or write after [`Trace::new`] or [`Trace::reset`] is no seek, for no position is known. A request of no bytes
+//! is counted but moves nothing, and so is a discard, which moves no data. The requests of a batch count one by one, in
+//! the order given, with no other thread's request among them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{BlockDevice, Geometry, Op, Read, Result, Write};
+
+/// Counts of one kind of request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// How many were made.
+    pub requests: u64,
+    /// Bytes they spoke of.
+    pub bytes: u64,
+    /// How many did not start where the read or write before ended.
+    pub seeks: u64,
+    /// How many of the seeks start before that place.
+    pub backward_seeks: u64,
+}
+
+impl Counts {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(earlier.requests),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            seeks: self.seeks.saturating_sub(earlier.seeks),
+            backward_seeks: self.backward_seeks.saturating_sub(earlier.backward_seeks),
+        }
+    }
+}
+
+/// What a [`Trace`] has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TraceCounts {
+    /// Reads.
+    pub reads: Counts,
+    /// Writes.
+    pub writes: Counts,
+    /// Discards; they never seek.
+    pub discards: Counts,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+impl TraceCounts {
+    /// What was added since `earlier`, a snapshot of the same trace taken before this one with no reset in between.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads.since(earlier.reads),
+            writes: self.writes.since(earlier.writes),
+            discards: self.discards.since(earlier.discards),
+            flushes: self.flushes.saturating_sub(earlier.flushes),
+        }
+    }
+}
+
+/// One request, as it was handed to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// What was asked: a read, write, flush or discard.
+    pub op: Op,
+    /// First byte; 0 for a flush.
+    pub offset: u64,
+    /// Length in bytes; 0 for a flush.
+    pub len: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    counts: TraceCounts,
+    position: Option<u64>,
+    events: Vec<Event>,
+}
+
+impl State {
+    fn note(&mut self, op: Op, offset: u64, len: u64, keep: usize) {
+        if self.events.len() < keep {
+            self.events.push(Event { op, offset, len });
+        }
+        let counts = match op {
+            Op::Read => &mut self.counts.reads,
+            Op::Write => &mut self.counts.writes,
+            Op::Discard => &mut self.counts.discards,
+            Op::Flush => {
+                self.counts.flushes += 1;
+                return;
+            }
+            Op::Open => return, // made before there is a device to trace
+        };
+        counts.requests += 1;
+        counts.bytes = counts.bytes.saturating_add(len);
+        if len == 0 || op == Op::Discard {
+            return;
+        }
+        if let Some(position) = self.position {
+            counts.seeks += u64::from(offset != position);
+            counts.backward_seeks += u64::from(offset < position);
+        }
+        self.position = Some(offset.saturating_add(len));
+    }
+}
+
+/// Counts requests, bytes and seeks on their way to the device below.
+#[derive(Debug)]
+pub struct Trace<D> {
+    device: D,
+    keep: usize,
+    state: Mutex<State>,
+}
+
+impl<D: BlockDevice> Trace<D> {
+    /// `device`, counted.
+    pub fn new(device: D) -> Self {
+        Self::keeping(device, 0)
+    }
+
+    /// `device`, counted; the first `events` requests are kept too, to be drawn or compared.
+    pub fn keeping(device: D, events: usize) -> Self {
+        Self { device, keep: events, state: Mutex::default() }
+    }
+
+    /// What was counted so far.
+    pub fn snapshot(&self) -> TraceCounts {
+        self.state().counts
+    }
+
+    /// The first requests in their order, at most as many as [`Trace::keeping`] was told.
+    pub fn events(&self) -> Vec<Event> {
+        self.state().events.clone()
+    }
+
+    /// Forgets counts, events and position.
+    pub fn reset(&self) {
+        *self.state() = State::default();
+    }
+
+    /// The device below.
+    pub fn into_inner(self) -> D {
+        self.device
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // counts have no broken state
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Trace<D> {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.state().note(Op::Read, offset, buf.len() as u64, self.keep);
+        self.device.read(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        let mut state = self.state();
+        for r in &*reads {
+            state.note(Op::Read, r.offset, r.buf.len() as u64, self.keep);
+        }
+        drop(state);
+        self.device.read_many(reads);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.state().note(Op::Write, offset, data.len() as u64, self.keep);
+        self.device.write(offset, data)
+    }
+
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        let mut state = self.state();
+        for w in &*writes {
+            state.note(Op::Write, w.offset, w.data.len() as u64, self.keep);
+        }
+        drop(state);
+        self.device.write_many(writes);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.state().note(Op::Flush, 0, 0, self.keep);
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.state().note(Op::Discard, offset, len, self.keep);
+        self.device.discard(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+
+    fn counts(requests: u64, bytes: u64, seeks: u64, backward_seeks: u64) -> Counts {
+        Counts { requests, bytes, seeks, backward_seeks }
+    }
+
+    #[test]
+    fn counts_are_exact() {
+        let t = Trace::keeping(MemoryDevice::zeroed(4096).unwrap(), 3);
+        let mut buf = [0; 100];
+        t.read(1000, &mut buf).unwrap(); // the first: no seek
+        t.read(1100, &mut buf).unwrap(); // follows
+        t.read(1300, &mut buf).unwrap(); // forward
+        t.read(0, &mut buf).unwrap(); // backward
+        t.write(100, &buf).unwrap(); // follows the read
+        t.write(100, &buf[..50]).unwrap(); // backward
+        t.read(4000, &mut []).unwrap(); // moves nothing
+        t.discard(3000, 10).unwrap(); // moves nothing
+        t.flush().unwrap();
+        t.read(150, &mut buf).unwrap(); // follows the write
+        t.read(9999, &mut buf).unwrap_err(); // handed down all the same
+        let first = t.snapshot();
+        assert_eq!(
+            first,
+            TraceCounts {
+                reads: counts(7, 600, 3, 1),
+                writes: counts(2, 150, 1, 1),
+                discards: counts(1, 10, 0, 0),
+                flushes: 1
+            }
+        );
+        let event = |op, offset, len| Event { op, offset, len };
+        assert_eq!(t.events(), [event(Op::Read, 1000, 100), event(Op::Read, 1100, 100), event(Op::Read, 1300, 100)]);
+
+        t.read(10_099, &mut buf).unwrap_err();
+        t.read(0, &mut buf).unwrap();
+        assert_eq!(t.snapshot().since(first), TraceCounts { reads: counts(2, 200, 1, 1), ..Default::default() });
+
+        t.reset();
+        assert_eq!((t.snapshot(), t.events().len()), (TraceCounts::default(), 0));
+        t.read(77, &mut buf).unwrap();
+        assert_eq!(t.snapshot().reads, counts(1, 100, 0, 0));
+    }
+
+    #[test]
+    fn a_batch_counts_in_its_order() {
+        let t = Trace::new(MemoryDevice::zeroed(4096).unwrap());
+        let (mut a, mut b, mut c) = ([0; 10], [0; 20], [0; 30]);
+        t.read_many(&mut [Read::new(0, &mut a), Read::new(10, &mut b), Read::new(5, &mut c)]);
+        assert_eq!(t.snapshot().reads, counts(3, 60, 1, 1));
+        t.write_many(&mut [Write::new(35, &a), Write::new(45, &b), Write::new(u64::MAX, &c)]);
+        assert_eq!(t.snapshot().writes, counts(3, 60, 1, 0));
+    }
+}

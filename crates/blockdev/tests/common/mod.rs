@@ -1,0 +1,205 @@
+//! What every device must do, written once. Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread;
+
+use extant_blockdev::{Batching, BlockDevice, Error, FileDevice, Op, OpenOptions, Read, Write};
+
+pub(crate) const WRITE: OpenOptions = OpenOptions { write: true, direct: false, exclusive: false };
+pub(crate) const DIRECT: OpenOptions = OpenOptions { write: true, direct: true, exclusive: false };
+pub(crate) const BATCHINGS: [Batching; 3] = [Batching::Serial, Batching::Threads, Batching::Queue];
+
+/// Numbers that look random and are the same in every run.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.below(256) as u8).collect()
+    }
+}
+
+/// Opens a file or block device; `None`, with the reason printed, where O_DIRECT is asked for and not to be had.
+pub(crate) fn open(path: &Path, options: OpenOptions) -> Option<FileDevice> {
+    match FileDevice::open(path, options) {
+        Err(Error::Open { source, .. }) if options.direct && source.kind() == std::io::ErrorKind::Unsupported => {
+            eprintln!("skipped: {}: {source}", path.display());
+            None
+        }
+        opened => Some(opened.unwrap()),
+    }
+}
+
+/// Reads the whole device.
+pub(crate) fn content(device: &dyn BlockDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.geometry().len as usize];
+    device.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// The conformance test of a writable device of at least 256 KiB, whatever it holds.
+pub(crate) fn conforms(device: &dyn BlockDevice) {
+    let geometry = device.geometry();
+    assert!(!geometry.read_only && geometry.sector.is_power_of_two() && geometry.sector >= 512);
+    assert!(geometry.len >= 256 << 10);
+    let mut model = content(device);
+    let mut numbers = Numbers(7);
+    single_requests(device, &mut model, &mut numbers);
+    batches(device, &mut model, &mut numbers);
+    beyond_the_end(device);
+    discards(device, &mut model);
+    assert_eq!(content(device), model, "a request that failed changed something");
+}
+
+fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
+    let end = model.len();
+    let places = [
+        (0, 512),
+        (4096, 4096),
+        (1, 1),
+        (511, 2),
+        (1000, 5000),
+        (8192, 4097),
+        (end - 1, 1),
+        (end - 700, 700),
+        (end, 0),
+    ];
+    for (start, len) in places {
+        let data = numbers.bytes(len);
+        device.write(start as u64, &data).unwrap();
+        model[start..start + len].copy_from_slice(&data);
+        let mut back = vec![0; len];
+        device.read(start as u64, &mut back).unwrap();
+        assert!(back == data, "{len} bytes at {start} read back wrong");
+    }
+    device.flush().unwrap();
+    assert!(content(device) == model, "a write changed what lies beside it");
+    for (start, len) in places {
+        let mut back = vec![0; len];
+        device.read(start as u64, &mut back).unwrap();
+        assert!(back == model[start..start + len]);
+    }
+}
+
+fn batches(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
+    for requests in [0, 1, 2, 3, 64, 200] {
+        // writes that touch one another and never overlap, in a mixed order
+        let slot = model.len() / requests.max(1);
+        let mut data: Vec<_> = (0..requests)
+            .map(|n| {
+                let start = n * slot + if n % 2 == 0 { 0 } else { numbers.below(slot as u64 / 2) as usize };
+                let len = if n % 3 == 0 { (n + 1) * slot - start } else { numbers.below(slot as u64 / 2) as usize };
+                (start, numbers.bytes(len.min(3000)))
+            })
+            .collect();
+        for i in (1..data.len()).rev() {
+            data.swap(i, numbers.below(i as u64 + 1) as usize);
+        }
+        let mut writes: Vec<_> = data.iter().map(|(start, bytes)| Write::new(*start as u64, bytes)).collect();
+        device.write_many(&mut writes);
+        assert!(writes.iter().all(|w| w.result.is_ok()), "{writes:?}");
+        for (start, bytes) in &data {
+            model[*start..start + bytes.len()].copy_from_slice(bytes);
+        }
+
+        let mut buffers: Vec<(usize, Vec<u8>)> = (0..requests)
+            .map(|_| {
+                let start = numbers.below(model.len() as u64) as usize;
+                (start, vec![0; numbers.below(20_000.min((model.len() - start) as u64 + 1)) as usize])
+            })
+            .collect();
+        let mut reads: Vec<_> = buffers.iter_mut().map(|(start, buf)| Read::new(*start as u64, buf)).collect();
+        device.read_many(&mut reads);
+        assert!(reads.iter().all(|r| r.result.is_ok()), "{reads:?}");
+        for (start, bytes) in &buffers {
+            assert!(bytes[..] == model[*start..start + bytes.len()], "{} bytes at {start} of {requests}", bytes.len());
+        }
+    }
+    assert!(content(device) == model);
+}
+
+fn beyond_the_end(device: &dyn BlockDevice) {
+    let end = device.geometry().len;
+    let out = |result: Result<(), Error>, asked: (Op, u64, u64)| {
+        let Err(Error::OutOfRange { op, offset, len, end: at }) = result else { panic!("{asked:?} gave {result:?}") };
+        assert_eq!(((op, offset, len), at), (asked, end));
+    };
+    device.read(end, &mut []).unwrap();
+    device.write(end, &[]).unwrap();
+    device.discard(end, 0).unwrap();
+    for (offset, len) in
+        [(end, 1), (end - 1, 2), (end + 1, 0), (0, end + 1), (u64::MAX, 0), (u64::MAX, 1), (u64::MAX - 511, 512)]
+    {
+        let mut buf = vec![0x5a; len as usize];
+        out(device.read(offset, &mut buf), (Op::Read, offset, len));
+        out(device.write(offset, &buf), (Op::Write, offset, len));
+        out(device.discard(offset, len), (Op::Discard, offset, len));
+
+        // the others of a batch are made
+        let (mut a, mut c) = ([0; 512], [0; 512]);
+        let mut reads = [Read::new(0, &mut a), Read::new(offset, &mut buf), Read::new(end - 512, &mut c)];
+        device.read_many(&mut reads);
+        let [first, wrong, last] = reads;
+        first.result.unwrap();
+        last.result.unwrap();
+        out(wrong.result, (Op::Read, offset, len));
+        assert!(buf.iter().all(|&x| x == 0x5a));
+        let mut writes = [Write::new(0, &a), Write::new(offset, &buf), Write::new(end - 512, &c)];
+        device.write_many(&mut writes);
+        let [first, wrong, last] = writes;
+        first.result.unwrap();
+        last.result.unwrap();
+        out(wrong.result, (Op::Write, offset, len));
+    }
+    for (offset, len) in [(0, u64::MAX), (1, u64::MAX), (u64::MAX, u64::MAX)] {
+        out(device.discard(offset, len), (Op::Discard, offset, len));
+    }
+}
+
+fn discards(device: &dyn BlockDevice, model: &mut [u8]) {
+    for (start, len) in [(0, 4096), (5000, 10_000), (20_001, 1), (model.len() - 5000, 5000)] {
+        device.discard(start as u64, len as u64).unwrap();
+        // the discarded bytes may read as anything, until written
+        let fresh = vec![0xa5; len];
+        device.write(start as u64, &fresh).unwrap();
+        model[start..start + len].copy_from_slice(&fresh);
+        assert!(content(device) == model, "a discard of {len} bytes at {start} reached too far");
+    }
+    device.flush().unwrap();
+}
+
+/// Writes of parts of sectors beside writes of whole ones in the same page, on a device of at least 256 KiB: no byte of
+/// any may be lost.
+pub(crate) fn parts_of_sectors_from_many_threads(device: &dyn BlockDevice) {
+    const THREADS: usize = 4;
+    const UNITS: usize = 256;
+    const UNIT: usize = 1024; // a sector written whole, and one written in pieces
+    let owner = |unit: usize, piece: usize| ((unit + piece) % THREADS) as u8 + 1;
+    let start = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for me in 1..=THREADS as u8 {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                for unit in (0..12 * UNITS).map(|n| n % UNITS) {
+                    if owner(unit, 0) == me {
+                        device.write((unit * UNIT) as u64, &[me; 512]).unwrap();
+                    }
+                    for piece in (0..4).filter(|&piece| owner(unit, piece) == me) {
+                        device.write((unit * UNIT + 512 + piece * 128) as u64, &[me; 128]).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    for (at, &byte) in content(device)[..UNITS * UNIT].iter().enumerate() {
+        let piece = (at % UNIT).saturating_sub(512) / 128;
+        assert_eq!(byte, owner(at / UNIT, piece), "byte {at}");
+    }
+}

@@ -1,0 +1,52 @@
+//! Where the kernel gives no io_uring: here because no file descriptor is left, for all that a program can arrange.
+//! A program of its own, for the limit is that of the process.
+
+mod common;
+
+use std::thread;
+
+use common::{Numbers, WRITE, conforms, content, open};
+use extant_blockdev::{Batching, BlockDevice, Read};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+#[test]
+fn threads_take_over() {
+    let bytes = Numbers(11).bytes(512 << 10);
+    let [early, late] = [(); 2].map(|()| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &bytes).unwrap();
+        (open(file.path(), WRITE).unwrap(), file)
+    });
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+
+    // one that is opened now does without
+    let device = late.0.with_batching(Batching::Queue);
+    assert_eq!(device.batching(), Batching::Threads);
+    conforms(&device);
+
+    // one that has a single ring, and many threads that want one
+    let (device, file) = (&early.0, early.1.as_file());
+    thread::scope(|scope| {
+        for t in 0..4 {
+            let bytes = &bytes;
+            scope.spawn(move || {
+                for round in 0..20 {
+                    // out of the cache, so that there is something to wait for
+                    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                    let mut buffers = vec![vec![0; 4096]; 32];
+                    let start = |n: usize| (n * 13 + t * 7 + round) % 100 * 4096;
+                    let mut reads: Vec<_> =
+                        buffers.iter_mut().enumerate().map(|(n, b)| Read::new(start(n) as u64, b)).collect();
+                    device.read_many(&mut reads);
+                    assert!(reads.iter().all(|r| r.result.is_ok()), "{reads:?}");
+                    for (n, buf) in buffers.iter().enumerate() {
+                        assert!(buf[..] == bytes[start(n)..][..4096]);
+                    }
+                }
+            });
+        }
+    });
+    assert!(content(device) == bytes);
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
