@@ -5,6 +5,7 @@
 //! - [`oracle`] asks what is not our code: e2fsck, debugfs, the kernel's mount. [`Manifest`] says all that a walk over
 //!   a tree can see, and names each difference to another.
 //! - [`damage`] spoils bytes; [`cases`] gives each random case a seed, and a failing case prints the line that repeats it.
+//! - [`repair_checksums`] puts right what would stop a spoilt volume at the door.
 //! - [`tools`] finds and runs programs. A missing one fails the test; what the machine itself cannot do is a skip that
 //!   is seen.
 //!
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checksums;
 pub mod damage;
 mod image;
 mod manifest;
@@ -20,6 +22,7 @@ mod rng;
 pub mod tools;
 mod tree;
 
+pub use checksums::repair_checksums;
 pub use image::{Image, Mke2fs};
 pub use manifest::{ContentHash, Entry, Field, FileKind, Manifest, Time, walk};
 pub use rng::{Case, Rng, cases, rounds};
