@@ -1,0 +1,328 @@
+//! What the checker found: one [`Problem`] a finding, and [`Problems`], where all threads put theirs.
+//!
+//! Invariants
+//! 1. What is kept, counted and said depends on the volume alone, never on which thread came first.
+//! 2. Memory is bounded by [`Limits`], however damaged the volume is; what is not kept is still counted.
+//! 3. The verdict ([`Findings::worst`]) comes from the counts, so that it sees what was not kept.
+
+use crate::table::{Code, Severity};
+use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Longest name a problem holds, in bytes: `EXT2_NAME_LEN` of the ext formats.
+const NAME_MAX: usize = 255;
+
+/// One finding: which problem, where, and the values its text speaks of.
+///
+/// Only the fields the text of its [`Code`] names need to be set; the rest says more to a reader of the JSON report.
+/// Problems order as they are shown: by phase, group, owner (the directory, else the inode), block of the file, block of
+/// the volume, code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Which row of the problem table.
+    pub code: Code,
+    /// The inode that is wrong, or that a directory entry points to.
+    pub inode: Option<InodeNo>,
+    /// The directory the problem lies in.
+    pub dir: Option<InodeNo>,
+    /// Block of the volume.
+    pub block: Option<FsBlock>,
+    /// Block of the file or directory.
+    pub file_block: Option<FileBlock>,
+    /// Block group.
+    pub group: Option<GroupNo>,
+    /// The value on the device.
+    pub found: Option<u64>,
+    /// The value it should have.
+    pub expected: Option<u64>,
+    /// How many: blocks of a range, files that share, problems not listed.
+    pub count: Option<u64>,
+    /// Name of an entry, attribute, field or feature, as it lies on the device; at most 255 bytes.
+    pub name: Option<Box<[u8]>>,
+    /// Path of the inode, where one is known.
+    pub path: Option<String>,
+}
+
+impl Problem {
+    /// A problem of which only the kind is known yet.
+    #[must_use]
+    pub const fn new(code: Code) -> Self {
+        Self {
+            code,
+            inode: None,
+            dir: None,
+            block: None,
+            file_block: None,
+            group: None,
+            found: None,
+            expected: None,
+            count: None,
+            name: None,
+            path: None,
+        }
+    }
+
+    /// Says which inode.
+    #[must_use]
+    pub const fn inode(mut self, inode: InodeNo) -> Self {
+        self.inode = Some(inode);
+        self
+    }
+
+    /// Says in which directory.
+    #[must_use]
+    pub const fn dir(mut self, dir: InodeNo) -> Self {
+        self.dir = Some(dir);
+        self
+    }
+
+    /// Says which block of the volume.
+    #[must_use]
+    pub const fn block(mut self, block: FsBlock) -> Self {
+        self.block = Some(block);
+        self
+    }
+
+    /// Says which block of the file.
+    #[must_use]
+    pub const fn file_block(mut self, block: FileBlock) -> Self {
+        self.file_block = Some(block);
+        self
+    }
+
+    /// Says which group.
+    #[must_use]
+    pub const fn group(mut self, group: GroupNo) -> Self {
+        self.group = Some(group);
+        self
+    }
+
+    /// Says what the device holds.
+    #[must_use]
+    pub const fn found(mut self, value: u64) -> Self {
+        self.found = Some(value);
+        self
+    }
+
+    /// Says what it should hold.
+    #[must_use]
+    pub const fn expected(mut self, value: u64) -> Self {
+        self.expected = Some(value);
+        self
+    }
+
+    /// Says how many.
+    #[must_use]
+    pub const fn count(mut self, count: u64) -> Self {
+        self.count = Some(count);
+        self
+    }
+
+    /// Gives the name of an entry, attribute, field or feature; bytes beyond 255 are dropped.
+    #[must_use]
+    pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
+        let name = name.as_ref();
+        self.name = Some(name.get(..NAME_MAX).unwrap_or(name).into());
+        self
+    }
+
+    /// Gives the path.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<String>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// The inode whose problem this is: the directory it lies in, else the inode itself.
+    #[must_use]
+    pub fn owner(&self) -> Option<InodeNo> {
+        self.dir.or(self.inode)
+    }
+
+    /// Everything, in the order that sorts.
+    #[expect(clippy::type_complexity, reason = "a sort key, used once")]
+    fn key(
+        &self,
+    ) -> (
+        (crate::table::Phase, Option<GroupNo>, Option<InodeNo>, Option<FileBlock>, Option<FsBlock>, Code),
+        (Option<InodeNo>, Option<u64>, Option<u64>, Option<u64>, Option<&[u8]>, Option<&str>),
+    ) {
+        (
+            (self.code.phase(), self.group, self.owner(), self.file_block, self.block, self.code),
+            (self.inode, self.found, self.expected, self.count, self.name.as_deref(), self.path.as_deref()),
+        )
+    }
+}
+
+impl Ord for Problem {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // `dir` last: two problems with one owner may still name it in different fields
+        self.key().cmp(&other.key()).then_with(|| self.dir.cmp(&other.dir))
+    }
+}
+
+impl PartialOrd for Problem {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// How many problems are kept; the others are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Problems kept in all; a little more where there are more codes than this.
+    pub total: usize,
+    /// Problems kept of one code.
+    pub per_code: usize,
+}
+
+impl Default for Limits {
+    /// 10 000 in all, 1 000 of one code: below 3 MB.
+    fn default() -> Self {
+        Self { total: 10_000, per_code: 1_000 }
+    }
+}
+
+/// Collects the problems all threads find.
+///
+/// The limit per code halves each time the total is exceeded, and of each code the smallest problems stay. Both depend
+/// on the set of reports only: a limit is passed during the scan exactly if the whole set passes it.
+#[derive(Debug)]
+pub struct Problems {
+    total: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    per_code: usize,
+    held: usize,
+    of: BTreeMap<Code, OfCode>,
+}
+
+/// The problems of one code: how many came, and the smallest of them, largest on top.
+#[derive(Debug, Default)]
+struct OfCode {
+    count: u64,
+    smallest: BinaryHeap<Problem>,
+}
+
+impl Default for Problems {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Problems {
+    /// An empty collection.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        let kept = Kept { per_code: limits.per_code.max(1), held: 0, of: BTreeMap::new() };
+        Self { total: limits.total, kept: Mutex::new(kept) }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in one problem.
+    pub fn report(&self, problem: Problem) {
+        let mut guard = self.kept();
+        let kept = &mut *guard;
+        let of_code = kept.of.entry(problem.code).or_default();
+        of_code.count = of_code.count.saturating_add(1);
+        if of_code.smallest.len() < kept.per_code {
+            of_code.smallest.push(problem);
+            kept.held += 1;
+            while kept.held > self.total && kept.per_code > 1 {
+                kept.halve();
+            }
+        } else if let Some(mut largest) = of_code.smallest.peek_mut()
+            && problem < *largest
+        {
+            *largest = problem;
+        }
+    }
+
+    /// How many problems of this code were reported so far.
+    #[must_use]
+    pub fn count(&self, code: Code) -> u64 {
+        self.kept().of.get(&code).map_or(0, |of_code| of_code.count)
+    }
+
+    /// The gravest severity reported so far; `None` where nothing was.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.kept().of.keys().map(|code| code.severity()).max()
+    }
+
+    /// Whether the volume is not sound.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.worst() >= Some(Severity::Error)
+    }
+
+    /// Whether something was found that ends the check.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        self.worst() >= Some(Severity::Fatal)
+    }
+
+    /// Ends the collection: all that was kept, in order, and a [`Code::TooManyProblems`] for each code of which more came.
+    #[must_use]
+    pub fn finish(self) -> Findings {
+        let kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut problems = Vec::with_capacity(kept.held);
+        let mut counts = BTreeMap::new();
+        for (code, OfCode { count, smallest }) in kept.of {
+            let dropped = count.saturating_sub(smallest.len() as u64);
+            problems.extend(smallest);
+            counts.insert(code, count);
+            if dropped > 0 {
+                problems.push(Problem::new(Code::TooManyProblems).count(dropped).name(format!("{code} {code:?}")));
+            }
+        }
+        problems.sort_unstable();
+        Findings { problems, counts }
+    }
+}
+
+impl Kept {
+    fn halve(&mut self) {
+        self.per_code /= 2;
+        self.held = 0;
+        for of_code in self.of.values_mut() {
+            while of_code.smallest.len() > self.per_code {
+                of_code.smallest.pop();
+            }
+            of_code.smallest.shrink_to(self.per_code);
+            self.held += of_code.smallest.len();
+        }
+    }
+}
+
+/// All that a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// In the order they are shown; at most as many as [`Limits`] allows, and one for each code of which more came.
+    pub problems: Vec<Problem>,
+    /// How often each code was reported, kept or not.
+    pub counts: BTreeMap<Code, u64>,
+}
+
+impl Findings {
+    /// The gravest severity; `None` where nothing was found.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.counts.keys().map(|code| code.severity()).max()
+    }
+
+    /// How many problems of this severity were found.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> u64 {
+        let of_severity = self.counts.iter().filter(|(code, _)| code.severity() == severity);
+        of_severity.fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+}

@@ -1,0 +1,295 @@
+//! The problem table: one row a problem, and from the same rows the enum, the texts and the documentation.
+//!
+//! The numbers are those of e2fsck, so that `[problems]` stanzas of `e2fsck.conf` and programs that read its problem
+//! log keep their meaning; names and texts are our own. Numbers from `0x0E0000` on are ours.
+//!
+//! What of e2fsck's numbers is left out:
+//! - headings, list frames and latch questions: passes' first rows, 0x3e, 0x010010/13/16/18/37, 0x011001/03, 0x013004, 0x050003/06/07/0a
+//! - what befalls e2fsck itself (memory, writing, its own bugs): all "allocate", "abort", "error while" rows, 0x4c, 0x060003-06/08/0a/0b
+//! - questions, steps and hints of repair, or findings said twice: 0x0a, 0x19, 0x28-2c but 0x2a, 0x33, clone and relocate rows, 3A, 0x06000f/10
+//!
+//! A row reads `number Name Severity preen "text" => "repair" [follow-ups];`. The severity follows what e2fsck does with
+//! the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own flags and what it was
+//! seen to do disagree, what was seen decides; such a row carries the word "seen".
+
+use serde::{Serialize, Serializer};
+use std::fmt::{self, Write as _};
+
+#[macro_use]
+mod superblock;
+#[macro_use]
+mod inodes;
+#[macro_use]
+mod directories;
+#[macro_use]
+mod bitmaps;
+
+/// The parts of a check, in the order their problems are shown; numbered like e2fsck's passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Superblock, group descriptors, journal, orphan list.
+    Superblock,
+    /// Every inode for itself: fields, block map, extended attributes.
+    Inodes,
+    /// Blocks that more than one file claims.
+    MultiplyClaimed,
+    /// Extent trees that could be smaller.
+    ExtentTrees,
+    /// Directory blocks, their entries and hash trees.
+    Directories,
+    /// Whether the root reaches every directory.
+    Connectivity,
+    /// Link counts, and inodes no entry names.
+    Links,
+    /// Bitmaps and the counts of what is free.
+    Bitmaps,
+    /// Quota, orphan file, and what the check says of itself.
+    After,
+}
+
+impl Phase {
+    /// All, in order.
+    pub const ALL: &[Phase] = &[
+        Phase::Superblock,
+        Phase::Inodes,
+        Phase::MultiplyClaimed,
+        Phase::ExtentTrees,
+        Phase::Directories,
+        Phase::Connectivity,
+        Phase::Links,
+        Phase::Bitmaps,
+        Phase::After,
+    ];
+
+    /// e2fsck's name of the pass: `0`, `1`, `1B`, `1E`, `2` … `6`.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Phase::Superblock => "0",
+            Phase::Inodes => "1",
+            Phase::MultiplyClaimed => "1B",
+            Phase::ExtentTrees => "1E",
+            Phase::Directories => "2",
+            Phase::Connectivity => "3",
+            Phase::Links => "4",
+            Phase::Bitmaps => "5",
+            Phase::After => "6",
+        }
+    }
+
+    /// What is looked at, as the end of a sentence or a heading.
+    #[must_use]
+    pub const fn subject(self) -> &'static str {
+        match self {
+            Phase::Superblock => "superblock, group descriptors and journal",
+            Phase::Inodes => "inodes, their block maps and attributes",
+            Phase::MultiplyClaimed => "blocks claimed more than once",
+            Phase::ExtentTrees => "extent trees that could be smaller",
+            Phase::Directories => "directories and their entries",
+            Phase::Connectivity => "whether the root reaches every directory",
+            Phase::Links => "link counts",
+            Phase::Bitmaps => "bitmaps and free counts",
+            Phase::After => "quota, orphan file and closing remarks",
+        }
+    }
+}
+
+/// What a problem means for the volume; the gravest decides the exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth knowing; the volume is sound all the same (exit status 0).
+    Advice,
+    /// The volume is not sound (exit status 4).
+    Error,
+    /// The volume is not sound and the check cannot go on (exit status 12).
+    Fatal,
+}
+
+/// What `-p` does on meeting a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preen {
+    /// Mends it unasked: nothing of the user's can be lost.
+    Mends,
+    /// Leaves it and goes on.
+    Leaves,
+    /// Stops: a person has to decide.
+    Stops,
+}
+
+/// One row of the table.
+struct Row {
+    number: u32,
+    phase: Phase,
+    severity: Severity,
+    preen: Preen,
+    text: &'static str,
+    repair: &'static str,
+    follow_ups: &'static [Code],
+}
+
+macro_rules! preen {
+    (mends) => {
+        Preen::Mends
+    };
+    (leaves) => {
+        Preen::Leaves
+    };
+    (stops) => {
+        Preen::Stops
+    };
+}
+
+macro_rules! define {
+    ([] $( in $phase:ident { $(
+        $number:literal $name:ident $severity:ident $preen:ident $text:literal => $repair:literal [$($follow:ident)*];
+    )* } )*) => {
+        /// A kind of problem. The number is e2fsck's, or from `0x0E0000` on Extant's own.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u32)]
+        pub enum Code { $( $( #[doc = $text] $name = $number, )* )* }
+
+        impl Code {
+            /// Every code, in the order of the table.
+            pub const ALL: &[Code] = &[ $( $( Code::$name, )* )* ];
+
+            /// The code with this number.
+            #[must_use]
+            pub const fn from_number(number: u32) -> Option<Code> {
+                match number { $( $( $number => Some(Code::$name), )* )* _ => None }
+            }
+
+            const fn row(self) -> &'static Row {
+                match self { $( $( Code::$name => &Row {
+                    number: $number,
+                    phase: Phase::$phase,
+                    severity: Severity::$severity,
+                    preen: preen!($preen),
+                    text: $text,
+                    repair: $repair,
+                    follow_ups: &[ $( Code::$follow, )* ],
+                }, )* )* }
+            }
+        }
+    };
+}
+
+superblock_rows! { [inode_rows directory_rows bitmap_rows define] }
+
+impl Code {
+    /// e2fsck's number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.row().number
+    }
+
+    /// When it is found.
+    #[must_use]
+    pub const fn phase(self) -> Phase {
+        self.row().phase
+    }
+
+    /// What it means for the volume.
+    #[must_use]
+    pub const fn severity(self) -> Severity {
+        self.row().severity
+    }
+
+    /// What `-p` does on meeting it.
+    #[must_use]
+    pub const fn preen(self) -> Preen {
+        self.row().preen
+    }
+
+    /// Whether it may be mended unasked.
+    #[must_use]
+    pub const fn preen_safe(self) -> bool {
+        matches!(self.preen(), Preen::Mends)
+    }
+
+    /// The sentence that says it, with placeholders in braces: see [`PLACEHOLDERS`].
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        self.row().text
+    }
+
+    /// What repair does about it.
+    #[must_use]
+    pub const fn repair(self) -> &'static str {
+        self.row().repair
+    }
+
+    /// Problems that usually come with it, or after its repair.
+    #[must_use]
+    pub const fn follow_ups(self) -> &'static [Code] {
+        self.row().follow_ups
+    }
+}
+
+/// The placeholders a text may hold. Each is a field of [`crate::problem::Problem`]; `{found:x}` and `{expected:x}` are
+/// the same numbers in hexadecimal.
+pub const PLACEHOLDERS: &[&str] = &[
+    "inode",
+    "dir",
+    "block",
+    "file_block",
+    "group",
+    "found",
+    "expected",
+    "found:x",
+    "expected:x",
+    "count",
+    "name",
+    "path",
+];
+
+impl fmt::Display for Code {
+    /// The number as e2fsck's problem log writes it: `0x01000c`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:06x}", self.number())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The whole table as a Markdown document, for `docs/PROBLEMS.md`.
+#[must_use]
+pub fn markdown() -> String {
+    let mut out = String::from(
+        "# Problems the checker knows\n\
+         \n\
+         Generated from the problem table of `crates/check`; do not edit. Numbers are e2fsck's, from `0x0e0000` on Extant's own.\n\
+         *Severity*: an error makes `extant check -n` exit with 4, advice leaves the verdict clean, fatal ends the check (12).\n\
+         *-p*: what preening does; it mends unasked, leaves the matter, or stops for a person to decide.\n",
+    );
+    let mut phase = None;
+    for &code in Code::ALL {
+        if phase != Some(code.phase()) {
+            phase = Some(code.phase());
+            let (label, subject) = (code.phase().label(), code.phase().subject());
+            // writing to a String cannot fail
+            let _ = write!(
+                out,
+                "\n## Pass {label}: {subject}\n\n\
+                 | code | name | severity | -p | says | repair | often with |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+            );
+        }
+        let with: Vec<String> = code.follow_ups().iter().map(|follow| format!("`{follow:?}`")).collect();
+        let _ = writeln!(
+            out,
+            "| `{code}` | `{code:?}` | {} | {} | {} | {} | {} |",
+            format!("{:?}", code.severity()).to_lowercase(),
+            format!("{:?}", code.preen()).to_lowercase(),
+            code.text(),
+            code.repair(),
+            with.join(", "),
+        );
+    }
+    out
+}

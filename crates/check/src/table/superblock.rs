@@ -1,0 +1,249 @@
+//! Rows of the superblock, the group descriptors, the journal and the orphans; e2fsck's pass 0.
+//!
+//! e2fsck forgets its verdict on most of these before its passes begin and lets their consequences speak; where a row is
+//! advice for that reason, it says so.
+
+macro_rules! superblock_rows {
+    ([$next:ident $($more:ident)*] $($rows:tt)*) => { $next! { [$($more)*] $($rows)* in Superblock {
+        0x000001 BlockBitmapNotInGroup Error stops
+            "The block bitmap of group {group} is at block {block}, outside the group."
+            => "Moves the bitmap to a free block of the group and rebuilds it." [GroupDescriptorsTryBackup BlockUsedButUnmarked];
+        0x000002 InodeBitmapNotInGroup Error stops
+            "The inode bitmap of group {group} is at block {block}, outside the group."
+            => "Moves the bitmap to a free block of the group and rebuilds it." [GroupDescriptorsTryBackup InodeUsedButUnmarked];
+        0x000003 InodeTableNotInGroup Error stops
+            "The inode table of group {group} starts at block {block}, so it does not lie in the group."
+            => "Takes the place from a backup of the descriptors; else makes an empty table." [GroupDescriptorsTryBackup];
+        0x000004 SuperblockCorrupt Fatal stops
+            "No superblock describes an ext2, ext3 or ext4 volume here."
+            => "Nothing; name a backup with -b and -B." [];
+        0x000005 BeyondDevice Error stops
+            "The superblock claims {found} blocks, but the device has {expected}."
+            => "Nothing; either the superblock or the partition table is wrong." [ReadError];
+        0x000006 FragmentsUnsupported Fatal stops
+            "The fragment size {found} differs from the block size {expected}, which nothing supports."
+            => "Nothing; name a backup with -b." [];
+        // fatal, because what e2fsck says next is 0x000004
+        0x000007 BlocksPerGroupWrong Fatal stops
+            "The superblock has {found} blocks a group, expected is {expected}."
+            => "Nothing; name a backup with -b." [SuperblockCorrupt];
+        0x000008 FirstDataBlockWrong Fatal stops
+            "The superblock calls {found} the first data block, expected is {expected}."
+            => "Nothing; name a backup with -b." [SuperblockCorrupt];
+        // seen: f_okgroup exits 0
+        0x000009 UuidMissing Advice stops
+            "The volume has no UUID."
+            => "Makes one." [];
+        0x00000b SuperblockFieldWrong Fatal stops
+            "The superblock field {name} has the impossible value {found}."
+            => "Nothing; name a backup with -b." [SuperblockCorrupt];
+        0x00000c DeviceSizeUnknown Fatal stops
+            "The size of the device cannot be determined."
+            => "Nothing." [];
+        0x00000d InodeCountWrong Error stops
+            "The superblock counts {found} inodes, its groups hold {expected}."
+            => "Sets the count." [];
+        // seen: f_hurd exits 0
+        0x00000e HurdHasFileType Advice stops
+            "The volume was made for the Hurd, which cannot use the filetype feature it has."
+            => "Clears the feature." [EntryTypeWithoutFeature];
+        0x00000f JournalInodeBad Error mends
+            "The journal inode {inode} is not a sound file."
+            => "Clears the journal and makes a new one." [JournalInodeNotClear];
+        0x000010 JournalSharedUnsupported Fatal stops
+            "The journal device serves more than one volume, which is not supported."
+            => "Nothing." [];
+        0x000011 JournalDeviceNotFound Fatal stops
+            "The journal lies on another device, which was not found."
+            => "Nothing; name the device with -j." [];
+        0x000012 JournalDeviceSuperblockBad Fatal stops
+            "The journal device has no sound superblock."
+            => "Nothing." [];
+        0x000013 JournalDeviceUuidWrong Fatal stops
+            "The superblock of the journal device does not name this volume."
+            => "Nothing." [];
+        0x000014 JournalFormatUnsupported Advice stops
+            "The journal's superblock is of a format that is not known."
+            => "Nothing." [JournalFeatureUnknown JournalVersionUnsupported];
+        0x000015 JournalSuperblockBad Error mends
+            "The journal's superblock is corrupt."
+            => "Writes a new one; changes not yet replayed are lost." [];
+        0x000016 JournalFeatureMissing Error mends
+            "The superblock lacks the has_journal feature, but names {inode} as the journal's inode."
+            => "Sets the feature or clears the journal." [];
+        0x000017 JournalRecoveryWithoutJournal Error mends
+            "The superblock asks for recovery, but the volume has no journal."
+            => "Clears the flag." [];
+        0x000018 JournalRecoveryFlagMissing Error stops
+            "The superblock does not ask for recovery, but the journal holds changes."
+            => "Replays the journal." [];
+        0x00001a FeaturesInRevision0 Advice mends
+            "The superblock has feature flags, but is of revision 0, which has none."
+            => "Raises the revision to 1." [];
+        // seen: f_clear_orphan_file exits 0; a pending orphan is work left for the next mount
+        0x000020 OrphanPending Advice stops
+            "Inode {inode} waits on the orphan list to be freed or cut to size."
+            => "Frees or truncates it." [InodeUnattached LinkCountWrong];
+        0x000021 OrphanBlockOutOfRange Error stops
+            "Orphan inode {inode} has block {found}, which is not on the volume."
+            => "Leaves the block out when it frees the inode." [];
+        0x000022 OrphanBlockAlreadyFree Error stops
+            "Orphan inode {inode} has block {block}, which is free already."
+            => "Leaves the block out when it frees the inode." [];
+        0x000023 OrphanHeadOutOfRange Error stops
+            "The orphan list starts at inode {found}, which does not exist or is not an orphan."
+            => "Drops the list; the cross-check finds its inodes." [OrphanLinkInDeletionTime];
+        0x000024 OrphanInodeOutOfRange Error stops
+            "The orphan list leads to inode {found}, which does not exist or is not an orphan."
+            => "Drops the rest of the list; the cross-check finds its inodes." [OrphanLinkInDeletionTime];
+        0x000025 JournalReadOnlyFeatureUnknown Error stops
+            "The journal has read-only features {found:x} that are not known."
+            => "Nothing." [];
+        0x000026 JournalFeatureUnknown Error stops
+            "The journal has features {found:x} that are not known."
+            => "Nothing." [];
+        0x000027 JournalVersionUnsupported Error stops
+            "The journal's superblock is of version {found}, which is not supported."
+            => "Nothing." [];
+        0x00002a JournalVersion1HasFeatures Error stops
+            "The journal's superblock is of version 1, but uses fields of version 2."
+            => "Clears those fields." [];
+        // seen: f_special_ea exits 0
+        0x00002d JournalBackupMissing Advice stops
+            "The superblock holds no current copy of the journal's block map."
+            => "Writes the copy." [];
+        0x00002e ReservedGdtBlocksWithoutFeature Error stops
+            "The superblock reserves {found} descriptor blocks for growth, but lacks the resize_inode feature."
+            => "Sets the number to 0." [];
+        0x00002f ResizeInodeNotClear Error stops
+            "The resize inode is in use, but the volume lacks the resize_inode feature."
+            => "Clears the inode." [];
+        // seen: f_jnl_errno exits 0
+        0x000030 ResizeInodeBad Advice stops
+            "The resize inode does not hold the descriptor blocks reserved for growth."
+            => "Makes it anew." [];
+        0x000031 LastMountInFuture Advice mends
+            "The last mount is dated {found}, which is in the future."
+            => "Sets the date to now." [];
+        0x000032 LastWriteInFuture Advice mends
+            "The last write is dated {found}, which is in the future."
+            => "Sets the date to now." [];
+        0x000034 DirectoryHashSignUnknown Error stops
+            "The superblock does not say whether directory hashes take characters as signed."
+            => "Writes down what this machine does." [];
+        0x000035 GroupChecksumWrong Error mends
+            "The descriptor of group {group} has checksum {found:x}, computed is {expected:x}."
+            => "Computes it anew and trusts no uninitialised mark of the group." [GroupUnusedInodesWrong];
+        0x000036 GroupUninitWithoutFeature Error mends
+            "Group {group} is marked uninitialised, but the volume has no group checksums."
+            => "Clears the mark." [];
+        0x000038 GroupUnusedInodesWrong Error mends
+            "Group {group} counts {found} inodes as never used, more than possible."
+            => "Sets the count." [GroupChecksumWrong];
+        0x000039 LastGroupBlockUninit Error mends
+            "The last group, {group}, is marked as having no block bitmap."
+            => "Clears the mark." [];
+        0x00003a JournalTransactionCorrupt Error stops
+            "Transaction {found} of the journal is corrupt; nothing from there on can be replayed."
+            => "Replays what lies before it." [];
+        0x00003b TestFlagSet Error mends
+            "The superblock marks the volume as one for tests of an unfinished driver."
+            => "Clears the mark." [];
+        0x00003c LastMountBarelyInFuture Advice mends
+            "The last mount is dated {found}, less than a day in the future; the clock may be wrong."
+            => "Sets the date to now." [];
+        0x00003d LastWriteBarelyInFuture Advice mends
+            "The last write is dated {found}, less than a day in the future; the clock may be wrong."
+            => "Sets the date to now." [];
+        // the totals are kept lazily: see FreeInodeCountWrong and FreeBlockCountWrong
+        0x00003f FreeInodeCountTooLarge Advice stops
+            "The superblock counts {found} free inodes, but there are only {expected} inodes."
+            => "Sets the count." [FreeInodeCountWrong];
+        0x000040 FreeBlockCountTooLarge Advice stops
+            "The superblock counts {found} free blocks, but there are only {expected} blocks."
+            => "Sets the count." [FreeBlockCountWrong];
+        0x000041 QuotaInodeNotReserved Error mends
+            "Quota file {inode} is an ordinary file, not the inode reserved for it."
+            => "Moves it to the reserved inode." [];
+        0x000042 MmpBlockOutOfRange Error mends
+            "The block for multiple-mount protection is {found}, which cannot be."
+            => "Makes a new one." [];
+        0x000043 MmpMagicWrong Advice mends
+            "The block for multiple-mount protection, {block}, is not one."
+            => "Writes it anew." [];
+        // seen: f_zero_inode_size exits 0
+        0x000044 SuperblockTryBackup Advice stops
+            "The primary superblock is not usable ({name}); the copy at block {block} was read in its place."
+            => "Writes the copy over the primary." [];
+        // seen: f_zero_group exits 4, but through the counts
+        0x000045 GroupDescriptorsTryBackup Advice stops
+            "The primary group descriptors are not usable; those of group {group} were read in their place."
+            => "Writes the copy over the primary." [];
+        0x000046 BothChecksumFeatures Advice mends
+            "The superblock has both metadata_csum and uninit_bg, of which the second is void."
+            => "Clears uninit_bg." [];
+        0x000047 MmpChecksumWrong Advice mends
+            "The block for multiple-mount protection, {block}, has checksum {found:x}, computed is {expected:x}."
+            => "Computes it anew." [];
+        0x000048 SixtyFourBitWithoutExtents Advice mends
+            "The volume has 64-bit block numbers, but not the extents they need."
+            => "Sets the extent feature." [];
+        // seen: f_first_meta_bg_too_big exits 0
+        0x000049 FirstMetaGroupTooLarge Advice stops
+            "The superblock says that meta groups start at {found}, but there are only {expected} descriptor blocks."
+            => "Sets the field to 0." [SuperblockTryBackup];
+        0x00004a JournalDeviceChecksumWrong Error mends
+            "The superblock of the journal device has checksum {found:x}, computed is {expected:x}."
+            => "Computes it anew." [];
+        0x00004b ChecksumSeedWithoutChecksums Advice mends
+            "The superblock has a checksum seed, but no metadata checksums."
+            => "Clears the metadata_csum_seed feature." [];
+        // seen: f_sb_extra_isize exits 0, with this and the next
+        0x00004d MinExtraSizeWrong Advice stops
+            "The superblock asks for at least {found} extra bytes in an inode, which cannot be."
+            => "Sets it to what the known fields need." [];
+        0x00004e WantExtraSizeWrong Advice stops
+            "The superblock wishes for {found} extra bytes in an inode, which cannot be."
+            => "Sets it to what the known fields need." [];
+        0x00004f QuotaInodeNumberWrong Error stops
+            "The superblock names inode {found} for a quota file, which cannot be one."
+            => "Clears the number and makes a new quota file." [InodeUnattached];
+        // fatal, because what e2fsck says next is 0x000004
+        0x000050 InodeCountTooLarge Fatal stops
+            "The superblock counts {found} inodes, more than inode numbers can name."
+            => "Nothing; name a backup with -b." [SuperblockCorrupt];
+        0x000051 ResizeInodeWithMetaGroups Error stops
+            "The volume has both resize_inode and meta_bg, which exclude each other."
+            => "Clears resize_inode." [ResizeInodeNotClear];
+        0x000052 OrphanFileHole Error stops
+            "The orphan file {inode} has no block {file_block}."
+            => "Makes the file anew." [];
+        0x000053 OrphanFileMagicWrong Error stops
+            "Block {file_block} of the orphan file {inode} does not end with the magic number."
+            => "Makes the file anew." [];
+        0x000054 OrphanFileChecksumWrong Error stops
+            "Block {file_block} of the orphan file {inode} has checksum {found:x}, computed is {expected:x}."
+            => "Makes the file anew." [];
+        0x000055 OrphanFileSizeWrong Error stops
+            "The orphan file {inode} has size {found}, which is not a number of whole blocks."
+            => "Makes the file anew." [];
+        0x0E0000 ReadError Error stops
+            "Block {block} cannot be read ({name})."
+            => "Nothing; copy the device before anything else." [];
+        0x0E0001 BackupSuperblockDiffers Advice stops
+            "The copy of the superblock in group {group} differs from the primary in {name}."
+            => "Writes the primary over the copy." [];
+        0x0E0002 BackupSuperblockUnusable Advice stops
+            "The copy of the superblock in group {group} is not usable ({name})."
+            => "Writes the primary over the copy." [BackupGroupDescriptorsDiffer];
+        0x0E0003 BackupGroupDescriptorsDiffer Advice stops
+            "The copy of the group descriptors in group {group} places metadata elsewhere than the primary."
+            => "Writes the primary over the copy." [];
+        0x0E0004 JournalNotReplayed Advice mends
+            "The journal holds {count} transactions that are not replayed; the volume was checked as if they were not there."
+            => "Replays them before anything else." [OrphanPending FreeBlockCountWrong];
+        0x0E0005 SuperblockChecksumWrong Error stops
+            "The superblock at block {block} has checksum {found:x}, computed is {expected:x}."
+            => "Takes a backup; else computes it anew." [SuperblockTryBackup];
+    } } };
+}
