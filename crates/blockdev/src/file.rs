@@ -25,10 +25,12 @@
 //! | page cache, writing 64 MiB by 4 KiB, 64 at a time, flush | 36.5 | 265 | 65 |
 //! | O_DIRECT, writing random 8 MiB by 4 KiB, 64 at a time, flush | 120 | 69 | 39 |
 //!
-//! So io_uring wins wherever there is something to wait for, from two requests on, and nothing else wins where all is
-//! cached. Hence a batch first takes from the page cache what is there (RWF_NOWAIT, in the calling thread), and hands
-//! the rest to io_uring: cached it costs what plain reads cost (15.5 against 16.8 in a second run of the second row,
-//! 50.8 against 50.8 in one of the first), and not cached it keeps the whole gain (45 against 230 in the fourth).
+//! So where there is something to wait for, io_uring wins by far with small requests, from two on, and the three are
+//! equal, within what differs from run to run, with large ones; where all is cached nothing beats plain reads. Hence a
+//! batch first takes from the page cache what is there (RWF_NOWAIT, in the calling thread), and hands the rest to
+//! io_uring. That costs what plain reads cost when all is cached (run again, the second row: 15.5 against 16.8, the
+//! first: 50.8 against 50.8, its cache by then in smaller pieces), and keeps the gain when nothing is (the fourth: 45
+//! against 230).
 //! Writes through the page cache are copies into memory, made one by one; the queue that counts for them is the
 //! kernel's own, at the flush.
 
