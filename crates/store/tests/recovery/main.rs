@@ -1,0 +1,108 @@
+//! Journals replayed in memory, against what e2fsprogs writes when it replays the same journal.
+
+mod kernel;
+mod made;
+mod mutated;
+mod written;
+
+use blockdev::{BlockDevice, MemoryDevice};
+use extant_store::recovery::{Journal, Recovered, Replayed, Run, recover};
+use format::FsBlock;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use testkit::{Image, tools};
+
+/// The blocks of inode 8, as debugfs maps them.
+fn journal_runs(image: &Image) -> Vec<Run> {
+    let size = testkit::oracle::debugfs(image.path(), "stat <8>");
+    let size = size.split("Size: ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let size: u64 = size.and_then(|digits| digits.parse().ok()).expect("the journal's size");
+    let blocks = size / u64::from(block_size(&image.bytes()));
+    let script = (0..blocks).fold(String::new(), |mut script, n| {
+        writeln!(script, "bmap <8> {n}").expect("writing to a string");
+        script
+    });
+    let mut command = tools::command("debugfs");
+    let ran = tools::run_with(command.args(["-f", "-"]).arg(image.path()), script.as_bytes(), tools::LIMIT);
+    let mapped: Vec<u64> = String::from_utf8_lossy(&ran.stdout).lines().filter_map(|line| line.parse().ok()).collect();
+    assert_eq!(mapped.len() as u64, blocks, "{}", ran.text());
+    let follow = |&a: &u64, &b: &u64| b == a + 1;
+    mapped.chunk_by(follow).map(|run| Run { first: FsBlock(run[0]), count: run.len() as u64 }).collect()
+}
+
+fn block_size(bytes: &[u8]) -> u32 {
+    1024 << bytes[1024 + 0x18]
+}
+
+/// Recovers in memory: what was found, and the volume read through it.
+fn open(bytes: Vec<u8>, runs: &[Run]) -> extant_store::Result<(Recovered, Replayed)> {
+    let size = block_size(&bytes);
+    let blocks = bytes.len() as u64 / u64::from(size);
+    let volume: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
+    let journal = Journal::internal(Arc::clone(&volume), size, runs.iter().copied());
+    let recovered = recover(&journal, blocks)?;
+    let replayed = Replayed::new(volume, &recovered);
+    Ok((recovered, replayed))
+}
+
+/// As [`open`], with all bytes of the volume.
+fn replay(bytes: &[u8], runs: &[Run]) -> extant_store::Result<(Recovered, Vec<u8>)> {
+    let (recovered, replayed) = open(bytes.to_vec(), runs)?;
+    let mut whole = vec![0; bytes.len()];
+    replayed.read(0, &mut whole)?;
+    Ok((recovered, whole))
+}
+
+/// The same volume after debugfs has replayed the journal into it.
+fn replayed_by_debugfs(bytes: &[u8]) -> Vec<u8> {
+    let image = Image::from_bytes(bytes);
+    image.debugfs(&["journal_run"]);
+    image.bytes()
+}
+
+/// Panics where the volumes differ anywhere but in the superblock, which a replay on the device changes afterwards, and
+/// in the journal's own. Returns how many blocks the replay changed.
+fn assert_same(before: &[u8], ours: &[u8], theirs: &[u8], runs: &[Run]) -> usize {
+    let size = block_size(before) as usize;
+    let journal = runs[0].first.get() as usize * size;
+    let masked = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        bytes[1024..2048].fill(0);
+        bytes[journal..journal + size].fill(0);
+        bytes
+    };
+    let (before, ours, theirs) = (masked(before), masked(ours), masked(theirs));
+    let differ = |a: &[u8], b: &[u8]| -> Vec<usize> {
+        let pairs = a.chunks(size).zip(b.chunks(size)).enumerate();
+        pairs.filter(|(_, (a, b))| a != b).map(|(number, _)| number).collect()
+    };
+    assert_eq!(differ(&ours, &theirs), [], "blocks that differ from what debugfs replayed");
+    differ(&before, &ours).len()
+}
+
+/// A volume of `mib` MiB with a journal, whose last quarter is free.
+fn volume(args: &[&str], mib: u64) -> (Image, Vec<Run>) {
+    let image = Image::mke2fs(args, mib << 20).build();
+    let runs = journal_runs(&image);
+    (image, runs)
+}
+
+/// Random content of a block; some of it begins with the journal's magic number.
+fn content(rng: &mut testkit::Rng, size: usize) -> Vec<u8> {
+    let mut bytes = rng.bytes(size);
+    if rng.chance(20) {
+        bytes[..4].copy_from_slice(&format::jbd2::MAGIC.to_be_bytes());
+    }
+    bytes
+}
+
+/// What the free blocks of a volume should hold, kept beside the log as it is written.
+type Model = BTreeMap<u64, Vec<u8>>;
+
+fn assert_model(model: &Model, ours: &[u8], size: usize) {
+    for (&home, data) in model {
+        let at = home as usize * size;
+        assert!(ours[at..at + size] == data[..], "block {home} is not what the last transaction wrote");
+    }
+}
