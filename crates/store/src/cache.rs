@@ -159,3 +159,88 @@ impl BlockCache {
         self.shards[shard as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockdev::{MemoryDevice, Trace};
+
+    /// 256 blocks of 1 024 bytes, each filled with its number.
+    fn device() -> Arc<Trace<MemoryDevice>> {
+        Arc::new(Trace::new(MemoryDevice::from_vec((0..=255u8).flat_map(|n| [n; 1024]).collect())))
+    }
+
+    fn cache(device: &Arc<Trace<MemoryDevice>>, blocks: usize) -> BlockCache {
+        BlockCache::new(Arc::clone(device) as Arc<dyn BlockDevice>, 1024, blocks * 1024)
+    }
+
+    fn held(cache: &BlockCache) -> usize {
+        cache.shards.iter().map(|s| s.lock().unwrap().slots.len()).sum()
+    }
+
+    #[test]
+    fn a_block_is_read_once() {
+        let device = device();
+        let cache = cache(&device, 256);
+        let first = cache.get(FsBlock(7)).unwrap();
+        assert!(first.len() == 1024 && first.iter().all(|&b| b == 7));
+        assert!(Arc::ptr_eq(&first, &cache.get(FsBlock(7)).unwrap()));
+        assert_eq!(device.snapshot().reads.requests, 1);
+    }
+
+    #[test]
+    fn a_batch_keeps_order_and_joins_neighbours() {
+        let device = device();
+        let cache = cache(&device, 256);
+        let ask = [9, 3, 4, 200, 3, 5].map(FsBlock);
+        for requests in [3, 3] {
+            let got: Vec<u8> = cache.get_many(&ask).unwrap().iter().map(|b| b[100]).collect();
+            assert_eq!(got, [9, 3, 4, 200, 3, 5]);
+            assert_eq!(device.snapshot().reads.requests, requests);
+        }
+        assert!(cache.get_many(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_failed_block_fails_the_batch_and_leaves_the_others() {
+        let device = device();
+        let cache = cache(&device, 256);
+        assert!(cache.get_many(&[FsBlock(1), FsBlock(300), FsBlock(9)]).is_err());
+        assert!(cache.get(FsBlock(u64::MAX)).is_err());
+        let before = device.snapshot().reads.requests;
+        assert_eq!(cache.get_many(&[FsBlock(9), FsBlock(1)]).unwrap()[0][0], 9);
+        assert_eq!(device.snapshot().reads.requests, before);
+    }
+
+    #[test]
+    fn what_is_used_stays_and_the_bound_holds() {
+        let device = device();
+        let cache = cache(&device, 64);
+        for n in 0..=255 {
+            cache.get(FsBlock(0)).unwrap();
+            cache.get(FsBlock(n)).unwrap();
+        }
+        assert_eq!(held(&cache), 64);
+        let before = device.snapshot().reads.requests;
+        cache.get(FsBlock(0)).unwrap();
+        assert_eq!(device.snapshot().reads.requests, before, "a block in constant use was evicted");
+    }
+
+    #[test]
+    fn many_threads_see_the_same_bytes() {
+        let device = device();
+        let cache = cache(&device, 16);
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let cache = &cache;
+                scope.spawn(move || {
+                    for n in 0..2000 {
+                        let block = (n * 31 + thread * 17) % 256;
+                        assert!(cache.get(FsBlock(block)).unwrap().iter().all(|&b| u64::from(b) == block));
+                    }
+                });
+            }
+        });
+        assert!(held(&cache) <= 16);
+    }
+}

@@ -81,3 +81,33 @@ impl Store {
         Ok(batch.into_iter().try_for_each(|r| r.result)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockdev::MemoryDevice;
+
+    #[test]
+    fn file_data_is_read_across_blocks() {
+        let bytes: Vec<u8> = (0..16 * 1024u32).map(|n| (n / 7) as u8).collect();
+        let store = Store::new(Arc::new(MemoryDevice::from_vec(bytes.clone())), 1024, 0);
+        let mut whole = [0; 3000];
+        store.read(FsBlock(2), 500, &mut whole).unwrap();
+        assert_eq!(whole, bytes[2548..5548]);
+        let (mut a, mut b) = ([0; 10], [0; 2000]);
+        store
+            .read_many(&mut [
+                DataRead { first: FsBlock(9), offset: 1020, buf: &mut a },
+                DataRead { first: FsBlock(1), offset: 0, buf: &mut b },
+            ])
+            .unwrap();
+        assert_eq!(a, bytes[10236..10246]);
+        assert_eq!(b, bytes[1024..3024]);
+        let mut beyond = [DataRead { first: FsBlock(15), offset: 1020, buf: &mut a }];
+        assert!(store.read_many(&mut beyond).is_err());
+        assert!(store.read(FsBlock(u64::MAX), 0, &mut b).is_err());
+        assert!(store.block(FsBlock(16)).is_err());
+        store.prefetch(&[FsBlock(3), FsBlock(16)]);
+        assert_eq!(store.block(FsBlock(3)).unwrap()[..], bytes[3072..4096]);
+    }
+}
