@@ -14,17 +14,24 @@ mod error;
 mod layout;
 mod units;
 
+pub mod acl;
+pub mod casefold;
 pub mod checksum;
+pub mod dir;
 pub mod extent;
 pub mod feature;
 pub mod group;
+pub mod hash;
+pub mod htree;
 pub mod indirect;
+pub mod inline;
 pub mod inode;
 pub mod jbd2;
 pub mod mmp;
 pub mod orphan;
 pub mod quota;
 pub mod superblock;
+pub mod xattr;
 
 pub use disk::FieldAt;
 pub use error::{Error, Result, Structure, Where};

@@ -1,0 +1,595 @@
+//! Directory entries: the contents of a directory block, of a leaf of an indexed directory, of an inline directory.
+//!
+//! A region (a whole block, or the inline part) is a chain of entries, each giving the distance to the next; the chain
+//! ends exactly at the region's end. An entry with inode 0 is unused space. Under metadata_csum a block ends in a tail
+//! of 12 bytes that looks like an unused entry. The block of an index (see [`crate::htree`]) looks like one unused entry.
+//!
+//! [`Entries`] accepts what the kernel accepts. What is odd but readable (a name with a slash, an inode number out of
+//! range, a wrong file type) is for the caller to judge: the entry carries the bytes as they stand.
+
+use crate::checksum::crc32c;
+use crate::hash::NameHash;
+use crate::{Error, InodeNo, Result, Structure};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Longest name in bytes (`EXT4_NAME_LEN`).
+pub const NAME_MAX: usize = 255;
+
+/// The shortest entry: header, a name of one byte, padding.
+const MIN_REC_LEN: usize = 12;
+
+/// Blocks of this size (the largest there is) and above keep bits 16 and 17 of a record length in the field's two low
+/// bits, and have a value of its own for a record as long as the block.
+const BIG_BLOCK: u32 = 65536;
+
+disk_struct! {
+    /// The head of a directory entry (`ext4_dir_entry_2` without its name, which follows).
+    pub struct DirEntry [8] {
+        /// Inode number; 0 in unused space.
+        0x00 inode: U32,
+        /// Distance to the next entry in bytes, a multiple of 4; encoded in blocks of 64 KiB, see [`decode_rec_len`].
+        0x04 rec_len: U16,
+        /// Length of the name in bytes.
+        0x06 name_len: u8,
+        /// A [`FileType`] under the feature filetype; else the high byte of the name's length, always 0.
+        0x07 file_type: u8,
+    }
+}
+
+disk_struct! {
+    /// The hash stored behind the name, padded to 4 bytes, in a directory that is both casefolded and encrypted.
+    pub struct EntryHash [8] {
+        /// SipHash of the folded plain name, its lower half.
+        0x00 hash: U32,
+        /// The upper half.
+        0x04 minor_hash: U32,
+    }
+}
+
+disk_struct! {
+    /// The last 12 bytes of a directory's leaf block under metadata_csum (`ext4_dir_entry_tail`).
+    pub struct DirTail [12] {
+        /// 0, as the inode number of an unused entry.
+        0x00 det_reserved_zero1: U32,
+        /// 12.
+        0x04 det_rec_len: U16,
+        /// 0, as the length of a name.
+        0x06 det_reserved_zero2: u8,
+        /// 0xDE, a file type that no entry has.
+        0x07 det_reserved_ft: u8,
+        /// CRC32C of the block before the tail.
+        0x08 det_checksum: U32,
+    }
+}
+
+/// What kind of file an entry names (`EXT4_FT_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Symbolic link.
+    Symlink,
+}
+
+impl FileType {
+    /// The `file_type` of a [`DirTail`].
+    pub const TAIL: u8 = 0xDE;
+
+    /// Each type with its number in an entry and its bits of `i_mode`.
+    const TABLE: [(FileType, u8, u16); 7] = [
+        (FileType::Regular, 1, 0x8000),
+        (FileType::Directory, 2, 0x4000),
+        (FileType::CharDevice, 3, 0x2000),
+        (FileType::BlockDevice, 4, 0x6000),
+        (FileType::Fifo, 5, 0x1000),
+        (FileType::Socket, 6, 0xC000),
+        (FileType::Symlink, 7, 0xA000),
+    ];
+
+    /// The type with the number `raw` in a directory entry; `None` for 0 (unknown) and for numbers that mean nothing.
+    #[must_use]
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        Self::TABLE.iter().find(|row| row.1 == raw).map(|row| row.0)
+    }
+
+    /// The type in the upper four bits of an inode's mode; `None` where they mean nothing.
+    #[must_use]
+    pub fn from_mode(mode: u16) -> Option<Self> {
+        Self::TABLE.iter().find(|row| row.2 == mode & 0xF000).map(|row| row.0)
+    }
+
+    /// The number of this type in a directory entry.
+    #[must_use]
+    pub fn raw(self) -> u8 {
+        self.row().1
+    }
+
+    /// This type as the upper four bits of a mode.
+    #[must_use]
+    pub fn mode_bits(self) -> u16 {
+        self.row().2
+    }
+
+    fn row(self) -> (FileType, u8, u16) {
+        // the table is in the order of the variants
+        Self::TABLE[self as usize]
+    }
+}
+
+/// What the reader of a directory must know of the volume and of the directory's inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirFormat {
+    /// Block size of the volume in bytes.
+    pub block_size: u32,
+    /// Feature filetype: entries carry a [`FileType`].
+    pub file_type: bool,
+    /// The directory is casefolded and encrypted: entries carry an [`EntryHash`].
+    pub hashed: bool,
+}
+
+/// The length in bytes that the raw `rec_len` of an entry stands for, on a volume with blocks of `block_size` bytes.
+#[inline]
+#[must_use]
+pub fn decode_rec_len(raw: u16, block_size: u32) -> u32 {
+    let raw = u32::from(raw);
+    match raw {
+        _ if block_size < BIG_BLOCK => raw,
+        0 | 0xFFFF => block_size,
+        _ => raw & 0xFFFC | (raw & 3) << 16,
+    }
+}
+
+/// The raw `rec_len` for `len` bytes, or `None` where `len` is no multiple of 4, exceeds the block, or cannot be told.
+#[must_use]
+pub fn encode_rec_len(len: u32, block_size: u32) -> Option<u16> {
+    if !len.is_multiple_of(4) || len > block_size {
+        return None;
+    }
+    match u16::try_from(len) {
+        Ok(0) if block_size >= BIG_BLOCK => None,
+        Ok(raw) => Some(raw),
+        Err(_) => (len == BIG_BLOCK && block_size == BIG_BLOCK).then_some(0xFFFF),
+    }
+}
+
+/// Bytes an entry with a name of `name_len` bytes takes at least; `hashed` where an [`EntryHash`] follows the name.
+#[inline]
+#[must_use]
+pub fn entry_len(name_len: u8, hashed: bool) -> usize {
+    let hash = if hashed { EntryHash::SIZE } else { 0 };
+    DirEntry::SIZE + usize::from(name_len).next_multiple_of(4) + hash
+}
+
+/// One entry, used or not, with the bytes as they stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Where the entry starts, in bytes from the region's start.
+    pub offset: usize,
+    /// The inode named; 0 in unused space.
+    pub inode: InodeNo,
+    /// Bytes from this entry to the next.
+    pub rec_len: usize,
+    /// The name, up to 255 bytes, any bytes. In unused space what is left of the entry that was there.
+    pub name: &'a [u8],
+    /// The byte at 0x07, whatever the volume's features make of it.
+    pub file_type: u8,
+    /// The hash stored in the entry, in a directory that is casefolded and encrypted.
+    pub hash: Option<NameHash>,
+}
+
+impl Entry<'_> {
+    /// Whether the entry names an inode; else it is space.
+    #[inline]
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.inode.0 != 0
+    }
+
+    /// The type of the file named, where the volume stores it and it is one we know.
+    #[must_use]
+    pub fn kind(&self, format: &DirFormat) -> Option<FileType> {
+        if format.file_type { FileType::from_raw(self.file_type) } else { None }
+    }
+
+    /// Whether this is "." or "..".
+    #[inline]
+    #[must_use]
+    pub fn is_dot(&self) -> bool {
+        is_dot(self.name)
+    }
+}
+
+#[inline]
+fn is_dot(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+fn corrupt(what: &'static str) -> Error {
+    Error::corrupt(Structure::Directory, what)
+}
+
+/// The entries of one region in their order, unused ones too. After an error it yields nothing more.
+#[derive(Debug, Clone)]
+pub struct Entries<'a> {
+    region: &'a [u8],
+    format: DirFormat,
+    offset: usize,
+    failed: bool,
+}
+
+impl<'a> Entries<'a> {
+    /// Walks `region`: a whole directory block, or a part of an inline directory.
+    #[must_use]
+    pub fn new(region: &'a [u8], format: DirFormat) -> Self {
+        Entries { region, format, offset: 0, failed: false }
+    }
+
+    /// Where the next entry starts; after an error, where the bad one starts. Bytes from the region's start.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The used entry called `name`, byte for byte, looking from the current place on.
+    ///
+    /// # Errors
+    /// Where an entry before it is corrupt.
+    pub fn find(mut self, name: &[u8]) -> Result<Option<Entry<'a>>> {
+        self.find_map(|entry| match entry {
+            Ok(e) if e.is_used() && e.name == name => Some(Ok(e)),
+            Ok(_) => None,
+            Err(e) => Some(Err(e)),
+        })
+        .transpose()
+    }
+
+    #[inline]
+    fn parse(&self) -> Result<Entry<'a>> {
+        let offset = self.offset;
+        let rest = &self.region[offset..];
+        let (head, after) = DirEntry::ref_from_prefix(rest)
+            .map_err(|_| corrupt("an entry starts too close to the end of the block"))?;
+        let rec_len = decode_rec_len(head.rec_len.get(), self.format.block_size) as usize;
+        if rec_len < MIN_REC_LEN {
+            return Err(corrupt("the record length of an entry is smaller than any entry"));
+        }
+        if !rec_len.is_multiple_of(4) {
+            return Err(corrupt("the record length of an entry is no multiple of 4"));
+        }
+        if rec_len > rest.len() {
+            return Err(corrupt("an entry reaches beyond the end of the block"));
+        }
+        let name_len = usize::from(head.name_len);
+        let too_long = || corrupt("the name of an entry is longer than its record");
+        if rec_len < entry_len(head.name_len, false) {
+            return Err(too_long());
+        }
+        let name = after.get(..name_len).ok_or_else(too_long)?;
+        let inode = InodeNo(head.inode.get());
+        let hash = if self.format.hashed && inode.0 != 0 && !is_dot(name) {
+            let stored = after.get(name_len.next_multiple_of(4)..rec_len - DirEntry::SIZE).unwrap_or_default();
+            let (stored, _) = EntryHash::ref_from_prefix(stored)
+                .map_err(|_| corrupt("an entry of a casefolded, encrypted directory has no room for its hash"))?;
+            Some(NameHash { hash: stored.hash.get(), minor: stored.minor_hash.get() })
+        } else {
+            None
+        };
+        Ok(Entry { offset, inode, rec_len, name, file_type: head.file_type, hash })
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.offset >= self.region.len() {
+            return None;
+        }
+        let entry = self.parse();
+        match &entry {
+            // at most the region's length, as `parse` saw
+            Ok(e) => self.offset += e.rec_len,
+            Err(_) => self.failed = true,
+        }
+        Some(entry)
+    }
+}
+
+/// The inodes that "." and ".." name, which must be the first two entries of a directory's first block.
+///
+/// # Errors
+/// Where one of them is missing, unused or corrupt.
+pub fn dot_entries(block: &[u8], format: DirFormat) -> Result<(InodeNo, InodeNo)> {
+    let mut entries = Entries::new(block, format);
+    let mut expect = |name: &[u8], what| match entries.next() {
+        Some(Ok(e)) if e.is_used() && e.name == name => Ok(e.inode),
+        Some(Err(e)) => Err(e),
+        _ => Err(corrupt(what)),
+    };
+    let own = expect(b".", "the first entry is not \".\"")?;
+    let parent = expect(b"..", "the second entry is not \"..\"")?;
+    Ok((own, parent))
+}
+
+/// Writes an entry at the start of `space` and lets it reach to the end of `space`.
+///
+/// Returns `None`, with nothing written, where `space` is too small for the name or its length cannot be a record's, or
+/// where the name is empty or longer than [`NAME_MAX`].
+pub fn write_entry(
+    space: &mut [u8],
+    inode: InodeNo,
+    name: &[u8],
+    file_type: Option<FileType>,
+    hash: Option<NameHash>,
+    format: DirFormat,
+) -> Option<()> {
+    let name_len = u8::try_from(name.len()).ok().filter(|&len| len > 0)?;
+    let rec_len = encode_rec_len(u32::try_from(space.len()).ok()?, format.block_size)?;
+    if space.len() < entry_len(name_len, hash.is_some()) {
+        return None;
+    }
+    let file_type = if format.file_type { file_type.map_or(0, FileType::raw) } else { 0 };
+    let head = DirEntry { inode: inode.0.into(), rec_len: rec_len.into(), name_len, file_type };
+    let (head_bytes, rest) = space.split_at_mut(DirEntry::SIZE);
+    head_bytes.copy_from_slice(head.as_bytes());
+    let (name_bytes, rest) = rest.split_at_mut(name.len().next_multiple_of(4));
+    name_bytes.fill(0);
+    name_bytes[..name.len()].copy_from_slice(name);
+    if let Some(hash) = hash {
+        let stored = EntryHash { hash: hash.hash.into(), minor_hash: hash.minor.into() };
+        rest[..EntryHash::SIZE].copy_from_slice(stored.as_bytes());
+    }
+    Some(())
+}
+
+/// What became of the check of a stored checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChecksumState {
+    /// Stored and computed agree.
+    Good,
+    /// They differ.
+    Bad {
+        /// What is on the device.
+        stored: u32,
+        /// What the bytes give.
+        computed: u32,
+    },
+    /// There is no place in the structure that a checksum could stand in.
+    Missing,
+}
+
+impl ChecksumState {
+    /// The state for a stored and a computed checksum.
+    #[must_use]
+    pub fn compare(stored: u32, computed: u32) -> Self {
+        if stored == computed { ChecksumState::Good } else { ChecksumState::Bad { stored, computed } }
+    }
+
+    /// Accepts a good checksum only.
+    ///
+    /// # Errors
+    /// Corruption of `structure` where the checksum is bad or missing.
+    pub fn require(self, structure: Structure) -> Result<()> {
+        match self {
+            ChecksumState::Good => Ok(()),
+            ChecksumState::Bad { .. } => Err(Error::corrupt(structure, "the checksum does not match")),
+            ChecksumState::Missing => Err(Error::corrupt(structure, "there is no room for the checksum")),
+        }
+    }
+}
+
+impl DirTail {
+    /// The tail of `block`, where its last 12 bytes are one.
+    #[must_use]
+    pub fn of(block: &[u8]) -> Option<&DirTail> {
+        let (_, tail) = DirTail::ref_from_suffix(block).ok()?;
+        let is_tail = tail.det_reserved_zero1.get() == 0
+            && tail.det_rec_len.get() == DirTail::SIZE as u16
+            && tail.det_reserved_zero2 == 0
+            && tail.det_reserved_ft == FileType::TAIL;
+        is_tail.then_some(tail)
+    }
+
+    /// Writes a tail into the last 12 bytes of `block` with the checksum of what stands before it; `seed` as for
+    /// [`leaf_checksum`]. Returns `None`, with nothing written, where `block` is shorter.
+    pub fn write(block: &mut [u8], seed: u32) -> Option<()> {
+        let (body, tail) = block.split_at_mut_checked(block.len().checked_sub(DirTail::SIZE)?)?;
+        let new = DirTail {
+            det_reserved_zero1: 0.into(),
+            det_rec_len: (DirTail::SIZE as u16).into(),
+            det_reserved_zero2: 0,
+            det_reserved_ft: FileType::TAIL,
+            det_checksum: crc32c(seed, body).into(),
+        };
+        tail.copy_from_slice(new.as_bytes());
+        Some(())
+    }
+}
+
+/// Checks the checksum of a directory's leaf block. `seed` is the directory inode's: CRC32C of the volume's seed, the
+/// inode number and the inode's generation, both little-endian.
+#[must_use]
+pub fn leaf_checksum(block: &[u8], seed: u32) -> ChecksumState {
+    match DirTail::of(block) {
+        Some(tail) => {
+            ChecksumState::compare(tail.det_checksum.get(), crc32c(seed, &block[..block.len() - DirTail::SIZE]))
+        }
+        None => ChecksumState::Missing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FORMAT: DirFormat = DirFormat { block_size: 1024, file_type: true, hashed: false };
+
+    fn block(names: &[(u32, &[u8])], format: DirFormat) -> Vec<u8> {
+        let mut block = vec![0; format.block_size as usize];
+        let mut offset = 0;
+        for (i, &(inode, name)) in names.iter().enumerate() {
+            let hash = (format.hashed && !is_dot(name)).then_some(NameHash { hash: inode << 8, minor: inode });
+            let len = entry_len(name.len() as u8, hash.is_some());
+            let end = if i + 1 == names.len() { block.len() } else { offset + len };
+            let space = &mut block[offset..end];
+            write_entry(space, InodeNo(inode), name, Some(FileType::Regular), hash, format).unwrap();
+            offset = end;
+        }
+        block
+    }
+
+    fn error_of(block: &[u8]) -> &'static str {
+        match Entries::new(block, FORMAT).find_map(Result::err) {
+            Some(Error::Corrupt { what, structure: Structure::Directory, .. }) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn walks_and_finds() {
+        let names: &[(u32, &[u8])] = &[(2, b"."), (2, b".."), (11, b"lost+found"), (0, b"gone"), (12, &[b'x'; 255])];
+        let bytes = block(names, FORMAT);
+        let entries: Vec<_> = Entries::new(&bytes, FORMAT).collect::<Result<_>>().unwrap();
+        let seen: Vec<_> = entries.iter().map(|e| (e.inode.0, e.name)).collect();
+        assert_eq!(seen, names);
+        assert_eq!(entries[1].offset, 12);
+        assert_eq!(entries[2].kind(&FORMAT), Some(FileType::Regular));
+        assert_eq!(entries[2].kind(&DirFormat { file_type: false, ..FORMAT }), None);
+        assert_eq!(entries[4].offset + entries[4].rec_len, 1024);
+        assert_eq!(Entries::new(&bytes, FORMAT).find(b"lost+found").unwrap().unwrap().inode, InodeNo(11));
+        assert_eq!(Entries::new(&bytes, FORMAT).find(b"gone").unwrap(), None);
+        assert_eq!(dot_entries(&bytes, FORMAT).unwrap(), (InodeNo(2), InodeNo(2)));
+        assert!(dot_entries(&bytes[12..], FORMAT).is_err());
+    }
+
+    #[test]
+    fn refuses_bad_records() {
+        let good = block(&[(12, b"abcde"), (13, b"f")], FORMAT);
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            bytes
+        };
+        assert_eq!(error_of(&with(4, 8)), "the record length of an entry is smaller than any entry");
+        assert_eq!(error_of(&with(4, 0)), "the record length of an entry is smaller than any entry");
+        assert_eq!(error_of(&with(4, 18)), "the record length of an entry is no multiple of 4");
+        assert_eq!(error_of(&with(5, 0xF0)), "an entry reaches beyond the end of the block");
+        assert_eq!(error_of(&with(6, 9)), "the name of an entry is longer than its record");
+        // the last entry ends 4 bytes early
+        let last = 1024 - 16 - 4_u16;
+        let mut bytes = good.clone();
+        bytes[20..22].copy_from_slice(&last.to_le_bytes());
+        assert_eq!(error_of(&bytes), "an entry starts too close to the end of the block");
+        let mut entries = Entries::new(&bytes, FORMAT);
+        assert_eq!(entries.by_ref().count(), 3);
+        assert_eq!(entries.offset(), 1020);
+        assert_eq!(Entries::new(&bytes, FORMAT).find(b"f").unwrap().unwrap().inode, InodeNo(13));
+        assert!(Entries::new(&bytes, FORMAT).find(b"g").is_err());
+    }
+
+    #[test]
+    fn stored_hashes() {
+        let format = DirFormat { hashed: true, ..FORMAT };
+        let mut bytes = block(&[(2, b"."), (2, b".."), (12, b"abcde"), (13, b"f")], format);
+        let entries: Vec<_> = Entries::new(&bytes, format).collect::<Result<_>>().unwrap();
+        assert_eq!(entries[0].hash, None);
+        assert_eq!(entries[2].hash, Some(NameHash { hash: 12 << 8, minor: 12 }));
+        assert_eq!(entries[2].rec_len, 8 + 8 + 8);
+        bytes[24 + 4] = 20;
+        assert!(Entries::new(&bytes, format).nth(2).unwrap().is_err());
+    }
+
+    #[test]
+    fn record_lengths_of_large_blocks() {
+        assert_eq!(decode_rec_len(0xFFFF, 65536), 65536);
+        assert_eq!(decode_rec_len(0, 65536), 65536);
+        assert_eq!(decode_rec_len(0xFFFF, 32768), 0xFFFF);
+        assert_eq!(decode_rec_len(0x0011, 65536), 0x1_0010);
+        assert_eq!(encode_rec_len(65536, 65536), Some(0xFFFF));
+        assert_eq!(encode_rec_len(0, 65536), None);
+        assert_eq!(encode_rec_len(13, 4096), None);
+        assert_eq!(encode_rec_len(4100, 4096), None);
+        for block_size in [1024, 4096, 32768, 65536] {
+            for len in (12..=block_size).step_by(4) {
+                assert_eq!(decode_rec_len(encode_rec_len(len, block_size).unwrap(), block_size), len);
+            }
+        }
+    }
+
+    #[test]
+    fn file_types() {
+        for raw in 1..=7 {
+            let kind = FileType::from_raw(raw).unwrap();
+            assert_eq!(kind.raw(), raw);
+            assert_eq!(FileType::from_mode(kind.mode_bits() | 0o7777), Some(kind));
+        }
+        assert_eq!(FileType::from_raw(0), None);
+        assert_eq!(FileType::from_raw(8), None);
+        assert_eq!(FileType::from_mode(0o777), None);
+    }
+
+    #[test]
+    fn tail() {
+        let mut bytes = vec![0; 1024];
+        write_entry(&mut bytes[..1012], InodeNo(5), b"name", None, None, FORMAT).unwrap();
+        assert_eq!(leaf_checksum(&bytes, 7), ChecksumState::Missing);
+        DirTail::write(&mut bytes, 7).unwrap();
+        assert_eq!(leaf_checksum(&bytes, 7), ChecksumState::Good);
+        assert!(leaf_checksum(&bytes, 8).require(Structure::Directory).is_err());
+        let last = Entries::new(&bytes, FORMAT).last().unwrap().unwrap();
+        assert_eq!((last.offset, last.is_used(), last.file_type), (1012, false, FileType::TAIL));
+        bytes[9] ^= 1;
+        assert!(matches!(leaf_checksum(&bytes, 7), ChecksumState::Bad { .. }));
+        assert_eq!(leaf_checksum(&[0; 11], 7), ChecksumState::Missing);
+        assert_eq!(DirTail::write(&mut [0; 11], 7), None);
+    }
+
+    #[test]
+    fn does_not_write_what_does_not_fit() {
+        let mut space = [0; 16];
+        let mut write = |len: usize, name: &[u8]| write_entry(&mut space[..len], InodeNo(5), name, None, None, FORMAT);
+        assert_eq!(write(16, b"123456789"), None);
+        assert_eq!(write(16, b""), None);
+        assert_eq!(write(14, b"1"), None);
+        assert_eq!(write(16, &[0; 256]), None);
+        assert_eq!(write(16, b"12345678"), Some(()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300), hashed: bool, big: bool) {
+            let block_size = if big { 65536 } else { 1024 };
+            let mut entries = Entries::new(&bytes, DirFormat { block_size, file_type: true, hashed });
+            let mut end = 0;
+            for e in entries.by_ref().flatten() {
+                prop_assert_eq!(e.offset, end);
+                end = e.offset + e.rec_len;
+                prop_assert!(end <= bytes.len());
+            }
+            prop_assert!(entries.offset() <= bytes.len());
+            let _ = leaf_checksum(&bytes, 0);
+        }
+
+        // a chain of plausible lengths gets further into the walk than noise does
+        #[test]
+        fn any_names(names in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u8>(), 1..60)), 1..13)) {
+            let names: Vec<(u32, &[u8])> = names.iter().map(|(i, n)| (*i, n.as_slice())).collect();
+            let bytes = block(&names, FORMAT);
+            let seen: Vec<_> = Entries::new(&bytes, FORMAT).map(|e| e.map(|e| (e.inode.0, e.name))).collect::<Result<_>>().unwrap();
+            prop_assert_eq!(seen, names);
+        }
+    }
+}
