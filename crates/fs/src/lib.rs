@@ -1,1 +1,42 @@
-//! placeholder
+//! Volumes: inodes, block maps, files, directories, extended attributes, paths.
+//!
+//! [`Volume::open`] takes a device and gives a volume that many threads may read at once. Everything hangs off it:
+//!
+//! | to | call |
+//! | --- | --- |
+//! | find a name | [`Volume::lookup`], [`Volume::resolve`], [`Volume::read_dir`], [`Volume::walk`] |
+//! | look at an inode | [`Volume::inode`], [`Volume::attributes`] |
+//! | read content | [`Volume::read_at`], [`Volume::seek_data`], [`Volume::read_link`], [`Volume::map`] |
+//! | read attributes | [`Volume::list_xattrs`], [`Volume::get_xattr`] |
+//! | see the volume as a whole | [`Volume::superblock`], [`Volume::group`], [`Volume::statfs`], [`Volume::notes`] |
+//!
+//! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
+//! error for the file it belongs to and for no other; nothing here panics, loops, or takes memory by what a damaged
+//! volume claims.
+#![forbid(unsafe_code)]
+
+mod dir;
+mod error;
+mod extents;
+mod file;
+mod indirect;
+mod inline;
+mod inode;
+mod layout;
+mod lookup;
+mod map;
+mod nokey;
+mod notes;
+mod path;
+mod stat;
+mod volume;
+mod xattr;
+
+pub use dir::{DirEntry, ReadDir};
+pub use error::{Error, Result};
+pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};
+pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+pub use map::{Place, Run};
+pub use notes::Note;
+pub use stat::{Attributes, StatFs};
+pub use volume::{OpenOptions, Volume};

@@ -1,0 +1,274 @@
+//! Directories: names to inodes, and lists of names.
+//!
+//! A place in a directory is given by a *cookie*: the byte offset, in the directory's blocks, of the next entry to show.
+//! An inline directory is taken as if it had blocks: "." at 0, ".." at 12, `i_block` at 24, and the rest behind it. As the volume does not
+//! change, an offset stays good for ever. Once entries move (a block of a hashed directory that splits while someone
+//! reads it), the cookie of a hashed directory has to become the hash of the next name, as in the kernel; the type stays
+//! a number that the caller only hands back.
+
+use crate::error::OfInode;
+use crate::inline::is_inline;
+use crate::nokey;
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Run, Volume};
+use format::dir::{Entries, Entry, FileType};
+use format::hash::{HashVersion, Hasher};
+use format::htree::{DxRootInfo, block_checksum};
+use format::superblock::Flags;
+use format::{FileBlock, Structure, Where};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Blocks of a directory read ahead at once.
+const AHEAD: u64 = 32;
+
+/// Where `i_block` of an inline directory begins, as cookies count: behind "." and "..".
+const INLINE_START: u64 = 24;
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The inode it names, as the entry says: on a damaged volume it may not exist.
+    pub inode: InodeNo,
+    /// The name, any bytes; of an encrypted one a text that stands for it and that [`Volume::lookup`] takes.
+    pub name: Vec<u8>,
+    /// The type, where the entry says it. On volumes without the feature filetype only the inode does.
+    pub kind: Option<FileKind>,
+    /// The cookie of what follows this entry.
+    pub next: u64,
+}
+
+/// The entries of a directory from a cookie on, in the order of its blocks, "." and ".." among them.
+///
+/// A block that cannot be read or is corrupt gives one error, after what could be read of it, and the next block follows.
+/// It ends on any directory: none has more blocks than its volume.
+pub struct ReadDir<'a> {
+    volume: &'a Volume,
+    dir: &'a Inode,
+    hasher: Option<Hasher>,
+    source: Source<'a>,
+    ready: VecDeque<Result<DirEntry>>,
+}
+
+enum Source<'a> {
+    Blocks { blocks: DirBlocks<'a>, from: u64 },
+    Inline { from: u64 },
+    Done,
+}
+
+impl Volume {
+    /// The entries of a directory from `cookie` on; 0 is the start.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], or [`Error::Corrupt`] for a size no directory can have.
+    pub fn read_dir<'a>(&'a self, dir: &'a Inode, cookie: u64) -> Result<ReadDir<'a>> {
+        self.is_directory(dir)?;
+        let flags = dir.raw().flags();
+        let source = if is_inline(dir) {
+            Source::Inline { from: cookie }
+        } else {
+            let first = cookie / u64::from(self.sb.geometry.block_size);
+            Source::Blocks { blocks: self.dir_blocks(dir, first)?, from: cookie }
+        };
+        let hasher = if flags.contains(InodeFlags::ENCRYPT) { self.hasher_of_names(dir) } else { None };
+        Ok(ReadDir { volume: self, dir, hasher, source, ready: VecDeque::new() })
+    }
+
+    pub(crate) fn is_directory(&self, dir: &Inode) -> Result<()> {
+        if dir.kind == FileKind::Directory { Ok(()) } else { Err(Error::NotADirectory) }
+    }
+
+    /// The hash that no-key names of an encrypted directory carry: only where the kernel would list it by hash.
+    fn hasher_of_names(&self, dir: &Inode) -> Option<Hasher> {
+        let one_block = dir.size == u64::from(self.sb.geometry.block_size);
+        if !self.is_indexed(dir) && !one_block && !is_inline(dir) {
+            return None;
+        }
+        let version = if self.is_indexed(dir) {
+            let root = self.dir_block(dir, FileBlock(0)).ok()?;
+            HashVersion::from_raw(DxRootInfo::of(&root)?.hash_version)?
+        } else {
+            HashVersion::from_raw(self.sb.disk.s_def_hash_version)?
+        };
+        self.hasher(version)
+    }
+
+    /// The hash function of that version, with the sign and the seed of this volume.
+    pub(crate) fn hasher(&self, version: HashVersion) -> Option<Hasher> {
+        let unsigned = Flags::from_bits_retain(self.sb.disk.s_flags.get()).contains(Flags::UNSIGNED_HASH);
+        let version = if unsigned { version.to_unsigned() } else { version };
+        Hasher::new(version, self.sb.disk.hash_seed())
+    }
+
+    /// The blocks of a directory from block `first` on.
+    pub(crate) fn dir_blocks<'a>(&'a self, dir: &'a Inode, first: u64) -> Result<DirBlocks<'a>> {
+        let end = dir.size.div_ceil(u64::from(self.sb.geometry.block_size));
+        if end > self.sb.geometry.blocks {
+            let at = Where::Inode(dir.number);
+            return Err(Error::corrupt(Structure::Directory, at, "its size is more than the volume has"));
+        }
+        Ok(DirBlocks { volume: self, dir, at: first, end, run: None, ahead: first })
+    }
+
+    /// One block of a directory, its checksum verified.
+    pub(crate) fn dir_block(&self, dir: &Inode, block: FileBlock) -> Result<Arc<[u8]>> {
+        let run = self.map(dir, block)?;
+        self.dir_block_of(dir, &run)
+    }
+
+    /// The first block of a run of a directory, its checksum verified.
+    fn dir_block_of(&self, dir: &Inode, run: &Run) -> Result<Arc<[u8]>> {
+        let Some(physical) = run.physical() else {
+            return Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"));
+        };
+        let bytes = self.store.block(physical)?;
+        if self.sb.geometry.metadata_csum {
+            block_checksum(&bytes, self.sb.geometry.block_size, self.seed(dir))
+                .require(Structure::Directory)
+                .map_err(|e| e.at(Where::Block(physical)))?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// The blocks of a directory in order, each with the byte of the directory at which it begins.
+pub(crate) struct DirBlocks<'a> {
+    volume: &'a Volume,
+    dir: &'a Inode,
+    at: u64,
+    end: u64,
+    run: Option<Run>,
+    /// The first block that was not asked for ahead of time.
+    ahead: u64,
+}
+
+impl DirBlocks<'_> {
+    fn run_at(&mut self, at: FileBlock) -> Result<Run> {
+        let run = match self.run {
+            Some(run) if (run.logical..run.end()).contains(&at) => run.from(at),
+            _ => self.volume.map(self.dir, at)?,
+        };
+        self.run = Some(run);
+        Ok(run)
+    }
+
+    fn prefetch(&mut self, run: &Run) {
+        if let Some(physical) = run.physical()
+            && self.at >= self.ahead
+        {
+            let len = run.len.min(self.end - self.at).min(AHEAD);
+            let blocks: Vec<_> = (0..len).filter_map(|n| physical.checked_add(n)).collect();
+            if len > 1 {
+                self.volume.store.prefetch(&blocks);
+            }
+            self.ahead = self.at + len;
+        }
+    }
+}
+
+impl Iterator for DirBlocks<'_> {
+    /// Where the block begins, in bytes, and the block.
+    type Item = (u64, Result<Arc<[u8]>>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let block_size = u64::from(self.volume.sb.geometry.block_size);
+        // in range: no directory has more blocks than its volume
+        let start = self.at * block_size;
+        let (taken, block) = match self.run_at(FileBlock(self.at)) {
+            Ok(run) => {
+                self.prefetch(&run);
+                // a hole is one error however long it is
+                let taken = if run.physical().is_some() { 1 } else { run.len };
+                (taken, self.volume.dir_block_of(self.dir, &run))
+            }
+            Err(e) => (self.end - self.at, Err(e)),
+        };
+        self.at = self.at.saturating_add(taken).min(self.end);
+        Some((start, block))
+    }
+}
+
+impl ReadDir<'_> {
+    /// Makes those entries ready that begin at or after the cookie `from`; their offsets count from the cookie `start`.
+    fn take<'e>(&mut self, entries: impl Iterator<Item = format::Result<Entry<'e>>>, start: u64, from: u64) {
+        let format = self.volume.dir_format(self.dir);
+        for entry in entries {
+            match entry.of(self.dir.number) {
+                Ok(e) if !e.is_used() || start + (e.offset as u64) < from => {}
+                Ok(e) => self.ready.push_back(Ok(DirEntry {
+                    inode: e.inode,
+                    kind: e.kind(&format).map(kind_of),
+                    next: start + (e.offset + e.rec_len) as u64,
+                    name: self.shown(&e),
+                })),
+                Err(e) => self.ready.push_back(Err(e)),
+            }
+        }
+    }
+
+    fn shown(&self, entry: &Entry<'_>) -> Vec<u8> {
+        if !self.dir.raw().flags().contains(InodeFlags::ENCRYPT) || entry.is_dot() {
+            return entry.name.to_vec();
+        }
+        let hash = entry.hash.or_else(|| Some(self.hasher?.hash(entry.name))).unwrap_or_default();
+        nokey::encode(entry.name, hash)
+    }
+
+    fn take_inline(&mut self, from: u64) {
+        let inline = match self.volume.inline_dir(self.dir) {
+            Ok(inline) => inline,
+            Err(e) => return self.ready.push_back(Err(e)),
+        };
+        let dots = [(0, 12, self.dir.number, &b"."[..]), (12, INLINE_START, inline.parent, b"..")];
+        for (at, next, inode, name) in dots {
+            if at >= from {
+                let kind = Some(FileKind::Directory);
+                self.ready.push_back(Ok(DirEntry { inode, name: name.to_vec(), kind, next }));
+            }
+        }
+        self.take(inline.entries(), INLINE_START, from);
+    }
+}
+
+impl Iterator for ReadDir<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() {
+            match &mut self.source {
+                Source::Done => return None,
+                Source::Inline { from } => {
+                    let from = *from;
+                    self.source = Source::Done;
+                    self.take_inline(from);
+                }
+                Source::Blocks { blocks, from } => {
+                    let from = *from;
+                    match blocks.next() {
+                        Some((start, Ok(block))) => {
+                            let format = self.volume.dir_format(self.dir);
+                            self.take(Entries::new(&block, format), start, from);
+                        }
+                        Some((_, Err(e))) => self.ready.push_back(Err(e)),
+                        None => self.source = Source::Done,
+                    }
+                }
+            }
+        }
+        self.ready.pop_front()
+    }
+}
+
+fn kind_of(kind: FileType) -> FileKind {
+    match kind {
+        FileType::Regular => FileKind::Regular,
+        FileType::Directory => FileKind::Directory,
+        FileType::CharDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::Symlink => FileKind::Symlink,
+    }
+}

@@ -1,0 +1,108 @@
+use format::{InodeNo, Structure, Where};
+
+/// Why the file system could not do what was asked. Each kind stands for one answer of POSIX; the table of those is kept
+/// by whoever speaks to a kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device refused a request, or ends before the volume does.
+    #[error(transparent)]
+    Io(blockdev::Error),
+    /// The volume or the file is sound as far as we can tell, but needs something we do not have.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// The bytes contradict the format.
+    #[error("corrupt {structure}{at}: {what}")]
+    Corrupt {
+        /// Which structure.
+        structure: Structure,
+        /// Where it lies.
+        at: Where,
+        /// What is wrong with it, as a phrase without a full stop.
+        what: &'static str,
+    },
+    /// No superblock was accepted at the place asked for. Copies may exist elsewhere.
+    #[error(
+        "{0}; a copy of the superblock may be whole: give its block with -b (the first is often 32768, or 8193 with blocks of 1024 bytes)"
+    )]
+    NoSuperblock(Box<Error>),
+    /// There is no file of that name or number.
+    #[error("no such file or directory")]
+    NotFound,
+    /// A directory is needed here.
+    #[error("not a directory")]
+    NotADirectory,
+    /// A directory cannot be used like this.
+    #[error("is a directory")]
+    IsADirectory,
+    /// A name is longer than 255 bytes.
+    #[error("the name is longer than 255 bytes")]
+    NameTooLong,
+    /// A path leads through more than 40 symbolic links.
+    #[error("too many symbolic links")]
+    TooManyLinks,
+    /// The file has no attribute of that name.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The content is encrypted, and we have no key.
+    #[error("encrypted, and no key is given")]
+    Encrypted,
+    /// The call makes no sense for a file of this kind.
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+impl Error {
+    /// A corruption of an inode's own structure.
+    pub(crate) fn corrupt(structure: Structure, at: impl Into<Where>, what: &'static str) -> Self {
+        Error::Corrupt { structure, at: at.into(), what }
+    }
+
+    /// Whether this is the answer for a damaged volume (as opposed to a wrong request, or a device that failed).
+    #[must_use]
+    pub fn is_corruption(&self) -> bool {
+        match self {
+            Error::Corrupt { .. } => true,
+            Error::NoSuperblock(why) => why.is_corruption(),
+            _ => false,
+        }
+    }
+}
+
+impl From<format::Error> for Error {
+    fn from(e: format::Error) -> Self {
+        match e {
+            format::Error::Unsupported(what) => Error::Unsupported(what),
+            format::Error::Corrupt { structure, at, what } => Error::Corrupt { structure, at, what },
+        }
+    }
+}
+
+impl From<blockdev::Error> for Error {
+    fn from(e: blockdev::Error) -> Self {
+        Error::Io(e)
+    }
+}
+
+impl From<store::Error> for Error {
+    fn from(e: store::Error) -> Self {
+        match e {
+            store::Error::Device(e) => e.into(),
+            store::Error::Format(e) => e.into(),
+        }
+    }
+}
+
+/// Says of which inode a structure is, where the format's parser only knew the bytes.
+pub(crate) trait OfInode<T> {
+    /// Adds the inode to a corruption that has no place yet.
+    fn of(self, inode: InodeNo) -> Result<T>;
+}
+
+impl<T> OfInode<T> for format::Result<T> {
+    fn of(self, inode: InodeNo) -> Result<T> {
+        self.map_err(|e| e.at(Where::Inode(inode)).into())
+    }
+}
+
+/// The result of a call into the file system.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,84 @@
+//! Files mapped by a tree of extents.
+//!
+//! The way down is taken by the block asked for, so it is at most as long as the tree is deep (a node says its depth,
+//! and each must be one less than its parent's). The neighbours of the entry taken bound what the child may speak for:
+//! whatever a damaged child claims beyond is not believed, and the runs of a file never overlap.
+
+use crate::error::OfInode;
+use crate::{Error, Inode, Place, Result, Run, Volume};
+use format::extent::{Extent, Node, block_checksum_matches};
+use format::{FileBlock, FsBlock, Structure, Where};
+use std::sync::Arc;
+
+/// One more than the last block an extent can name.
+const END: u64 = 1 << 32;
+
+/// What a node says about a block.
+enum Step {
+    Found(Run),
+    Down { child: FsBlock, depth: u16, end: u64 },
+}
+
+impl Volume {
+    pub(crate) fn map_extents(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
+        if from.get() >= END {
+            return Ok(Run::hole(from, u64::MAX));
+        }
+        let blocks = self.sb.geometry.blocks;
+        let root = Node::parse(&inode.raw().disk.i_block, None, blocks).of(inode.number)?;
+        let mut step = look(root, from, END);
+        // ends: the depth falls by one each time
+        loop {
+            let (child, depth, end) = match step {
+                Step::Found(run) => return Ok(run),
+                Step::Down { child, depth, end } => (child, depth, end),
+            };
+            let block = self.extent_block(inode, child)?;
+            let node = Node::parse(&block, Some(depth), blocks).map_err(|e| e.at(Where::Block(child)))?;
+            step = look(node, from, end);
+        }
+    }
+
+    fn extent_block(&self, inode: &Inode, block: FsBlock) -> Result<Arc<[u8]>> {
+        let bytes = self.store.block(block)?;
+        if self.sb.geometry.metadata_csum && !block_checksum_matches(self.seed(inode), &bytes) {
+            return Err(Error::corrupt(Structure::ExtentTree, Where::Block(block), "et_checksum does not match"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// What `node`, which speaks for the file up to `end`, says about `from`.
+fn look(node: Node<'_>, from: FileBlock, end: u64) -> Step {
+    match node {
+        Node::Leaf(extents) => {
+            let after = extents.partition_point(|e| u64::from(e.ee_block.get()) <= from.get());
+            let next = extents.get(after).map_or(end, |e| u64::from(e.ee_block.get()).min(end));
+            let before = after.checked_sub(1).and_then(|i| extents.get(i)).map(Extent::from);
+            Step::Found(match before {
+                Some(e) if from.get() < e.logical.get() + u64::from(e.len) => inside(&e, from, end),
+                _ => Run::hole(from, next),
+            })
+        }
+        Node::Inner(indexes, depth) => {
+            let after = indexes.partition_point(|e| u64::from(e.ei_block.get()) <= from.get());
+            let next = indexes.get(after).map_or(end, |e| u64::from(e.ei_block.get()).min(end));
+            match after.checked_sub(1).and_then(|i| indexes.get(i)) {
+                Some(e) => Step::Down { child: e.child(), depth, end: next },
+                None => Step::Found(Run::hole(from, next)),
+            }
+        }
+    }
+}
+
+/// The part of an extent from `from` on.
+fn inside(extent: &Extent, from: FileBlock, end: u64) -> Run {
+    let skipped = from.get() - extent.logical.get();
+    let start = FsBlock(extent.physical.get() + skipped);
+    let extent_end = extent.logical.get() + u64::from(extent.len);
+    Run {
+        logical: from,
+        len: extent_end.min(end) - from.get(),
+        place: if extent.unwritten { Place::Unwritten(start) } else { Place::Data(start) },
+    }
+}

@@ -1,0 +1,174 @@
+//! The content of files and symbolic links.
+
+use crate::inline::is_inline;
+use crate::{Error, FileKind, Inode, InodeFlags, Place, Result, Volume};
+use format::{FileBlock, FsBlock, Structure, Where};
+use store::DataRead;
+
+impl Volume {
+    /// Reads from byte `offset` of a regular file on, and says how many bytes were read: as many as `buf` holds, or
+    /// fewer where the file ends. Holes read as zeroes. Data goes from the device to `buf` without a copy between, in
+    /// requests as long as the file's runs.
+    ///
+    /// # Errors
+    /// [`Error::Encrypted`] for a file whose key we lack, [`Error::IsADirectory`], [`Error::Invalid`] for other kinds.
+    pub fn read_at(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.readable(inode)?;
+        self.read_content(inode, offset, buf)
+    }
+
+    /// Whether a file has content that we can read: see [`Volume::read_at`], whose errors it gives.
+    ///
+    /// # Errors
+    /// As [`Volume::read_at`].
+    pub fn readable(&self, inode: &Inode) -> Result<()> {
+        match inode.kind {
+            FileKind::Directory => Err(Error::IsADirectory),
+            FileKind::Regular if inode.raw().flags().contains(InodeFlags::ENCRYPT) => Err(Error::Encrypted),
+            FileKind::Regular => Ok(()),
+            _ => Err(Error::Invalid("not a regular file")),
+        }
+    }
+
+    /// [`Volume::read_at`] for content of any kind, as it stands.
+    pub(crate) fn read_content(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let left = inode.size.saturating_sub(offset);
+        let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+        let buf = buf.get_mut(..len).unwrap_or_default();
+        if is_inline(inode) {
+            return Ok(self.inline_data(inode)?.read_at(offset, buf));
+        }
+        self.read_mapped(inode, offset, buf)?;
+        Ok(len)
+    }
+
+    fn read_mapped(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let block_size = u64::from(self.sb.geometry.block_size);
+        let mut reads: Vec<DataRead<'_>> = Vec::new();
+        let (mut rest, mut at) = (buf, offset);
+        // runs that continue each other on the volume become one request
+        let mut pending: Option<(FsBlock, u64, u64)> = None;
+        let mut todo = rest.len() as u64;
+        while todo > 0 {
+            let run = self.map(inode, FileBlock(at / block_size))?;
+            let into = at % block_size;
+            let len = run.len.saturating_mul(block_size).saturating_sub(into).min(todo);
+            let data = run.physical();
+            if let (Some((first, skip, size)), Some(start)) = (&mut pending, data)
+                && first.get().saturating_mul(block_size).saturating_add(*skip).saturating_add(*size)
+                    == start.get().saturating_mul(block_size)
+            {
+                *size += len;
+            } else {
+                if let Some(done) = pending.take() {
+                    rest = request(&mut reads, rest, done);
+                }
+                match data {
+                    Some(start) => pending = Some((start, into, len)),
+                    None => {
+                        let (zero, after) = split(rest, len);
+                        zero.fill(0);
+                        rest = after;
+                    }
+                }
+            }
+            at += len;
+            todo -= len;
+        }
+        if let Some(done) = pending {
+            request(&mut reads, rest, done);
+        }
+        match &mut reads[..] {
+            [one] => Ok(self.store.read(one.first, one.offset, one.buf)?),
+            many => Ok(self.store.read_many(many)?),
+        }
+    }
+
+    /// The first byte of data at or after `offset`; `None` where only a hole follows, or nothing. Unwritten extents are
+    /// holes.
+    ///
+    /// # Errors
+    /// As [`Volume::read_at`].
+    pub fn seek_data(&self, inode: &Inode, offset: u64) -> Result<Option<u64>> {
+        self.seek(inode, offset, true)
+    }
+
+    /// The first byte at or after `offset` that lies in a hole, or the file's size, where an imagined hole begins;
+    /// `None` where `offset` is not inside the file.
+    ///
+    /// # Errors
+    /// As [`Volume::read_at`].
+    pub fn seek_hole(&self, inode: &Inode, offset: u64) -> Result<Option<u64>> {
+        self.seek(inode, offset, false)
+    }
+
+    fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
+        self.readable(inode)?;
+        if offset >= inode.size {
+            return Ok(None);
+        }
+        if is_inline(inode) {
+            return Ok(Some(if data { offset } else { inode.size }));
+        }
+        let block_size = u64::from(self.sb.geometry.block_size);
+        let mut at = offset;
+        while at < inode.size {
+            let run = self.map(inode, FileBlock(at / block_size))?;
+            if matches!(run.place, Place::Data(_)) == data {
+                return Ok(Some(at));
+            }
+            at = run.end().get().saturating_mul(block_size);
+        }
+        Ok(if data { None } else { Some(inode.size) })
+    }
+
+    /// The target of a symbolic link: not empty, without NUL, at most a block long. That of an encrypted link is a text
+    /// that stands for it, as [`Volume::read_dir`] shows encrypted names.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for other kinds, [`Error::Corrupt`] for a target that cannot be one.
+    pub fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+        if inode.kind != FileKind::Symlink {
+            return Err(Error::Invalid("not a symbolic link"));
+        }
+        let bad = |what| Err(Error::corrupt(Structure::Symlink, Where::Inode(inode.number), what));
+        if inode.size > u64::from(self.sb.geometry.block_size) {
+            return bad("the target is longer than a block");
+        }
+        // fits: a block at most
+        let mut target = vec![0; inode.size as usize];
+        if inode.is_fast_symlink() {
+            let len = target.len();
+            target.copy_from_slice(inode.raw().disk.i_block.get(..len).unwrap_or_default());
+        } else {
+            self.read_content(inode, 0, &mut target)?;
+        }
+        if inode.raw().flags().contains(InodeFlags::ENCRYPT) {
+            return match crate::nokey::link_target(&target) {
+                Some(text) => Ok(text),
+                None => bad("the encrypted target is longer than the link"),
+            };
+        }
+        if target.is_empty() || target.contains(&0) {
+            return bad("the target is empty or has a zero byte");
+        }
+        Ok(target)
+    }
+}
+
+/// Takes the first `len` bytes, which are there.
+fn split(buf: &mut [u8], len: u64) -> (&mut [u8], &mut [u8]) {
+    let len = usize::try_from(len).map_or(buf.len(), |len| len.min(buf.len()));
+    buf.split_at_mut(len)
+}
+
+/// Adds a read of the bytes at the start of `buf`, and gives back what follows them.
+fn request<'a>(
+    reads: &mut Vec<DataRead<'a>>,
+    buf: &'a mut [u8],
+    (first, offset, len): (FsBlock, u64, u64),
+) -> &'a mut [u8] {
+    let (buf, after) = split(buf, len);
+    reads.push(DataRead { first, offset, buf });
+    after
+}

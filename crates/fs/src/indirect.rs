@@ -1,0 +1,53 @@
+//! Files mapped by `i_block` and up to three levels of indirect blocks.
+//!
+//! The way down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
+
+use crate::{Error, Inode, Place, Result, Run, Volume};
+use format::indirect::{DIRECT, first_of_level, path, pointers, span};
+use format::{FileBlock, FsBlock, Structure, Where};
+use std::sync::Arc;
+use zerocopy::little_endian::U32;
+
+impl Volume {
+    pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
+        let block_size = self.sb.geometry.block_size;
+        let Some(path) = path(block_size, from) else { return Ok(Run::hole(from, u64::MAX)) };
+        let indexes = path.indexes();
+        let depth = indexes.len().saturating_sub(1) as u32;
+        let into = from.get() - first_of_level(block_size, depth).get();
+        let words = inode.raw().block_words::<15>().map(U32::new);
+        let mut at = Where::Inode(inode.number);
+        let mut block: Arc<[u8]>;
+        // the pointers from the one taken on to the end of their block; the direct ones end where the indirect begin
+        let mut list: &[U32] = &[];
+        for (&index, level) in indexes.iter().zip((0..=depth).rev()) {
+            if level == depth {
+                let (start, direct) = (index as usize, DIRECT as usize);
+                list = words.get(start..(start + 1).max(direct)).unwrap_or_default();
+            } else {
+                let child = self.pointed(list, at)?;
+                at = Where::Block(child);
+                block = self.store.block(child)?;
+                list = pointers(&block).get(index as usize..).unwrap_or_default();
+            }
+            let zeroes = list.iter().take_while(|p| p.get() == 0).count() as u64;
+            if zeroes > 0 {
+                let span = span(block_size, level);
+                return Ok(Run::hole(from, from.get() + zeroes * span - into % span));
+            }
+        }
+        let start = self.pointed(list, at)?;
+        // a pointer out of range ends the run before it, and is met when it is asked for
+        let len = list.iter().zip(start.get()..self.sb.geometry.blocks).take_while(|(p, b)| u64::from(p.get()) == *b);
+        Ok(Run { logical: from, len: len.count() as u64, place: Place::Data(start) })
+    }
+
+    /// The block the first of some pointers names.
+    fn pointed(&self, list: &[U32], at: Where) -> Result<FsBlock> {
+        let block = list.first().map_or(0, |p| u64::from(p.get()));
+        if block <= u64::from(self.sb.geometry.first_data_block) || block >= self.sb.geometry.blocks {
+            return Err(Error::corrupt(Structure::IndirectBlock, at, "a block number lies outside the volume"));
+        }
+        Ok(FsBlock(block))
+    }
+}

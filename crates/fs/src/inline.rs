@@ -1,0 +1,35 @@
+//! Files and directories whose content stands in their inode.
+
+use crate::error::OfInode;
+use crate::{Inode, InodeFlags, Result, Volume};
+use format::inline::{DATA_XATTR, InlineData, InlineDir};
+use format::xattr::{Value, XattrArea};
+use format::{Error as FormatError, Structure};
+
+/// Whether an inode's content stands in the inode itself.
+pub(crate) fn is_inline(inode: &Inode) -> bool {
+    inode.raw().flags().contains(InodeFlags::INLINE_DATA)
+}
+
+impl Volume {
+    pub(crate) fn inline_data<'a>(&self, inode: &'a Inode) -> Result<InlineData<'a>> {
+        InlineData::new(&inode.raw().disk.i_block, rest_of(inode)?, inode.size).of(inode.number)
+    }
+
+    pub(crate) fn inline_dir<'a>(&self, dir: &'a Inode) -> Result<InlineDir<'a>> {
+        Ok(InlineDir::new(&dir.raw().disk.i_block, rest_of(dir)?, self.dir_format(dir)))
+    }
+}
+
+/// What stands behind the 60 bytes of `i_block`: the value of `system.data`.
+fn rest_of(inode: &Inode) -> Result<&[u8]> {
+    let area = XattrArea::in_inode(inode.raw().attribute_area()).of(inode.number)?;
+    let (index, name) = DATA_XATTR;
+    let Some((area, data)) = area.and_then(|area| Some((area, area.find(index, name)?))) else { return Ok(&[]) };
+    match area.value(&data).of(inode.number)? {
+        Value::Here(value) => Ok(value),
+        Value::Inode { .. } => {
+            Err(FormatError::corrupt(Structure::InlineData, "system.data has an inode of its own")).of(inode.number)
+        }
+    }
+}

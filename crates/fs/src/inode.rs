@@ -1,0 +1,63 @@
+//! Inodes by number, and a small cache of them.
+
+use crate::{Error, Inode, InodeNo, Result, Volume};
+use format::{Structure, Where};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Inodes kept; one place each by the low bits of the number, so that neighbours in a table do not push each other out.
+const KEPT: usize = 4096;
+
+/// The inodes that were asked for last.
+pub(crate) struct InodeCache {
+    places: Box<[Mutex<Option<Arc<Inode>>>]>,
+}
+
+impl InodeCache {
+    pub(crate) fn new() -> Self {
+        Self { places: (0..KEPT).map(|_| Mutex::new(None)).collect() }
+    }
+
+    fn place(&self, number: InodeNo) -> &Mutex<Option<Arc<Inode>>> {
+        &self.places[number.get() as usize % KEPT]
+    }
+
+    fn get(&self, number: InodeNo) -> Option<Arc<Inode>> {
+        let place = self.place(number).lock().unwrap_or_else(PoisonError::into_inner);
+        place.as_ref().filter(|inode| inode.number == number).cloned()
+    }
+
+    fn put(&self, inode: Arc<Inode>) {
+        let mut place = self.place(inode.number).lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(inode);
+    }
+}
+
+impl Volume {
+    /// The inode of that number: in use, its checksum and its fields right.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for 0 and for numbers beyond the last, [`Error::Corrupt`] for an inode that is not in use or
+    /// is damaged.
+    pub fn inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.inodes.get(number) {
+            return Ok(inode);
+        }
+        let inode = self.load_inode(number)?;
+        if inode.raw().disk.i_links_count.get() == 0 {
+            return Err(Error::corrupt(Structure::Inode, Where::Inode(number), "is not in use: it has no links"));
+        }
+        self.inodes.put(Arc::clone(&inode));
+        Ok(inode)
+    }
+
+    /// Whether a directory may name this inode: the root, or one that is not reserved.
+    pub(crate) fn may_be_named(&self, number: InodeNo) -> bool {
+        let geometry = &self.sb.geometry;
+        number == InodeNo::ROOT || (geometry.first_inode..=geometry.inodes).contains(&number.get())
+    }
+
+    /// The start of the checksums of an inode's own structures.
+    pub(crate) fn seed(&self, inode: &Inode) -> u32 {
+        inode.raw().seed(&self.sb.geometry, inode.number)
+    }
+}

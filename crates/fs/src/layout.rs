@@ -1,0 +1,84 @@
+//! Where a volume keeps its fixed metadata: group descriptors and inodes.
+//!
+//! Classic volumes place them by arithmetic; a layout that places them through a map answers the same questions here,
+//! and nothing above asks how. Descriptors are read and checked when they are needed, so that opening a volume costs the
+//! same whatever its size, and a wrong descriptor is an error for its own group only.
+
+use crate::error::OfInode;
+use crate::{Error, Inode, Result, Volume};
+use format::group::{Group, descriptor_checksum};
+use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
+use std::sync::Arc;
+
+impl Volume {
+    /// The descriptor of a group, its checksum verified and its blocks inside the volume.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for that group, [`Error::NotFound`] for a group the volume does not have.
+    pub fn group(&self, group: GroupNo) -> Result<Group> {
+        let geometry = &self.sb.geometry;
+        if group.get() >= geometry.groups {
+            return Err(Error::NotFound);
+        }
+        let per_block = geometry.descriptors_per_block();
+        let block = self.store.block(self.descriptor_block(group.get() / per_block))?;
+        let size = geometry.descriptor_size as usize;
+        let at = (group.get() % per_block) as usize * size;
+        let bytes = block.get(at..at + size).unwrap_or_default();
+        let found = Group::from_bytes(bytes);
+        let bad = |what| Err(Error::corrupt(Structure::GroupDescriptor, Where::Group(group), what));
+        if (geometry.metadata_csum || geometry.gdt_csum)
+            && descriptor_checksum(&self.sb.disk, geometry, group, bytes) != found.checksum
+        {
+            return bad("bg_checksum does not match");
+        }
+        let table_end = found.inode_table.get().saturating_add(u64::from(geometry.itable_blocks));
+        if found.inode_table.get() <= u64::from(geometry.first_data_block) || table_end > geometry.blocks {
+            return bad("bg_inode_table lies outside the volume");
+        }
+        Ok(found)
+    }
+
+    /// Where block `n` of the descriptor table is read from: the primary, or the copy that belongs to the superblock
+    /// the volume was opened with.
+    fn descriptor_block(&self, n: u32) -> FsBlock {
+        let geometry = &self.sb.geometry;
+        match self.backup {
+            None => geometry.descriptor_block(n),
+            Some(superblock) if n < geometry.first_meta_group => {
+                FsBlock(superblock.get().saturating_add(1 + u64::from(n)))
+            }
+            Some(_) => {
+                let copies = geometry.descriptor_block_backups(n);
+                copies.first().copied().unwrap_or_else(|| geometry.descriptor_block(n))
+            }
+        }
+    }
+
+    /// The block of the inode table that holds an inode, and the inode's place in it in bytes.
+    fn inode_place(&self, inode: InodeNo) -> Result<(FsBlock, usize)> {
+        let slot = self.sb.geometry.inode_slot(inode).ok_or(Error::NotFound)?;
+        let table = self.group(slot.group)?.inode_table;
+        // `group` saw that the table lies inside the volume
+        Ok((FsBlock(table.get() + u64::from(slot.table_block)), slot.offset as usize))
+    }
+
+    /// Reads an inode from its table and validates it.
+    pub(crate) fn load_inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
+        let (block, offset) = self.inode_place(number)?;
+        let block = self.store.block(block)?;
+        let slot = block.get(offset..offset + self.sb.geometry.inode_size as usize).unwrap_or_default();
+        Ok(Arc::new(Inode::parse(&self.sb, number, slot).of(number)?))
+    }
+
+    /// Reads the table blocks of inodes that will soon be asked for, in one batch. Inodes that cannot be placed are left
+    /// out; their error comes when they are asked for.
+    pub fn prefetch_inodes(&self, inodes: impl IntoIterator<Item = InodeNo>) {
+        let mut blocks: Vec<FsBlock> =
+            inodes.into_iter().filter_map(|n| self.inode_place(n).ok()).map(|(block, _)| block).collect();
+        blocks.dedup();
+        blocks.sort_unstable();
+        blocks.dedup();
+        self.store.prefetch(&blocks);
+    }
+}

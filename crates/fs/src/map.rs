@@ -1,0 +1,82 @@
+//! The one way from a block of a file to a block of the volume.
+
+use crate::inline::is_inline;
+use crate::{FileKind, Inode, InodeFlags, Result, Volume};
+use format::{FileBlock, FsBlock};
+
+/// Blocks of a file that follow each other, and where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first block of the file.
+    pub logical: FileBlock,
+    /// Blocks, at least 1. A hole after the last mapped block reaches to the end of what the map can hold.
+    pub len: u64,
+    /// Where they are.
+    pub place: Place,
+}
+
+/// Where a run of blocks is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere: reads as zeroes.
+    Hole,
+    /// Allocated from this block on, but never written: reads as zeroes.
+    Unwritten(FsBlock),
+    /// From this block on.
+    Data(FsBlock),
+}
+
+impl Run {
+    /// The first block to read; `None` where the run reads as zeroes.
+    #[must_use]
+    pub fn physical(&self) -> Option<FsBlock> {
+        match self.place {
+            Place::Data(block) => Some(block),
+            Place::Hole | Place::Unwritten(_) => None,
+        }
+    }
+
+    /// The first block of the file after the run.
+    #[must_use]
+    pub fn end(&self) -> FileBlock {
+        FileBlock(self.logical.get().saturating_add(self.len))
+    }
+
+    /// What is left of the run from one of its blocks on.
+    pub(crate) fn from(&self, from: FileBlock) -> Self {
+        let skipped = from.get().saturating_sub(self.logical.get());
+        let place = match self.place {
+            Place::Hole => Place::Hole,
+            Place::Unwritten(block) => Place::Unwritten(FsBlock(block.get().saturating_add(skipped))),
+            Place::Data(block) => Place::Data(FsBlock(block.get().saturating_add(skipped))),
+        };
+        Self { logical: from, len: self.len.saturating_sub(skipped).max(1), place }
+    }
+
+    /// A hole from `from` to `end`, which lies after it.
+    pub(crate) fn hole(from: FileBlock, end: u64) -> Self {
+        Self { logical: from, len: end.saturating_sub(from.get()).max(1), place: Place::Hole }
+    }
+}
+
+impl Volume {
+    /// The run that begins at a block of a file, as long as one look into the map can tell; the next one may continue
+    /// it. The file's size plays no part. An inode without a map (inline data, a short link, a device) is one hole.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::Error::Corrupt) where the map is.
+    pub fn map(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
+        let flags = inode.raw().flags();
+        if is_inline(inode) || !has_map(inode.kind) || inode.is_fast_symlink() {
+            Ok(Run::hole(from, u64::MAX))
+        } else if flags.contains(InodeFlags::EXTENTS) {
+            self.map_extents(inode, from)
+        } else {
+            self.map_indirect(inode, from)
+        }
+    }
+}
+
+fn has_map(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+}

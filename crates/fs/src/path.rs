@@ -1,0 +1,73 @@
+//! Paths inside the volume.
+
+use crate::{Error, FileKind, InodeNo, Result, Volume};
+use std::collections::VecDeque;
+
+/// Symbolic links followed on one path, as Linux does.
+const MAX_LINKS: usize = 40;
+
+impl Volume {
+    /// The inode a path leads to, following symbolic links. The path starts at the root, with or without a slash; a link
+    /// with an absolute target starts at the volume's root again, and `..` never leads out of it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManyLinks`], [`Error::NameTooLong`], or what is wrong
+    /// with a directory on the way.
+    pub fn resolve(&self, path: &[u8]) -> Result<InodeNo> {
+        self.walk_path(path, true)
+    }
+
+    /// As [`Volume::resolve`], but a symbolic link that the path itself names (not one on the way) is the answer.
+    ///
+    /// # Errors
+    /// As [`Volume::resolve`].
+    pub fn resolve_nofollow(&self, path: &[u8]) -> Result<InodeNo> {
+        self.walk_path(path, false)
+    }
+
+    fn walk_path(&self, path: &[u8], follow_last: bool) -> Result<InodeNo> {
+        if path.is_empty() {
+            return Err(Error::NotFound);
+        }
+        let mut at = InodeNo::ROOT;
+        let mut links = 0;
+        let mut todo = components(path);
+        while let Some(name) = todo.pop_front() {
+            let dir = self.inode(at)?;
+            if dir.kind != FileKind::Directory {
+                return Err(Error::NotADirectory);
+            }
+            if name == b"." || (name == b".." && at == InodeNo::ROOT) {
+                continue;
+            }
+            let found = self.lookup(&dir, &name)?;
+            let inode = self.inode(found)?;
+            if inode.kind != FileKind::Symlink || (todo.is_empty() && !follow_last) {
+                at = found;
+                continue;
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(Error::TooManyLinks);
+            }
+            let target = self.read_link(&inode)?;
+            if target.first() == Some(&b'/') {
+                at = InodeNo::ROOT;
+            }
+            for component in components(&target).into_iter().rev() {
+                todo.push_front(component);
+            }
+        }
+        Ok(at)
+    }
+}
+
+/// The names of a path, empty ones left out. A slash at the end asks for a directory, which a last "." asks for too.
+fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
+    let mut names: VecDeque<_> =
+        path.split(|&b| b == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect();
+    if path.last() == Some(&b'/') {
+        names.push_back(b".".to_vec());
+    }
+    names
+}

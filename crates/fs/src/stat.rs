@@ -1,0 +1,180 @@
+//! What stat(2) and statfs(2) say, as the kernel would say it.
+
+use crate::inline::is_inline;
+use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Result, Timestamp, Volume};
+use format::feature::{Compat, Incompat, RoCompat};
+
+/// What stat(2) says about a file, and what ext4 knows beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// The inode's number.
+    pub inode: InodeNo,
+    /// Its type.
+    pub kind: FileKind,
+    /// Type and permission bits, as on the device.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names. A directory with more subdirectories than can be counted has 1.
+    pub links: u16,
+    /// Size in bytes; 0 for devices, pipes and sockets.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Bytes in a block of the volume.
+    pub block_size: u32,
+    /// Major and minor number, for devices.
+    pub device: Option<(u32, u32)>,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Creation, where the inode records it.
+    pub crtime: Option<Timestamp>,
+    /// Project.
+    pub project: u32,
+    /// Flags, unknown bits kept.
+    pub flags: InodeFlags,
+    /// Generation, which tells this use of the number from earlier ones.
+    pub generation: u32,
+}
+
+/// What statfs(2) says about a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes in a block, the unit of all counts of blocks here.
+    pub block_size: u32,
+    /// Blocks that can hold data: all but the volume's own metadata and its journal.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for users other than root.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_max: u32,
+    /// The volume's number: the halves of its UUID joined by exclusive or.
+    pub id: u64,
+}
+
+impl Volume {
+    /// What stat(2) says about an inode.
+    #[must_use]
+    pub fn attributes(&self, inode: &Inode) -> Attributes {
+        let raw = inode.raw();
+        let device = matches!(inode.kind, FileKind::CharDevice | FileKind::BlockDevice).then(|| raw.device());
+        let mut blocks = inode.sectors(&self.sb);
+        if inode.kind == FileKind::Regular && is_inline(inode) {
+            // as the kernel does, so that tools do not take such a file for one hole
+            blocks = blocks.saturating_add(inode.size.div_ceil(512));
+        }
+        Attributes {
+            inode: inode.number,
+            kind: inode.kind,
+            mode: raw.disk.i_mode.get(),
+            uid: raw.uid(),
+            gid: raw.gid(),
+            links: raw.disk.i_links_count.get(),
+            size: inode.size,
+            blocks,
+            block_size: self.sb.geometry.block_size,
+            device,
+            atime: raw.atime(),
+            mtime: raw.mtime(),
+            ctime: raw.ctime(),
+            crtime: raw.crtime(),
+            project: raw.project(),
+            flags: raw.flags(),
+            generation: raw.disk.i_generation.get(),
+        }
+    }
+
+    /// What statfs(2) says about the volume: blocks without the overhead of metadata, and free space as the group
+    /// descriptors count it. A group whose descriptor is damaged counts as full.
+    ///
+    /// # Errors
+    /// Where the device fails.
+    pub fn statfs(&self) -> Result<StatFs> {
+        let geometry = &self.sb.geometry;
+        let (free_clusters, free_inodes) = self.free_counts();
+        let blocks_free = free_clusters.saturating_mul(u64::from(geometry.cluster_blocks)).min(geometry.blocks);
+        let kept = self.sb.disk.reserved_blocks_count().saturating_add(self.kept_for_extents());
+        let (low, high) = self.sb.disk.s_uuid.split_at(8);
+        let half = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        Ok(StatFs {
+            block_size: geometry.block_size,
+            blocks: geometry.blocks.saturating_sub(self.overhead_blocks()),
+            blocks_free,
+            blocks_available: blocks_free.saturating_sub(kept),
+            files: u64::from(geometry.inodes),
+            files_free: free_inodes.min(u64::from(geometry.inodes)),
+            name_max: 255,
+            id: half(low) ^ half(high),
+        })
+    }
+
+    /// The groups whose descriptors the device has room for: a bound for loops, whatever a superblock claims.
+    fn groups_there(&self) -> u32 {
+        let there = self.device().geometry().len / u64::from(self.sb.geometry.descriptor_size);
+        u32::try_from(there).unwrap_or(u32::MAX).min(self.sb.geometry.groups)
+    }
+
+    /// Free clusters and free inodes of all groups.
+    fn free_counts(&self) -> (u64, u64) {
+        (0..self.groups_there()).filter_map(|g| self.group(GroupNo(g)).ok()).fold(
+            (0, 0),
+            |(clusters, inodes), group| {
+                (clusters + u64::from(group.free_clusters), inodes + u64::from(group.free_inodes))
+            },
+        )
+    }
+
+    /// Blocks the kernel keeps back for extent trees that grow while delayed writes are made: a fiftieth of the
+    /// clusters, at most 4 096.
+    fn kept_for_extents(&self) -> u64 {
+        let geometry = &self.sb.geometry;
+        if !self.sb.features.incompat.contains(Incompat::EXTENT) {
+            return 0;
+        }
+        let cluster = u64::from(geometry.cluster_blocks);
+        (geometry.blocks / cluster / 50).min(4096) * cluster
+    }
+
+    /// Blocks taken by the volume's own structures.
+    fn overhead_blocks(&self) -> u64 {
+        let geometry = &self.sb.geometry;
+        let cluster = u64::from(geometry.cluster_blocks);
+        let recorded = u64::from(self.sb.disk.s_overhead_blocks.get()).saturating_mul(cluster);
+        if self.sb.features.ro_compat.contains(RoCompat::BIGALLOC) && recorded > 0 && recorded <= geometry.blocks {
+            return recorded;
+        }
+        let per_block = geometry.descriptors_per_block();
+        let groups = self.groups_there();
+        let backups = (0..groups).filter(|g| geometry.backups.contains(GroupNo(*g))).count() as u64;
+        let groups = u64::from(groups);
+        // each superblock with the descriptors behind it; under meta_bg, the descriptors of three groups in each meta group
+        let descriptors = if geometry.first_meta_group == u32::MAX {
+            backups * u64::from(geometry.descriptor_blocks)
+        } else {
+            let first = u64::from(geometry.first_meta_group);
+            let in_meta_groups = groups.saturating_sub(first * u64::from(per_block));
+            let (full, rest) = (in_meta_groups / u64::from(per_block), in_meta_groups % u64::from(per_block));
+            backups * first + full * 3 + rest.min(2)
+        };
+        let journal = match self.sb.journal_inode() {
+            Some(number) if self.sb.features.compat.contains(Compat::HAS_JOURNAL) => {
+                self.inode(number).map_or(0, |inode| inode.size / u64::from(geometry.block_size))
+            }
+            _ => 0,
+        };
+        let own = groups * (u64::from(geometry.itable_blocks) + 2);
+        u64::from(geometry.first_data_block) + backups + descriptors + own + journal
+    }
+}

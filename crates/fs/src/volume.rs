@@ -1,0 +1,235 @@
+//! Opening a volume.
+//!
+//! Opening reads the superblock and, where the volume was not unmounted, the journal. It guesses nothing: a superblock
+//! that is not accepted is an error, and a copy is used only where the caller names it. What the journal holds is laid
+//! over the device in memory, so all that follows sees the volume as it will be after a replay, and nothing is written.
+//!
+//! All methods take `&self` and may be called from many threads.
+
+use crate::inode::InodeCache;
+use crate::{Error, Note, Place, Result};
+use blockdev::BlockDevice;
+use format::dir::DirFormat;
+use format::feature::{Compat, Incompat};
+use format::inode::{FileKind, Inode, InodeFlags};
+use format::mmp::{Mmp, Use};
+use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
+use format::{FileBlock, FsBlock, Structure, Where};
+use std::sync::Arc;
+use store::Store;
+use store::recovery::{Journal, Replayed, Run as JournalRun, recover};
+
+/// Longest journal that is read: what 32 bits of blocks of 64 KiB would be is refused long before.
+const MAX_JOURNAL_RUNS: usize = 1 << 20;
+
+/// How to open a volume.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Most bytes of metadata kept in memory. 32 MiB unless set.
+    pub cache_bytes: usize,
+    /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
+    /// group descriptors that belong to it. The primary unless set.
+    pub superblock: Option<FsBlock>,
+    /// The block size in bytes by which `superblock` is counted. Unless set, each size is tried, smallest first.
+    pub block_size: Option<u32>,
+    /// Show the volume without what its journal holds, even where it was not unmounted.
+    pub ignore_journal: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 32 << 20, superblock: None, block_size: None, ignore_journal: false }
+    }
+}
+
+/// An ext2, ext3 or ext4 volume, open for reading.
+pub struct Volume {
+    pub(crate) store: Store,
+    pub(crate) sb: Superblock,
+    /// The block of the superblock's copy the volume was opened with.
+    pub(crate) backup: Option<FsBlock>,
+    pub(crate) inodes: InodeCache,
+    notes: Vec<Note>,
+}
+
+impl Volume {
+    /// Opens the volume on a device.
+    ///
+    /// # Errors
+    /// [`Error::NoSuperblock`] where there is none to be read at the place asked for; [`Error::Unsupported`] for features
+    /// this version cannot read (by name) and for an external journal that has to be replayed; [`Error::Corrupt`] for a
+    /// journal that has to be replayed and cannot be read (then [`OpenOptions::ignore_journal`] opens it all the same).
+    pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
+        let sb = match options.superblock {
+            None => primary_superblock(&*device)?,
+            Some(block) => backup_superblock(&*device, block, options.block_size)?,
+        };
+        let mut notes = Vec::new();
+        if let Some(block) = options.superblock {
+            notes.push(Note::BackupSuperblock(block));
+        }
+        let length = sb.geometry.blocks.saturating_mul(u64::from(sb.geometry.block_size));
+        if device.geometry().len < length {
+            notes.push(Note::Truncated { device: device.geometry().len, volume: length });
+        }
+        let mut volume = Self::over(device, sb, options);
+        volume.replay(options, &mut notes)?;
+        volume.note_state(&mut notes);
+        volume.notes = notes;
+        Ok(volume)
+    }
+
+    fn over(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> Self {
+        let store = Store::new(device, sb.geometry.block_size, options.cache_bytes);
+        Self { store, sb, backup: options.superblock, inodes: InodeCache::new(), notes: Vec::new() }
+    }
+
+    /// Lays what the journal holds over the device. A copy of the superblock does not say whether the journal is empty,
+    /// so then the journal itself is asked.
+    fn replay(&mut self, options: &OpenOptions, notes: &mut Vec<Note>) -> Result<()> {
+        let wanted = self.sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) || self.backup.is_some();
+        if !wanted || !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
+            return Ok(());
+        }
+        if options.ignore_journal {
+            notes.push(Note::JournalIgnored);
+            return Ok(());
+        }
+        let device = Arc::clone(self.store.device());
+        let runs = self.journal_runs()?;
+        let journal = Journal::internal(Arc::clone(&device), self.sb.geometry.block_size, runs);
+        let recovered = recover(&journal, self.sb.geometry.blocks)?;
+        if !recovered.damage.is_empty() {
+            notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
+        }
+        if recovered.fast_commits > 0 {
+            let (commits, changes) = (recovered.fast_commits, recovered.fast_commit_changes);
+            notes.push(Note::FastCommits { commits, changes });
+        }
+        if recovered.is_empty() {
+            return Ok(());
+        }
+        let replayed: Arc<dyn BlockDevice> = Arc::new(Replayed::new(device, &recovered));
+        // the journal may hold the superblock itself, but a volume does not change its shape in it
+        let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*replayed)? };
+        if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
+            return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
+        }
+        notes.push(Note::JournalReplayed);
+        *self = Self::over(replayed, sb, options);
+        Ok(())
+    }
+
+    /// The blocks of the journal's inode, in the order of the file.
+    fn journal_runs(&self) -> Result<Vec<JournalRun>> {
+        let Some(number) = self.sb.journal_inode() else {
+            return Err(Error::Unsupported(
+                "the volume was not unmounted and its journal is on another device".to_owned(),
+            ));
+        };
+        let inode = self.inode(number)?;
+        let bad = |what| Err(Error::corrupt(Structure::Journal, Where::Inode(number), what));
+        if inode.kind != FileKind::Regular {
+            return bad("its inode is no regular file");
+        }
+        let end = inode.size / u64::from(self.sb.geometry.block_size);
+        let (mut runs, mut at) = (Vec::new(), FileBlock(0));
+        while at.get() < end {
+            let run = self.map(&inode, at)?;
+            let Place::Data(first) = run.place else { return bad("its file has a hole") };
+            if runs.len() == MAX_JOURNAL_RUNS {
+                return bad("its file is in too many pieces");
+            }
+            runs.push(JournalRun { first, count: run.len.min(end - at.get()) });
+            at = run.end();
+        }
+        Ok(runs)
+    }
+
+    fn note_state(&self, notes: &mut Vec<Note>) {
+        let state = State::from_bits_retain(self.sb.disk.s_state.get());
+        if state.contains(State::ERROR) {
+            notes.push(Note::HasErrors);
+        }
+        if !state.contains(State::VALID) && !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
+            notes.push(Note::NotUnmounted);
+        }
+        if let Some(host) = self.user() {
+            notes.push(Note::InUse { host });
+        }
+    }
+
+    /// The host that has the volume mounted, as its multiple-mount-protection block says. A block that says nothing
+    /// sensible says that nobody has.
+    fn user(&self) -> Option<String> {
+        let block = self.store.block(self.sb.mmp_block()?).ok()?;
+        let seed = self.sb.geometry.metadata_csum.then_some(self.sb.geometry.checksum_seed);
+        let mmp = Mmp::parse(&block, seed).ok()?;
+        let used = matches!(mmp.disk().usage(), Use::Mounted(_) | Use::Fsck);
+        used.then(|| String::from_utf8_lossy(mmp.node_name()).into_owned())
+    }
+
+    /// The superblock, with the journal's content where there was any.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
+    /// What the user should know about the volume.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// The device as the file system sees it: the journal's content laid over it where there was any.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        self.store.device()
+    }
+
+    /// What the reader of a directory's blocks must know.
+    pub(crate) fn dir_format(&self, dir: &Inode) -> DirFormat {
+        let flags = dir.raw().flags();
+        DirFormat {
+            block_size: self.sb.geometry.block_size,
+            file_type: self.sb.features.incompat.contains(Incompat::FILETYPE),
+            hashed: flags.contains(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT),
+        }
+    }
+}
+
+fn primary_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    read_superblock(device, OFFSET).map_err(|e| match e {
+        Error::Unsupported(_) => e,
+        other => Error::NoSuperblock(Box::new(other)),
+    })
+}
+
+fn backup_superblock(device: &dyn BlockDevice, block: FsBlock, block_size: Option<u32>) -> Result<Superblock> {
+    let sizes = block_size.map_or_else(|| (10..=16).map(|n| 1u32 << n).collect(), |size| vec![size]);
+    let mut outcome = None;
+    for size in sizes {
+        let Some(offset) = block.get().checked_mul(u64::from(size)) else { continue };
+        // block 0 of larger blocks holds the primary, behind the boot sector
+        let offset = if block.get() == 0 { OFFSET } else { offset };
+        match read_superblock(device, offset) {
+            Ok(sb) if sb.geometry.block_size == size => return Ok(sb),
+            Ok(_) => {}
+            Err(e @ Error::Unsupported(_)) => return Err(e),
+            // the most telling answer: damage where there was a superblock, rather than none at all
+            Err(e) if outcome.is_none() || e.is_corruption() => outcome = Some(e),
+            Err(_) => {}
+        }
+    }
+    let none = || Error::corrupt(Structure::Superblock, Where::Block(block), "there is no copy in that block");
+    Err(Error::NoSuperblock(Box::new(outcome.unwrap_or_else(none))))
+}
+
+fn read_superblock(device: &dyn BlockDevice, offset: u64) -> Result<Superblock> {
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    if device.geometry().len < offset.saturating_add(DiskSuperblock::SIZE as u64) {
+        return Err(Error::corrupt(Structure::Superblock, Where::Volume, "the device ends before it"));
+    }
+    device.read(offset, &mut bytes)?;
+    Ok(Superblock::parse(&bytes)?)
+}

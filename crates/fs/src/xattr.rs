@@ -1,0 +1,133 @@
+//! Extended attributes: in the inode, in a block of their own, values in inodes of their own.
+
+use crate::error::OfInode;
+use crate::inline::is_inline;
+use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
+use format::acl::Acl;
+use format::feature::Incompat;
+use format::inline::DATA_XATTR;
+use format::xattr::{
+    Value, Xattr, XattrArea, block_checksum, entry_hash, full_name, index, inode_value_hash, split_name,
+};
+use format::{FsBlock, Structure, Where};
+use std::sync::Arc;
+
+impl Volume {
+    /// The names of a file's attributes, with their prefixes, in the order in which they are stored. What no program can
+    /// see (inline data, the encryption context) is left out; whether `trusted.` may be seen is for the caller to say.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the attributes are.
+    pub fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        let mut list = |area: XattrArea<'_>| names.extend(area.iter().filter_map(|xattr| name_of(&xattr)));
+        if let Some(area) = in_inode(inode)? {
+            list(area);
+        }
+        if let Some((at, block)) = self.xattr_block(inode)? {
+            list(in_block(at, &block)?);
+        }
+        Ok(names)
+    }
+
+    /// The value of an attribute, by its name with prefix. Access control lists come in the form that programs use.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], or [`Error::Corrupt`] where the attributes or the value are.
+    pub fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        let (prefix, rest) = split_name(name).ok_or(Error::NoAttribute)?;
+        if (prefix, rest) == DATA_XATTR {
+            return Err(Error::NoAttribute);
+        }
+        if let Some(area) = in_inode(inode)?
+            && let Some(xattr) = area.find(prefix, rest)
+        {
+            return self.value(inode, &area, &xattr);
+        }
+        if let Some((at, block)) = self.xattr_block(inode)? {
+            let area = in_block(at, &block)?;
+            if let Some(xattr) = area.find(prefix, rest) {
+                return self.value(inode, &area, &xattr);
+            }
+        }
+        Err(Error::NoAttribute)
+    }
+
+    /// The block of a file's attributes, where it has one, its checksum verified.
+    fn xattr_block(&self, inode: &Inode) -> Result<Option<(FsBlock, Arc<[u8]>)>> {
+        let geometry = &self.sb.geometry;
+        let at = inode.raw().file_acl(self.sb.features.incompat.contains(Incompat::BIT64));
+        if at.get() == 0 {
+            return Ok(None);
+        }
+        if at.get() <= u64::from(geometry.first_data_block) || at.get() >= geometry.blocks {
+            let of = Where::Inode(inode.number);
+            return Err(Error::corrupt(Structure::ExtendedAttribute, of, "i_file_acl lies outside the volume"));
+        }
+        let block = self.store.block(at)?;
+        if geometry.metadata_csum {
+            block_checksum(&block, at, geometry.checksum_seed)
+                .require(Structure::ExtendedAttribute)
+                .map_err(|e| e.at(Where::Block(at)))?;
+        }
+        Ok(Some((at, block)))
+    }
+
+    fn value(&self, inode: &Inode, area: &XattrArea<'_>, xattr: &Xattr<'_>) -> Result<Vec<u8>> {
+        let value = match area.value(xattr).of(inode.number)? {
+            Value::Here(value) => value.to_vec(),
+            Value::Inode { inode: holder, size } => self.value_inode(inode, xattr, holder, size)?,
+        };
+        match xattr.entry.e_name_index {
+            index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
+                Ok(Acl::from_disk(&value).of(inode.number)?.to_xattr())
+            }
+            _ => Ok(value),
+        }
+    }
+
+    /// The value that an inode of its own holds: `size` bytes, at most 16 MiB.
+    fn value_inode(&self, inode: &Inode, xattr: &Xattr<'_>, holder: InodeNo, size: u32) -> Result<Vec<u8>> {
+        let bad = |what| Err(Error::corrupt(Structure::ExtendedAttribute, Where::Inode(inode.number), what));
+        if !self.sb.features.incompat.contains(Incompat::EA_INODE) || !self.may_be_named(holder) {
+            return bad("a value names an inode that cannot hold it");
+        }
+        let holder = self.inode(holder)?;
+        let raw = holder.raw();
+        if !raw.flags().contains(InodeFlags::EA_INODE) || is_inline(&holder) || holder.size != u64::from(size) {
+            return bad("a value's inode is no attribute inode, or of another size");
+        }
+        let mut value = vec![0; size as usize];
+        self.read_content(&holder, 0, &mut value)?;
+        // Lustre's older form has a pointer back to the file in place of the hash
+        let belongs =
+            raw.disk.i_mtime.get() == inode.number.get() && raw.disk.i_generation == inode.raw().disk.i_generation;
+        let hash = inode_value_hash(&value, self.sb.geometry.checksum_seed);
+        if raw.disk.i_atime.get() != hash {
+            return if belongs { Ok(value) } else { bad("a value does not match the hash its inode keeps") };
+        }
+        let stored = xattr.entry.e_hash.get();
+        if stored != 0
+            && ![false, true].iter().any(|&signed| entry_hash(xattr.name, &hash.to_le_bytes(), signed) == stored)
+        {
+            return bad("e_hash does not match name and value");
+        }
+        Ok(value)
+    }
+}
+
+fn in_inode(inode: &Inode) -> Result<Option<XattrArea<'_>>> {
+    XattrArea::in_inode(inode.raw().attribute_area()).of(inode.number)
+}
+
+fn in_block(at: FsBlock, block: &[u8]) -> Result<XattrArea<'_>> {
+    Ok(XattrArea::in_block(block).map_err(|e| e.at(Where::Block(at)))?)
+}
+
+/// The attribute's name with prefix, where a program may see it.
+fn name_of(xattr: &Xattr<'_>) -> Option<Vec<u8>> {
+    if (xattr.entry.e_name_index, xattr.name) == DATA_XATTR {
+        return None;
+    }
+    full_name(xattr.entry.e_name_index, xattr.name)
+}
