@@ -283,7 +283,7 @@ fn index_tail(block: &[u8], block_size: u32, seed: u32) -> Option<(usize, u32, u
 }
 
 /// Checks the checksum of an index block, root or not. `seed` is the directory inode's, as for
-/// [`leaf_checksum`](crate::dir::leaf_checksum).
+/// [`leaf_checksum`].
 #[must_use]
 pub fn index_checksum(block: &[u8], block_size: u32, seed: u32) -> ChecksumState {
     match index_tail(block, block_size, seed) {
@@ -303,7 +303,11 @@ pub fn write_index_checksum(block: &mut [u8], block_size: u32, seed: u32) -> Opt
 /// Checks the checksum of any directory block, a leaf or an index block, as the block itself looks.
 #[must_use]
 pub fn block_checksum(block: &[u8], block_size: u32, seed: u32) -> ChecksumState {
-    if DirTail::of(block).is_some() { leaf_checksum(block, seed) } else { index_checksum(block, block_size, seed) }
+    // an index root may still end in the tail it had as a leaf, but no leaf with a tail looks like an index block
+    match count_limit_offset(block, block_size) {
+        Some(_) => index_checksum(block, block_size, seed),
+        None => leaf_checksum(block, seed),
+    }
 }
 
 #[cfg(test)]
