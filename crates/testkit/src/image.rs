@@ -24,6 +24,7 @@ pub struct Mke2fs {
     size: u64,
     source: Option<PathBuf>,
     commands: Vec<String>,
+    indexed: bool,
 }
 
 impl Image {
@@ -31,7 +32,13 @@ impl Image {
     /// tree, two runs give the same bytes; with one, they differ in change times only.
     #[must_use]
     pub fn mke2fs(args: &[&str], size: u64) -> Mke2fs {
-        Mke2fs { args: args.iter().map(|&a| a.into()).collect(), size, source: None, commands: Vec::new() }
+        Mke2fs {
+            args: args.iter().map(|&a| a.into()).collect(),
+            size,
+            source: None,
+            commands: Vec::new(),
+            indexed: false,
+        }
     }
 
     /// A volume with these bytes.
@@ -105,6 +112,13 @@ impl Mke2fs {
         self
     }
 
+    /// Has e2fsck turn directories of three blocks or more into hash trees, which mke2fs does not do.
+    #[must_use]
+    pub fn indexed(mut self) -> Self {
+        self.indexed = true;
+        self
+    }
+
     /// Runs these debugfs commands once the volume is made; see [`Image::debugfs`].
     #[must_use]
     pub fn debugfs(mut self, commands: &[&str]) -> Self {
@@ -134,6 +148,13 @@ impl Mke2fs {
         command.arg(&image.path).arg(format!("{}k", self.size.div_ceil(1024)));
         let ran = tools::run_with(&mut command, b"", tools::LIMIT);
         assert_eq!(ran.exit, Some(0), "{command:?}: {}", ran.text());
+        if self.indexed {
+            let mut command = tools::command("e2fsck");
+            command.env("E2FSPROGS_FAKE_TIME", NOW).args(["-fyD"]).arg(&image.path);
+            let ran = tools::run_with(&mut command, b"", tools::LIMIT);
+            // 0: there was nothing to do
+            assert!(matches!(ran.exit, Some(0 | 1)), "{command:?}: {}", ran.text());
+        }
         if !self.commands.is_empty() {
             image.debugfs(&self.commands.iter().map(String::as_str).collect::<Vec<_>>());
         }
@@ -164,11 +185,13 @@ mod tests {
         if !tools::need(&["mke2fs", "debugfs", "e2fsck"]) {
             return;
         }
-        let tree = Tree::new(3, &Spec::small());
+        let tree = Tree::new(3, &Spec { wide: 800, ..Spec::small() });
         for args in [&["-t", "ext2", "-b", "1024"][..], &["-t", "ext3", "-b", "2048"], &["-t", "ext4", "-b", "4096"]] {
-            let image = Image::mke2fs(args, 24 << 20).with_tree(&tree).build();
+            let image = Image::mke2fs(args, 24 << 20).with_tree(&tree).indexed().build();
             let verdict = oracle::e2fsck(image.path());
             assert!(verdict.clean, "{args:?}: {}", verdict.text);
+            let wide = oracle::debugfs(image.path(), "htree_dump /wide");
+            assert!(wide.contains("Root node dump"), "{args:?}: {wide}");
             image.debugfs(&["clri <2>"]);
             assert!(!oracle::e2fsck(image.path()).clean, "{args:?}");
         }
