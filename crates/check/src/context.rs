@@ -3,6 +3,7 @@
 use crate::claims::Claims;
 use crate::problem::{Problem, Problems};
 use crate::records::Inodes;
+use crate::xattrs::Values;
 use format::feature::Features;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, Geometry};
@@ -54,16 +55,31 @@ pub(crate) struct Context<'a> {
     pub(crate) inodes: Inodes,
     /// Which blocks are in use.
     pub(crate) claims: Claims,
+    /// Attribute values that live in inodes of their own.
+    pub(crate) values: Values,
 }
 
 impl<'a> Context<'a> {
     /// Nothing was read yet.
     pub(crate) fn new(volume: &'a Volume, problems: &'a Problems) -> Self {
-        Self { volume, problems, inodes: Inodes::new(&volume.geometry), claims: Claims::new(&volume.geometry) }
+        Self {
+            volume,
+            problems,
+            inodes: Inodes::new(&volume.geometry),
+            claims: Claims::new(&volume.geometry),
+            values: Values::default(),
+        }
     }
 
     /// Reports a problem.
     pub(crate) fn report(&self, problem: Problem) {
         self.problems.report(problem);
+    }
+
+    /// Reports a problem unless the walk only looks for owners (it was reported the first time).
+    pub(crate) fn report_if(&self, judging: bool, problem: impl FnOnce() -> Problem) {
+        if judging {
+            self.problems.report(problem());
+        }
     }
 }

@@ -5,8 +5,17 @@
 
 mod claims;
 mod context;
+mod files;
+mod inodes;
+mod metadata;
+mod multiply;
 mod records;
+mod rounds;
 mod scan;
+mod trees;
+mod xattrs;
 
 pub mod problem;
+pub mod render;
+pub mod report;
 pub mod table;

@@ -206,13 +206,8 @@ mod tests {
     fn pass(offsets: &[u64], threads: usize) -> (Vec<u64>, (u64, u64, u64)) {
         let device = MemoryDevice::from_vec((0..8u32 << 20).map(|n| (n >> 10) as u8).collect());
         let counters = Counters::default();
-        let scanner = Scanner {
-            device: &device,
-            threads,
-            counters: &counters,
-            cancelled: &|| false,
-            advanced: &|_| (),
-        };
+        let scanner =
+            Scanner { device: &device, threads, counters: &counters, cancelled: &|| false, advanced: &|_| () };
         let items: Vec<_> = offsets.iter().map(|&offset| Item { offset, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
         scanner.pass(&items, |item, bytes| {

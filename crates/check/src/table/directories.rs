@@ -222,20 +222,20 @@ macro_rules! directory_rows {
         0x030003 DirectoryUnconnected Error stops
             "Directory {inode} (in {found}, by its '..') is not reached from the root."
             => "Links it into lost+found." [LinkCountWrong];
-        // seen: e2fsck -n looks for it only when it needs it; f_expandroot_create_lnf exits 0
+        // seen, for all of lost+found: e2fsck -n looks for it only when it needs it; f_expandroot_create_lnf exits 0
         0x030004 LostAndFoundMissing Advice mends
             "The root has no directory lost+found."
             => "Makes it." [];
         0x030005 DotDotWrong Error stops
             "Entry '..' of directory {inode} names {found}, but {expected} is its parent."
             => "Sets the inode." [LinkCountWrong];
-        0x030017 LostAndFoundNotDirectory Error stops
+        0x030017 LostAndFoundNotDirectory Advice stops
             "Inode {inode} is named lost+found, but is not a directory."
             => "Unlinks it and makes a new one." [];
-        0x030018 LostAndFoundInline Error stops
+        0x030018 LostAndFoundInline Advice stops
             "The directory lost+found ({inode}) lies in its inode and cannot take much in."
             => "Gives it a block." [];
-        0x03001b LostAndFoundEncrypted Error stops
+        0x03001b LostAndFoundEncrypted Advice stops
             "The directory lost+found ({inode}) is encrypted and cannot take in what is lost."
             => "Unlinks it and makes a new one." [];
         0x03001d DirectoryLoop Error stops

@@ -128,9 +128,11 @@ macro_rules! superblock_rows {
         0x000032 LastWriteInFuture Advice mends
             "The last write is dated {found}, which is in the future."
             => "Sets the date to now." [];
-        0x000034 DirectoryHashSignUnknown Error stops
+        // seen: e2fsck -n passes over it
+        0x000034 DirectoryHashSignUnknown Advice stops
             "The superblock does not say whether directory hashes take characters as signed."
             => "Writes down what this machine does." [];
+        // seen: e2fsck -n exits 0 where nothing else comes of it; an error all the same, the kernel will not mount the volume
         0x000035 GroupChecksumWrong Error mends
             "The descriptor of group {group} has checksum {found:x}, computed is {expected:x}."
             => "Computes it anew and trusts no uninitialised mark of the group." [GroupUnusedInodesWrong];
@@ -146,7 +148,8 @@ macro_rules! superblock_rows {
         0x00003a JournalTransactionCorrupt Error stops
             "Transaction {found} of the journal is corrupt; nothing from there on can be replayed."
             => "Replays what lies before it." [];
-        0x00003b TestFlagSet Error mends
+        // seen: e2fsck -n passes over it
+        0x00003b TestFlagSet Advice mends
             "The superblock marks the volume as one for tests of an unfinished driver."
             => "Clears the mark." [];
         0x00003c LastMountBarelyInFuture Advice mends

@@ -1,0 +1,143 @@
+//! What a file's map adds up to, and whether the inode says the same.
+
+use crate::context::Context;
+use crate::problem::Problem;
+use crate::table::Code;
+use format::feature::{Incompat, RoCompat};
+use format::inode::{FileKind, InodeFlags};
+use format::{FileBlock, InodeNo, indirect};
+use std::sync::Mutex;
+
+/// What the inode says of its file, as far as its map is judged by it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    pub(crate) inode: InodeNo,
+    pub(crate) kind: Option<FileKind>,
+    pub(crate) flags: InodeFlags,
+    /// `i_size`
+    pub(crate) size: u64,
+    /// `i_blocks`, in units of 512 bytes
+    pub(crate) sectors: u64,
+    /// Start of the checksums of its blocks.
+    pub(crate) seed: u32,
+}
+
+impl Facts {
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == Some(FileKind::Directory)
+    }
+
+    pub(crate) fn is_symlink(&self) -> bool {
+        self.kind == Some(FileKind::Symlink)
+    }
+
+    /// Mapped by extents.
+    pub(crate) fn has_extents(&self) -> bool {
+        self.flags.contains(InodeFlags::EXTENTS)
+    }
+}
+
+/// What was found while walking a file's map.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    /// Clusters that belong to the file: data, tree blocks, attribute block.
+    pub(crate) clusters: u64,
+    /// The highest block of the file that is mapped.
+    pub(crate) last: Option<u64>,
+    /// The highest one that is mapped and written.
+    pub(crate) last_written: Option<u64>,
+    /// Runs of blocks that do not follow the one before.
+    pub(crate) runs: u32,
+    /// Some of the map could not be followed: sums prove nothing.
+    pub(crate) incomplete: bool,
+}
+
+impl Tally {
+    /// Counts a run of data blocks, from `first` to `last`.
+    pub(crate) fn cover(&mut self, last: u64, written: bool) {
+        self.last = self.last.max(Some(last));
+        if written {
+            self.last_written = self.last_written.max(Some(last));
+        }
+    }
+}
+
+/// A file whose map does not end in the inode: kept until the rounds have read the rest.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) facts: Facts,
+    pub(crate) tally: Mutex<Tally>,
+}
+
+/// Judges size and space of a file whose map was walked to its end.
+pub(crate) fn judge_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
+    if facts.inode == InodeNo::BAD_BLOCKS || tally.incomplete {
+        return;
+    }
+    if facts.is_directory() && tally.last.is_none() {
+        ctx.report(Problem::new(Code::DirectoryEmpty).inode(facts.inode));
+    } else if let Some(expected) = wrong_size(ctx, facts, tally) {
+        ctx.report(Problem::new(Code::InodeSizeWrong).inode(facts.inode).found(facts.size).expected(expected));
+    }
+    let cluster_sectors =
+        u64::from(ctx.volume.geometry.cluster_blocks) * u64::from(ctx.volume.geometry.block_size / 512);
+    let expected = tally.clusters.saturating_mul(cluster_sectors);
+    if expected != facts.sectors {
+        ctx.report(Problem::new(Code::InodeBlockCountWrong).inode(facts.inode).found(facts.sectors).expected(expected));
+    }
+}
+
+/// The size the file should have, where it has another.
+///
+/// A directory ends with its last block. A regular file may be longer than its blocks (a hole at the end) and may have
+/// unwritten blocks beyond its end, but no written block may start beyond it.
+fn wrong_size(ctx: &Context<'_>, facts: &Facts, tally: &Tally) -> Option<u64> {
+    let block_size = u64::from(ctx.volume.geometry.block_size);
+    match facts.kind {
+        Some(FileKind::Directory) => {
+            let blocks = tally.last? + 1;
+            let claimed = facts.size / block_size;
+            // e2fsck lets a directory have blocks beyond its end only as many as s_prealloc_dir_blocks says
+            let spare = u64::from(ctx.volume.disk.s_prealloc_dir_blocks);
+            let fits = claimed == blocks
+                || claimed < blocks && blocks - claimed <= spare && tally.last_written.is_none_or(|w| w < claimed);
+            (!fits || !facts.size.is_multiple_of(block_size)).then_some(blocks.saturating_mul(block_size))
+        }
+        Some(FileKind::Symlink) => None,
+        _ => {
+            // verity keeps its hash tree beyond the end
+            if !facts.flags.contains(InodeFlags::VERITY)
+                && let Some(last) = tally.last_written
+                && facts.size < last.saturating_mul(block_size)
+            {
+                return Some((last + 1).saturating_mul(block_size));
+            }
+            let most = largest_size(ctx, facts.has_extents());
+            (facts.size > most).then_some(tally.last.map_or(0, |l| (l + 1).saturating_mul(block_size)))
+        }
+    }
+}
+
+/// The largest size the map can carry.
+fn largest_size(ctx: &Context<'_>, extents: bool) -> u64 {
+    let block_size = u64::from(ctx.volume.geometry.block_size);
+    if extents && ctx.volume.features.incompat.contains(Incompat::EXTENT) {
+        return block_size.saturating_mul(1 << 32) - 1;
+    }
+    let reach = indirect::reach(ctx.volume.geometry.block_size).saturating_mul(block_size);
+    if ctx.volume.features.ro_compat.contains(RoCompat::HUGE_FILE) {
+        return reach;
+    }
+    // i_blocks counts 32 bits of sectors
+    reach.min(1 << 41)
+}
+
+/// Whether block `n` of a file lies beyond what a file of its type may have; the code that says so.
+pub(crate) fn beyond_limit(ctx: &Context<'_>, facts: &Facts, n: FileBlock) -> Option<Code> {
+    if facts.is_directory() {
+        let most = (1u64 << 31) / u64::from(ctx.volume.geometry.block_size);
+        return (!ctx.volume.features.incompat.contains(Incompat::LARGE_DIR) && n.get() > most)
+            .then_some(Code::DirectoryTooBig);
+    }
+    (facts.is_symlink() && n.get() > 0).then_some(Code::SymlinkTooBig)
+}

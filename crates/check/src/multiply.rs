@@ -1,0 +1,116 @@
+//! Blocks claimed more than once: who owns them.
+//!
+//! The block map only knows that a block was claimed again. Where that happened the rounds run once more without judging,
+//! and each claim that meets a doubly claimed cluster is noted with its inode. Linear in the claims, however many inodes
+//! share a block: each inode is reported once, with how many blocks it shares and with how many others.
+
+use crate::claims::Claims;
+use crate::context::Context;
+use crate::metadata;
+use crate::problem::Problem;
+use crate::rounds::Claimer;
+use crate::table::Code;
+use format::{FsBlock, InodeNo};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Notes the owners of doubly claimed clusters.
+pub(crate) struct Owners {
+    /// What the second walk has met, so that it follows each tree block once, as the first did.
+    seen: Claims,
+    conflicts: Vec<Range<u64>>,
+    notes: Mutex<Vec<Note>>,
+}
+
+/// One claim of doubly claimed clusters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Note {
+    start: u64,
+    end: u64,
+    /// 0 for the volume's own metadata
+    inode: InodeNo,
+}
+
+impl Owners {
+    /// Looks for the owners of the conflicts in the context's block map; `None` where there are none.
+    pub(crate) fn of(ctx: &Context<'_>) -> Option<Self> {
+        let conflicts = ctx.claims.conflicts();
+        if conflicts.is_empty() {
+            return None;
+        }
+        let owners = Self { seen: Claims::new(&ctx.volume.geometry), conflicts, notes: Mutex::new(Vec::new()) };
+        for blocks in metadata::blocks(ctx.volume) {
+            owners.claim(InodeNo(0), ctx.claims.clusters_of(&blocks));
+        }
+        Some(owners)
+    }
+
+    /// Reports each inode that shares blocks.
+    pub(crate) fn report(self, ctx: &Context<'_>) {
+        let mut notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        notes.sort_unstable();
+        let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
+        for conflict in &self.conflicts {
+            let from = notes.partition_point(|n| n.end <= conflict.start);
+            let here = notes.get(from..).unwrap_or_default();
+            let here = here.iter().take_while(|n| n.start < conflict.end);
+            let with_metadata = here.clone().any(|n| n.inode.get() == 0);
+            let mut owners: Vec<InodeNo> = here.clone().map(|n| n.inode).collect();
+            owners.sort_unstable();
+            owners.dedup();
+            for note in here.filter(|n| n.inode.get() != 0) {
+                let share = shares.entry(note.inode).or_insert(Share {
+                    first: note.start,
+                    clusters: 0,
+                    others: 0,
+                    with_metadata: false,
+                });
+                share.clusters += note.end.min(conflict.end) - note.start.max(conflict.start);
+                share.others = share.others.max(owners.len() as u64 - 1);
+                share.with_metadata |= with_metadata;
+            }
+        }
+        let cluster_blocks = u64::from(ctx.volume.geometry.cluster_blocks);
+        let first = u64::from(ctx.volume.geometry.first_data_block);
+        for (inode, share) in shares {
+            let at = |code| {
+                Problem::new(code)
+                    .inode(inode)
+                    .block(FsBlock(first + share.first * cluster_blocks))
+                    .found(share.clusters * cluster_blocks)
+                    .count(share.others)
+            };
+            ctx.report(at(Code::FileSharesBlocks));
+            if share.with_metadata {
+                ctx.report(at(Code::FileSharesWithMetadata));
+            }
+        }
+    }
+}
+
+/// What one inode shares.
+struct Share {
+    /// the first cluster it shares
+    first: u64,
+    clusters: u64,
+    /// the most others that share one run with it
+    others: u64,
+    with_metadata: bool,
+}
+
+impl Claimer for Owners {
+    fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
+        let from = self.conflicts.partition_point(|c| c.end <= clusters.start);
+        let met = self.conflicts.get(from..).unwrap_or_default().iter().take_while(|c| c.start < clusters.end);
+        for conflict in met {
+            let note = Note { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
+            self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+        }
+        !self.seen.claim(clusters)
+    }
+
+    fn is_judging(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,134 @@
+//! The report as text for people. Three shapes are e2fsck's, because scripts look for them: `Pass N:` at the start of a
+//! heading, the summary line, and the warning that errors are left.
+
+use crate::problem::Problem;
+use crate::report::Report;
+use crate::table::Phase;
+use std::fmt::{self, Display, Write as _};
+use std::io;
+
+/// The sentence a problem's text makes with its values. What the problem does not say reads as `?`; bytes from the
+/// device are escaped, so that no name can forge a line or drive a terminal.
+#[must_use]
+pub fn sentence(problem: &Problem) -> String {
+    let mut out = String::new();
+    let mut rest = problem.code.text();
+    while let Some((before, after)) = rest.split_once('{') {
+        let (placeholder, after) = after.split_once('}').unwrap_or((after, ""));
+        out.push_str(before);
+        // writing to a String cannot fail
+        let _ = write_value(&mut out, problem, placeholder);
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+fn write_value(out: &mut String, problem: &Problem, placeholder: &str) -> fmt::Result {
+    let hex = |value: Option<u64>| value.map(|value| format!("{value:#x}"));
+    match placeholder {
+        "inode" => write_or_unknown(out, problem.inode),
+        "dir" => write_or_unknown(out, problem.dir),
+        "block" => write_or_unknown(out, problem.block),
+        "file_block" => write_or_unknown(out, problem.file_block),
+        "group" => write_or_unknown(out, problem.group),
+        "found" => write_or_unknown(out, problem.found),
+        "expected" => write_or_unknown(out, problem.expected),
+        "found:x" => write_or_unknown(out, hex(problem.found)),
+        "expected:x" => write_or_unknown(out, hex(problem.expected)),
+        "count" => write_or_unknown(out, problem.count),
+        "name" => write_or_unknown(out, problem.name.as_deref().map(escape)),
+        "path" => write_or_unknown(out, problem.path.as_deref().map(|path| escape(path.as_bytes()))),
+        other => write!(out, "{{{other}}}"),
+    }
+}
+
+fn write_or_unknown(out: &mut String, value: Option<impl Display>) -> fmt::Result {
+    match value {
+        Some(value) => write!(out, "{value}"),
+        None => out.write_char('?'),
+    }
+}
+
+/// Bytes from a device as printable text on one line: valid UTF-8 stays, control characters, what does not print and
+/// invalid bytes become `\xNN` or `\u{N}`, and a backslash is doubled.
+#[must_use]
+pub fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\'' | '"' => out.push(c),
+                // `escape_debug` leaves what prints, and names the rest `\n`, `\u{202e}`
+                _ => out.extend(c.escape_debug()),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+    out
+}
+
+/// Writes a report as text: a heading for each phase, its problems one a line, the summary, the verdict.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
+    let device = escape(report.device.as_bytes());
+    for &phase in Phase::ALL {
+        let problems = || report.problems.iter().filter(|problem| problem.phase == phase);
+        let always = matches!(phase.label(), "1" | "2" | "3" | "4" | "5") && !report.cut_short();
+        if !always && problems().next().is_none() {
+            continue;
+        }
+        writeln!(out, "Pass {}: {}", phase.label(), phase.subject())?;
+        for problem in problems() {
+            write!(out, "{}", problem.text)?;
+            if let Some(path) = &problem.path {
+                write!(out, " Path: {}", escape(path.as_bytes()))?;
+            }
+            writeln!(out, "{}", if problem.fixed { " MENDED" } else { "" })?;
+        }
+    }
+    if !report.clean {
+        writeln!(out, "\n{device}: ********** WARNING: Filesystem still has errors **********\n")?;
+    }
+    if !report.cut_short() {
+        writeln!(out, "{device}: {}", summary(report))?;
+    }
+    writeln!(out, "{device}: {}", verdict(report))
+}
+
+/// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`.
+fn summary(report: &Report) -> String {
+    let counts = &report.counts;
+    let pieces = counts.fragmented_files.saturating_add(counts.fragmented_directories);
+    // in tenths of a per cent, rounded to the nearest
+    let used = u128::from(counts.inodes.max(1));
+    let tenths = (u128::from(pieces) * 1000 + used / 2) / used;
+    format!(
+        "{}/{} files ({}.{}% non-contiguous), {}/{} blocks",
+        counts.inodes,
+        counts.inodes_total,
+        tenths / 10,
+        tenths % 10,
+        counts.blocks,
+        counts.blocks_total
+    )
+}
+
+/// One sentence that says how the volume is.
+#[must_use]
+pub fn verdict(report: &Report) -> String {
+    let number = |n: u64, one: &str, more: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {more}") };
+    let errors = number(report.errors, "error", "errors");
+    match (report.clean, report.cut_short(), report.advice) {
+        (true, _, 0) => "The volume is sound.".into(),
+        (true, _, advice) => {
+            format!("The volume is sound; {} worth knowing.", number(advice, "thing is", "things are"))
+        }
+        (false, true, _) => format!("The check could not go on ({errors} found); nothing was changed."),
+        (false, false, _) => format!("The volume is not sound: {errors} found, nothing was changed."),
+    }
+}

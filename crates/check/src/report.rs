@@ -1,0 +1,244 @@
+//! What a check says in the end: for programs as JSON (this module), for people as text ([`crate::render`]).
+
+use crate::problem::{Findings, Problem};
+use crate::render;
+use crate::table::{Code, Phase, Severity};
+use serde::Serialize;
+use std::ops::AddAssign;
+
+/// Exit statuses of `fsck`, to be combined with `|`; the same as e2fsck's.
+pub mod exit {
+    /// The volume is sound.
+    pub const CLEAN: u8 = 0;
+    /// Problems were found and mended.
+    pub const MENDED: u8 = 1;
+    /// Problems are left.
+    pub const LEFT: u8 = 4;
+    /// The check could not be done, or not to its end.
+    pub const OPERATIONAL: u8 = 8;
+    /// The command line was wrong.
+    pub const USAGE: u8 = 16;
+    /// The check was cancelled.
+    pub const CANCELLED: u8 = 32;
+}
+
+/// The result of one check. Serialises to the JSON of `extant check --json`; fields may be added, never renamed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The device as it was named.
+    pub device: String,
+    /// The format of the volume: `ext2`, `ext3`, `ext4`, ….
+    pub format: String,
+    /// Whether the volume is sound; advice alone leaves it so.
+    pub clean: bool,
+    /// The exit status, see [`exit`].
+    pub exit: u8,
+    /// How many errors were found, listed or not.
+    pub errors: u64,
+    /// How many things worth knowing were found, listed or not.
+    pub advice: u64,
+    /// What was found, by phase.
+    pub problems: Vec<Reported>,
+    /// What the check cost.
+    pub scan: Scan,
+    /// What is on the volume.
+    pub counts: Counts,
+}
+
+/// One problem as the report shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reported {
+    /// e2fsck's number, as `0x01000c`.
+    pub code: Code,
+    /// The name of the code.
+    pub name: String,
+    /// When it was found.
+    pub phase: Phase,
+    /// What it means for the volume.
+    pub severity: Severity,
+    /// The inode that is wrong, or that an entry names.
+    pub inode: Option<u32>,
+    /// The directory it lies in.
+    pub dir: Option<u32>,
+    /// Block of the volume.
+    pub block: Option<u64>,
+    /// Block of the file.
+    pub file_block: Option<u64>,
+    /// Block group.
+    pub group: Option<u32>,
+    /// The value on the device.
+    pub found: Option<u64>,
+    /// The value it should have.
+    pub expected: Option<u64>,
+    /// How many the problem is about.
+    pub count: Option<u64>,
+    /// Path of the inode, where one is known.
+    pub path: Option<String>,
+    /// One sentence in words.
+    pub text: String,
+    /// Whether it was mended.
+    pub fixed: bool,
+}
+
+impl From<&Problem> for Reported {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            code: problem.code,
+            name: format!("{:?}", problem.code),
+            phase: problem.code.phase(),
+            severity: problem.code.severity(),
+            inode: problem.inode.map(|inode| inode.get()),
+            dir: problem.dir.map(|dir| dir.get()),
+            block: problem.block.map(|block| block.get()),
+            file_block: problem.file_block.map(|block| block.get()),
+            group: problem.group.map(|group| group.get()),
+            found: problem.found,
+            expected: problem.expected,
+            count: problem.count,
+            path: problem.path.clone(),
+            text: render::sentence(problem),
+            fixed: false,
+        }
+    }
+}
+
+/// What a check cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Scan {
+    /// Bytes read from the device.
+    pub bytes: u64,
+    /// Requests to the device.
+    pub reads: u64,
+    /// Requests that do not start where the one before them ended.
+    pub seeks: u64,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// The wall time foretold before the check, in seconds.
+    pub estimate_seconds: Option<f64>,
+    /// Largest resident memory of the process, in bytes, where the system tells.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// What is on the volume. Threads count for themselves and add up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Inodes in use, the reserved ones included.
+    pub inodes: u64,
+    /// Inodes the volume has.
+    pub inodes_total: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Regular files.
+    pub regular: u64,
+    /// Character devices.
+    pub character_devices: u64,
+    /// Block devices.
+    pub block_devices: u64,
+    /// Named pipes.
+    pub fifos: u64,
+    /// Sockets.
+    pub sockets: u64,
+    /// Symbolic links, fast ones included.
+    pub symlinks: u64,
+    /// Symbolic links whose target lies in the inode.
+    pub fast_symlinks: u64,
+    /// Directory entries, `.` and `..` left out.
+    pub links: u64,
+    /// Blocks in use, metadata included.
+    pub blocks: u64,
+    /// Blocks the volume has.
+    pub blocks_total: u64,
+    /// Listed as bad.
+    pub bad_blocks: u64,
+    /// Regular files in more than one piece.
+    pub fragmented_files: u64,
+    /// Directories in more than one piece.
+    pub fragmented_directories: u64,
+    /// Inodes with an extent tree, by its depth: `[0]` has its extents in the inode.
+    pub extent_depths: [u64; 6],
+    /// Inodes with an indirect block map, by its depth: `[0]` has direct blocks only.
+    pub indirect_depths: [u64; 4],
+    /// Sum of the sizes of all regular files, in bytes.
+    pub bytes: u64,
+}
+
+impl AddAssign<&Counts> for Counts {
+    fn add_assign(&mut self, other: &Counts) {
+        // named one by one, so that a new field cannot be forgotten
+        let Counts {
+            inodes,
+            inodes_total,
+            directories,
+            regular,
+            character_devices,
+            block_devices,
+            fifos,
+            sockets,
+            symlinks,
+            fast_symlinks,
+            links,
+            blocks,
+            blocks_total,
+            bad_blocks,
+            fragmented_files,
+            fragmented_directories,
+            extent_depths,
+            indirect_depths,
+            bytes,
+        } = self;
+        let scalars = [
+            (inodes, other.inodes),
+            (inodes_total, other.inodes_total),
+            (directories, other.directories),
+            (regular, other.regular),
+            (character_devices, other.character_devices),
+            (block_devices, other.block_devices),
+            (fifos, other.fifos),
+            (sockets, other.sockets),
+            (symlinks, other.symlinks),
+            (fast_symlinks, other.fast_symlinks),
+            (links, other.links),
+            (blocks, other.blocks),
+            (blocks_total, other.blocks_total),
+            (bad_blocks, other.bad_blocks),
+            (fragmented_files, other.fragmented_files),
+            (fragmented_directories, other.fragmented_directories),
+            (bytes, other.bytes),
+        ];
+        let extents = extent_depths.iter_mut().zip(other.extent_depths);
+        let indirect = indirect_depths.iter_mut().zip(other.indirect_depths);
+        // sizes come from the device and may add up to anything
+        for (sum, more) in scalars.into_iter().chain(extents).chain(indirect) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+impl Report {
+    /// Puts a report together; nothing was mended.
+    #[must_use]
+    pub fn new(device: String, format: String, findings: &Findings, scan: Scan, counts: Counts) -> Self {
+        let exit = match findings.worst() {
+            None | Some(Severity::Advice) => exit::CLEAN,
+            Some(Severity::Error) => exit::LEFT,
+            Some(Severity::Fatal) => exit::LEFT | exit::OPERATIONAL,
+        };
+        Self {
+            device,
+            format,
+            clean: exit == exit::CLEAN,
+            exit,
+            errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
+            advice: findings.count(Severity::Advice),
+            problems: findings.problems.iter().map(Reported::from).collect(),
+            scan,
+            counts,
+        }
+    }
+
+    /// Whether the check ended early, so that more may be wrong than was found.
+    #[must_use]
+    pub fn cut_short(&self) -> bool {
+        self.exit & exit::OPERATIONAL != 0
+    }
+}

@@ -1,0 +1,413 @@
+//! The rounds: one ascending pass over the group metadata, then one per level of what hangs below it.
+//!
+//! Round 0 reads bitmaps and the used parts of the inode tables. Each later round reads, in one ascending pass, whatever
+//! the round before found of all files together: nodes of extent trees and indirect blocks of one level, directory
+//! blocks, attribute blocks, link targets. There are at most seven: a tree has five levels.
+//!
+//! The same rounds run a second time, without judging, where blocks were claimed twice: then a [`Claimer`] that notes
+//! owners takes the place of the block map.
+
+use crate::claims::Claims;
+use crate::context::Context;
+use crate::files::{OpenFile, judge_sums};
+use crate::inodes::{Harvest, InlineDirectory, InodeCheck, Usage};
+use crate::problem::Problem;
+use crate::records::Directory;
+use crate::scan::{Item, REQUEST, Scanner};
+use crate::table::Code;
+use crate::trees::{DirRun, Found, LinkTarget, Node, NodeKind, Trees};
+use crate::xattrs::XattrRef;
+use format::inode::{FileKind, InodeFlags};
+use format::{FsBlock, GroupNo, InodeNo};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+/// Who is told which clusters belong to which inode.
+pub(crate) trait Claimer: Sync {
+    /// These clusters belong to the inode. `false` where another claim came first, or this very one before.
+    fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool;
+
+    /// Problems are reported and records filled; otherwise the walk only looks for owners.
+    fn is_judging(&self) -> bool;
+}
+
+impl Claimer for Claims {
+    fn claim(&self, _: InodeNo, clusters: Range<u64>) -> bool {
+        !Claims::claim(self, clusters)
+    }
+
+    fn is_judging(&self) -> bool {
+        true
+    }
+}
+
+/// Which of a group's two bitmaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum BitmapKind {
+    /// Blocks (clusters) in use.
+    Block,
+    /// Inodes in use.
+    Inode,
+}
+
+/// What round 0 reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum GroupPart {
+    /// A bitmap.
+    Bitmap(GroupNo, BitmapKind),
+    /// A piece of the inode table; `.1` is the place in the group of its first inode.
+    Table(GroupNo, u32),
+}
+
+/// What later rounds read: an index into the list of its kind.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Node(u32),
+    /// A piece of a directory's run, from this block of the run on.
+    Dir(u32, u32),
+    Xattr(u32),
+    Link(u32),
+}
+
+/// What the rounds hand blocks to that are not theirs to judge.
+pub(crate) trait Visitor: Sync {
+    /// A bitmap.
+    fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>);
+
+    /// All inodes were judged: directories and inline directories, before the first [`dir_block`](Self::dir_block).
+    fn directories(&mut self, directories: Vec<Directory>, inline: Vec<InlineDirectory>);
+
+    /// A block of a directory.
+    fn dir_block(&self, dir: InodeNo, file_block: u32, block: FsBlock, bytes: Result<&[u8], &blockdev::Error>);
+
+    /// Every run of blocks that directories map: inode, first block of the directory, blocks; ascending.
+    fn dir_maps(&self, runs: &[(InodeNo, u32, u32)]);
+
+    /// A block of extended attributes, and all inodes that name it.
+    fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>);
+}
+
+/// Runs the rounds.
+pub(crate) struct Rounds<'a> {
+    pub(crate) ctx: &'a Context<'a>,
+    pub(crate) scanner: &'a Scanner<'a>,
+    pub(crate) claimer: &'a dyn Claimer,
+    pub(crate) usage: &'a Usage,
+}
+
+impl Rounds<'_> {
+    /// All rounds, from the inode tables to the last level.
+    pub(crate) fn run(&self, visitor: &mut dyn Visitor) {
+        let mut harvest = self.round_zero(visitor);
+        harvest.files.sort_unstable_by_key(|f| f.facts.inode);
+        harvest.links.sort_unstable();
+        visitor.directories(harvest.directories, harvest.inline);
+        let mut found = harvest.found;
+        let mut edges = std::mem::take(&mut found.edges);
+        let mut xattrs = harvest.xattrs;
+        let mut mapped = Vec::new();
+        while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
+            mapped.extend(found.dir_runs.iter().map(|r| (r.inode, r.first, r.len)));
+            let round = self.plan(&harvest.files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
+            found = self.read(&round, &harvest.files, &harvest.links, visitor);
+            edges.append(&mut found.edges);
+        }
+        self.claim_edges(&harvest.files, edges);
+        if self.claimer.is_judging() {
+            self.close(&harvest.files);
+            mapped.sort_unstable();
+            visitor.dir_maps(&mapped);
+        }
+    }
+
+    /// Bitmaps and inode tables, in the order in which they lie.
+    fn round_zero(&self, visitor: &dyn Visitor) -> Harvest {
+        let volume = self.ctx.volume;
+        let judging = self.claimer.is_judging();
+        let mut items = Vec::new();
+        for (group, used) in volume.geometry.group_numbers().zip(&volume.used_inodes) {
+            let Some(descriptor) = volume.group(group) else { continue };
+            if judging {
+                for (block, kind) in
+                    [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)]
+                {
+                    if let Some(offset) = volume.geometry.byte_offset(block) {
+                        let tag = GroupPart::Bitmap(group, kind);
+                        items.push(Item { offset, len: volume.geometry.block_size, tag });
+                    }
+                }
+                self.ctx.inodes.open_group(group, *used);
+            }
+            self.table_items(group, descriptor.inode_table, *used, &mut items);
+        }
+        items.sort_by_key(|i| i.offset);
+        let check = InodeCheck {
+            ctx: self.ctx,
+            claimer: self.claimer,
+            usage: self.usage,
+            low_dtime: low_dtime_means_orphan(volume),
+        };
+        let all = Mutex::new(Harvest::default());
+        self.scanner.pass(&items, |item, bytes| match item.tag {
+            GroupPart::Bitmap(group, kind) => visitor.bitmap(group, kind, bytes),
+            GroupPart::Table(group, first) => {
+                let Ok(bytes) = bytes else {
+                    let block = FsBlock(item.offset / u64::from(volume.geometry.block_size));
+                    return self.report(Problem::new(Code::ReadError).group(group).block(block));
+                };
+                let mut harvest = Harvest::default();
+                for (n, slot) in (first..).zip(bytes.chunks_exact(volume.geometry.inode_size as usize)) {
+                    check.judge(volume.geometry.inode_at(group, n), slot, &mut harvest);
+                }
+                all.lock().unwrap_or_else(PoisonError::into_inner).append(&mut harvest);
+            }
+        });
+        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The used part of a group's inode table, in pieces of one request.
+    fn table_items(&self, group: GroupNo, table: FsBlock, used: u32, items: &mut Vec<Item<GroupPart>>) {
+        let geometry = &self.ctx.volume.geometry;
+        let Some(start) = geometry.byte_offset(table) else { return };
+        let per_piece = (REQUEST as u32) / geometry.inode_size;
+        let mut first = 0;
+        while first < used {
+            let inodes = per_piece.min(used - first);
+            let offset = start.saturating_add(u64::from(first) * u64::from(geometry.inode_size));
+            items.push(Item { offset, len: inodes * geometry.inode_size, tag: GroupPart::Table(group, first) });
+            first += inodes;
+        }
+    }
+
+    /// Puts what was found in disk order and claims it; what another map has already is not followed.
+    fn plan(&self, files: &[OpenFile], mut found: Found, mut xattrs: Vec<XattrRef>) -> Round {
+        found.nodes.sort_unstable();
+        found.nodes.retain(|node| {
+            let fresh = self.claims_of_node(files, node);
+            if !fresh && let Some(file) = open_file(files, node.inode) {
+                file.tally.lock().unwrap_or_else(PoisonError::into_inner).incomplete = true;
+            }
+            fresh
+        });
+        found.dir_runs.sort_unstable();
+        found.dir_runs.retain(|run| {
+            let clusters = self.ctx.claims.clusters_of(&(run.block..run.block + u64::from(run.len)));
+            self.claimer.claim(run.inode, clusters)
+        });
+        found.links.sort_unstable();
+        found.links.retain(|link| self.claim_block(link.inode, link.block));
+        xattrs.sort_unstable();
+        let mut xattr_groups = Vec::new();
+        let mut start = 0;
+        for same in xattrs.chunk_by(|a, b| a.block == b.block) {
+            let end = start + same.len();
+            // shared by design: claimed once for all
+            if let Some(first) = same.first()
+                && self.claim_block(first.inode, first.block)
+            {
+                xattr_groups.push(start..end);
+            }
+            start = end;
+        }
+        Round { nodes: found.nodes, dir_runs: found.dir_runs, links: found.links, xattrs, xattr_groups }
+    }
+
+    fn claims_of_node(&self, files: &[OpenFile], node: &Node) -> bool {
+        // inode 7's numbers name the descriptor blocks kept for growth, which the groups claim themselves: only the
+        // doubly indirect block above them is its own
+        if node.inode == InodeNo::RESIZE && node.kind == NodeKind::Indirect(1) {
+            return open_file(files, node.inode).is_some();
+        }
+        self.claim_block(node.inode, node.block)
+    }
+
+    fn claim_block(&self, inode: InodeNo, block: u64) -> bool {
+        self.claimer.claim(inode, self.ctx.claims.clusters_of(&(block..block + 1)))
+    }
+
+    fn read(&self, round: &Round, files: &[OpenFile], links: &[(InodeNo, u64)], visitor: &dyn Visitor) -> Found {
+        let items = round.items(self.ctx, self.claimer.is_judging());
+        let block_size = u64::from(self.ctx.volume.geometry.block_size);
+        let trees = Trees { ctx: self.ctx, claimer: self.claimer };
+        let all = Mutex::new(Found::default());
+        self.scanner.pass(&items, |item, bytes| match item.tag {
+            Part::Node(n) => {
+                let Some(node) = round.nodes.get(n as usize) else { return };
+                let mut found = Found::default();
+                self.judge_node(&trees, files, node, bytes, &mut found);
+                all.lock().unwrap_or_else(PoisonError::into_inner).append(&mut found);
+            }
+            Part::Dir(n, skip) => {
+                let Some(run) = round.dir_runs.get(n as usize) else { return };
+                let blocks = u64::from(item.len) / block_size;
+                for at in 0..blocks {
+                    let bytes = bytes.map(|b| {
+                        let from = (at * block_size) as usize;
+                        b.get(from..from + block_size as usize).unwrap_or_default()
+                    });
+                    let offset = u64::from(skip) + at;
+                    let file_block = u64::from(run.first) + offset;
+                    visitor.dir_block(run.inode, file_block as u32, FsBlock(run.block + offset), bytes);
+                }
+            }
+            Part::Xattr(n) => {
+                let group = round.xattr_groups.get(n as usize).cloned().unwrap_or_default();
+                let inodes = round.xattrs.get(group).unwrap_or_default();
+                if let Some(first) = inodes.first() {
+                    visitor.xattr_block(FsBlock(first.block), inodes, bytes);
+                }
+            }
+            Part::Link(n) => {
+                if let Some(link) = round.links.get(n as usize) {
+                    self.judge_link(link, links, files, bytes);
+                }
+            }
+        });
+        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge_node(
+        &self,
+        trees: &Trees<'_>,
+        files: &[OpenFile],
+        node: &Node,
+        bytes: Result<&[u8], &blockdev::Error>,
+        found: &mut Found,
+    ) {
+        let Some(file) = open_file(files, node.inode) else { return };
+        let mut tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(bytes) = bytes else {
+            tally.incomplete = true;
+            return self.report(Problem::new(Code::ReadError).inode(node.inode).block(FsBlock(node.block)));
+        };
+        match node.kind {
+            NodeKind::Extents(_) => trees.extent_node(&file.facts, node, bytes, &mut tally, found),
+            NodeKind::Indirect(1) if node.inode == InodeNo::RESIZE => {
+                // judged in phase 0; here only the space it takes counts
+                let used = format::indirect::pointers(bytes).iter().filter(|p| p.get() != 0).count();
+                tally.clusters += used as u64;
+            }
+            NodeKind::Indirect(_) => trees.indirect_node(&file.facts, node, bytes, &mut tally, found),
+        }
+    }
+
+    /// A link's target in a block: as long as `i_size` says, and ended by a NUL.
+    fn judge_link(
+        &self,
+        link: &LinkTarget,
+        links: &[(InodeNo, u64)],
+        files: &[OpenFile],
+        bytes: Result<&[u8], &blockdev::Error>,
+    ) {
+        let Ok(bytes) = bytes else {
+            return self.report(Problem::new(Code::ReadError).inode(link.inode).block(FsBlock(link.block)));
+        };
+        let Ok(at) = links.binary_search_by_key(&link.inode, |l| l.0) else { return };
+        let Some((_, size)) = links.get(at).copied() else { return };
+        let encrypted =
+            self.ctx.inodes.get(link.inode).is_some_and(|r| r.marks.contains(crate::records::Marks::ENCRYPTED));
+        let length = match bytes {
+            [low, high, ..] if encrypted => u64::from(*low) + u64::from(*high) * 256 + 2,
+            _ => bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()) as u64,
+        };
+        if length != size && open_file(files, link.inode).is_none() {
+            self.report(
+                Problem::new(Code::SymlinkInvalid)
+                    .inode(link.inode)
+                    .block(FsBlock(link.block))
+                    .found(length)
+                    .expected(size),
+            );
+        }
+    }
+
+    /// Claims the clusters that leaves of one file may share, once for each file.
+    fn claim_edges(&self, files: &[OpenFile], mut edges: Vec<(InodeNo, u64)>) {
+        edges.sort_unstable();
+        edges.dedup();
+        for (inode, cluster) in edges {
+            if let Some(file) = open_file(files, inode) {
+                file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += 1;
+            }
+            self.claimer.claim(inode, cluster..cluster + 1);
+        }
+    }
+
+    /// All maps were walked: judges the sums of the files that were kept open.
+    fn close(&self, files: &[OpenFile]) {
+        for file in files {
+            let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            if file.facts.kind == Some(FileKind::Regular) && tally.runs > 1 {
+                self.usage.fragmented.fetch_add(1, Ordering::Relaxed);
+            }
+            if !file.facts.flags.contains(InodeFlags::INLINE_DATA) {
+                judge_sums(self.ctx, &file.facts, &tally);
+            }
+        }
+    }
+
+    fn report(&self, problem: Problem) {
+        self.ctx.report_if(self.claimer.is_judging(), || problem);
+    }
+}
+
+/// What one round reads, each list in disk order.
+struct Round {
+    nodes: Vec<Node>,
+    dir_runs: Vec<DirRun>,
+    links: Vec<LinkTarget>,
+    xattrs: Vec<XattrRef>,
+    /// The parts of `xattrs` that name one block.
+    xattr_groups: Vec<Range<usize>>,
+}
+
+impl Round {
+    /// Everything, in disk order. Without judging only the trees lead on.
+    fn items(&self, ctx: &Context<'_>, judging: bool) -> Vec<Item<Part>> {
+        let block_size = ctx.volume.geometry.block_size;
+        let mut items = Vec::with_capacity(self.nodes.len());
+        let mut push = |block: u64, blocks: u32, tag| {
+            if let Some(offset) = ctx.volume.offset(block) {
+                items.push(Item { offset, len: blocks * block_size, tag });
+            }
+        };
+        for (n, node) in (0u32..).zip(&self.nodes) {
+            push(node.block, 1, Part::Node(n));
+        }
+        if judging {
+            let most = (REQUEST as u32) / block_size;
+            for (n, run) in (0u32..).zip(&self.dir_runs) {
+                let mut skip = 0;
+                while skip < run.len {
+                    let blocks = most.min(run.len - skip);
+                    push(run.block + u64::from(skip), blocks, Part::Dir(n, skip));
+                    skip += blocks;
+                }
+            }
+            for (n, group) in (0u32..).zip(&self.xattr_groups) {
+                if let Some(first) = self.xattrs.get(group.start) {
+                    push(first.block, 1, Part::Xattr(n));
+                }
+            }
+            for (n, link) in (0u32..).zip(&self.links) {
+                push(link.block, 1, Part::Link(n));
+            }
+        }
+        items.sort_by_key(|i| i.offset);
+        items
+    }
+}
+
+fn open_file(files: &[OpenFile], inode: InodeNo) -> Option<&OpenFile> {
+    let at = files.binary_search_by_key(&inode, |f| f.facts.inode).ok()?;
+    files.get(at)
+}
+
+/// A deletion time below the number of inodes betrays an inode that was on the orphan list, unless the clock itself
+/// was that early when the volume was written.
+fn low_dtime_means_orphan(volume: &crate::context::Volume) -> bool {
+    let disk = &volume.disk;
+    let inodes = volume.geometry.inodes;
+    [disk.s_wtime.get(), disk.s_mtime.get(), disk.s_mkfs_time.get()].iter().all(|t| *t == 0 || *t >= inodes)
+}

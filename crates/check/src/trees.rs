@@ -1,0 +1,460 @@
+//! Block maps: extent trees and indirect blocks, judged node by node in whatever order they are read.
+//!
+//! Contract with the rounds
+//! - A node is judged against what its parent says of it: level, and the blocks of the file it may cover. Since children
+//!   of one parent cover disjoint ranges, order and overlap are judged without knowing the neighbours.
+//! - Blocks of data are claimed here, at once. Blocks that will be read (tree nodes, directories, links) are handed on in
+//!   [`Found`] and claimed at the start of the round that reads them, in disk order: who comes first does not depend on
+//!   threads, and a block that two maps share is followed only once, so a map that leads back into itself ends.
+
+use crate::context::Context;
+use crate::files::{Facts, Tally, beyond_limit};
+use crate::problem::Problem;
+use crate::rounds::Claimer;
+use crate::table::Code;
+use format::extent::{self, DiskExtent, RawNode};
+use format::{FileBlock, FsBlock, InodeNo, indirect};
+use std::ops::Range;
+use zerocopy::little_endian::U32;
+
+/// What a tree block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NodeKind {
+    /// A node of an extent tree of this depth: 0 is a leaf.
+    Extents(u16),
+    /// An indirect block: 1 holds numbers of data blocks.
+    Indirect(u16),
+}
+
+/// A tree block to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Node {
+    /// Where it lies.
+    pub(crate) block: u64,
+    /// Whose it is.
+    pub(crate) inode: InodeNo,
+    /// The first block of the file that it covers.
+    pub(crate) first: u32,
+    /// The last one it may cover.
+    pub(crate) last: u32,
+    /// What it is.
+    pub(crate) kind: NodeKind,
+}
+
+/// Blocks of a directory to be read, one after the other on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DirRun {
+    /// The first of them.
+    pub(crate) block: u64,
+    /// How many.
+    pub(crate) len: u32,
+    /// Whose they are.
+    pub(crate) inode: InodeNo,
+    /// Which block of the directory the first one is.
+    pub(crate) first: u32,
+}
+
+/// The block of a symbolic link's target, to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinkTarget {
+    /// Where it lies.
+    pub(crate) block: u64,
+    /// Whose it is.
+    pub(crate) inode: InodeNo,
+}
+
+/// What a map hands on to later rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) dir_runs: Vec<DirRun>,
+    pub(crate) links: Vec<LinkTarget>,
+    /// Under bigalloc: clusters at the edge of a leaf that the next leaf may share, claimed when all leaves are known.
+    pub(crate) edges: Vec<(InodeNo, u64)>,
+}
+
+impl Found {
+    /// Moves everything from `other` to the end of this.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        self.nodes.append(&mut other.nodes);
+        self.dir_runs.append(&mut other.dir_runs);
+        self.links.append(&mut other.links);
+        self.edges.append(&mut other.edges);
+    }
+}
+
+/// Judges maps.
+pub(crate) struct Trees<'a> {
+    pub(crate) ctx: &'a Context<'a>,
+    pub(crate) claimer: &'a dyn Claimer,
+}
+
+/// Where a node stands in its tree.
+struct Place {
+    block: Option<FsBlock>,
+    depth: u16,
+    range: Range<u64>,
+}
+
+impl Trees<'_> {
+    /// Judges what `i_block` holds of a file that is mapped by extents.
+    pub(crate) fn extent_root(&self, facts: &Facts, i_block: &[u8], tally: &mut Tally, found: &mut Found) {
+        let Some(node) = RawNode::from_bytes(i_block) else { return };
+        let depth = node.header.eh_depth.get();
+        if !self.header_fits(&node, None) {
+            tally.incomplete = true;
+            self.report(facts, Code::ExtentHeaderInvalid, None);
+            return;
+        }
+        let place = Place { block: None, depth, range: 0..1 << 32 };
+        self.extent_entries(facts, &node, &place, tally, found);
+    }
+
+    /// Judges a node of an extent tree.
+    pub(crate) fn extent_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+        let NodeKind::Extents(depth) = at.kind else { return };
+        let block = FsBlock(at.block);
+        let Some(node) = RawNode::from_bytes(bytes) else { return };
+        let sums = self.ctx.volume.geometry.metadata_csum;
+        if !self.header_fits(&node, Some((depth, bytes.len()))) {
+            tally.incomplete = true;
+            self.report(facts, Code::ExtentHeaderInvalid, Some(block));
+            return;
+        }
+        if sums && !extent::block_checksum_matches(facts.seed, bytes) {
+            self.report(facts, Code::ExtentBlockChecksumWrong, Some(block));
+        }
+        let place = Place { block: Some(block), depth, range: u64::from(at.first)..u64::from(at.last) + 1 };
+        let starts_at = match depth {
+            0 => node.extents().first().map(|e| e.ee_block.get()),
+            _ => node.indexes().first().map(|e| e.ei_block.get()),
+        };
+        if let Some(start) = starts_at
+            && start != at.first
+        {
+            self.ctx.report_if(self.claimer.is_judging(), || {
+                Problem::new(Code::ExtentIndexStartWrong)
+                    .inode(facts.inode)
+                    .block(block)
+                    .found(u64::from(start))
+                    .expected(u64::from(at.first))
+            });
+        }
+        self.extent_entries(facts, &node, &place, tally, found);
+    }
+
+    /// Whether a header makes sense: in `i_block`, or in a block of so many bytes where so much depth is left.
+    fn header_fits(&self, node: &RawNode<'_>, block: Option<(u16, usize)>) -> bool {
+        let header = node.header;
+        let (depth, max) = (header.eh_depth.get(), header.eh_max.get());
+        if header.eh_magic.get() != extent::MAGIC || max > node.room() || header.eh_entries.get() > max {
+            return false;
+        }
+        match block {
+            None => depth <= extent::MAX_DEPTH && max != 0,
+            // the format leaves room for a tail of at most two entries
+            Some((expected, _)) => depth == expected && max + 2 >= node.room(),
+        }
+    }
+
+    fn extent_entries(&self, facts: &Facts, node: &RawNode<'_>, place: &Place, tally: &mut Tally, found: &mut Found) {
+        if place.depth > 0 {
+            self.extent_children(facts, node, place, tally, found);
+        } else {
+            self.extent_leaf(facts, node.extents(), place, tally, found);
+        }
+    }
+
+    fn extent_children(&self, facts: &Facts, node: &RawNode<'_>, place: &Place, tally: &mut Tally, found: &mut Found) {
+        let entries = node.indexes();
+        for (n, entry) in entries.iter().enumerate() {
+            let first = entry.ei_block.get();
+            let end = entries.get(n + 1).map_or(place.range.end, |next| u64::from(next.ei_block.get()));
+            let child = entry.child().get();
+            let problem = if !self.ctx.volume.holds(child) {
+                Some(Code::ExtentStartInvalid)
+            } else if end <= u64::from(first) || u64::from(first) < place.range.start || end > place.range.end {
+                Some(Code::ExtentsOutOfOrder)
+            } else {
+                None
+            };
+            if let Some(code) = problem {
+                tally.incomplete = true;
+                self.report_entry(facts, code, place.block, FileBlock(u64::from(first)), child);
+                continue;
+            }
+            tally.clusters += 1;
+            found.nodes.push(Node {
+                block: child,
+                inode: facts.inode,
+                first,
+                // fits: `end` is at most 2^32 and more than `first`
+                last: (end - 1) as u32,
+                kind: NodeKind::Extents(place.depth - 1),
+            });
+        }
+    }
+
+    fn extent_leaf(&self, facts: &Facts, extents: &[DiskExtent], place: &Place, tally: &mut Tally, found: &mut Found) {
+        let mut next = place.range.start;
+        let mut last_cluster = None;
+        let mut last_end = None;
+        let count = extents.len();
+        for (n, e) in extents.iter().enumerate() {
+            let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
+            let start = e.start().get();
+            if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
+                tally.incomplete = true;
+                self.report_entry(facts, code, place.block, FileBlock(logical), start);
+                next = next.max(logical + len);
+                continue;
+            }
+            next = logical + len;
+            let last = FileBlock(logical + len - 1);
+            if let Some(code) = beyond_limit(self.ctx, facts, last) {
+                self.report_entry(facts, code, place.block, last, start);
+                tally.incomplete = true;
+                continue;
+            }
+            if last_end != Some(start) {
+                tally.runs = tally.runs.saturating_add(1);
+            }
+            last_end = Some(start + len);
+            tally.cover(last.get(), !e.is_unwritten());
+            if facts.is_directory() {
+                if e.is_unwritten() {
+                    self.report_entry(facts, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start);
+                }
+                self.found_directory(facts, start, len, logical, found);
+            } else if facts.is_symlink() {
+                found.links.push(LinkTarget { block: start, inode: facts.inode });
+            }
+            // the root's neighbours are all here; those of a deeper leaf are not
+            let edge = place.block.is_some();
+            let clusters = self.run_clusters(facts, start..start + len, logical, &mut last_cluster);
+            tally.clusters += clusters.end - clusters.start;
+            let clusters =
+                self.set_edges_apart(facts, clusters, start, len, edge, n == 0, n + 1 == count, tally, found);
+            if !facts.is_directory() && !facts.is_symlink() {
+                self.claimer.claim(facts.inode, clusters);
+            }
+        }
+    }
+
+    fn extent_problem(&self, e: &DiskExtent, logical: u64, next: u64, end: u64) -> Option<Code> {
+        let start = e.start().get();
+        if e.is_empty() {
+            Some(Code::ExtentLengthZero)
+        } else if !self.ctx.volume.holds(start) {
+            Some(Code::ExtentStartInvalid)
+        } else if start.saturating_add(u64::from(e.len())) > self.ctx.volume.geometry.blocks {
+            Some(Code::ExtentLengthInvalid)
+        } else if logical < next {
+            Some(Code::ExtentsOutOfOrder)
+        } else if logical + u64::from(e.len()) > end {
+            Some(Code::ExtentEndOutOfBounds)
+        } else {
+            None
+        }
+    }
+
+    /// The clusters of a run that the run before it in the same node did not count yet.
+    fn run_clusters(
+        &self,
+        facts: &Facts,
+        blocks: Range<u64>,
+        logical: u64,
+        last_cluster: &mut Option<u64>,
+    ) -> Range<u64> {
+        let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
+        let mut clusters = self.ctx.claims.clusters_of(&blocks);
+        if ratio > 1 {
+            if blocks.start % ratio != logical % ratio {
+                self.report_entry(facts, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
+            }
+            if *last_cluster == Some(clusters.start) && !clusters.is_empty() {
+                clusters.start += 1;
+            }
+            *last_cluster = Some(self.ctx.claims.cluster_of(blocks.end - 1));
+        }
+        clusters
+    }
+
+    /// Under bigalloc: takes the clusters at the edges of a leaf out of what is claimed now.
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct for it would say less")]
+    fn set_edges_apart(
+        &self,
+        facts: &Facts,
+        mut clusters: Range<u64>,
+        start: u64,
+        len: u64,
+        edge: bool,
+        first: bool,
+        last: bool,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) -> Range<u64> {
+        let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
+        if ratio == 1 || !edge {
+            return clusters;
+        }
+        if first && !start.is_multiple_of(ratio) && !clusters.is_empty() {
+            found.edges.push((facts.inode, clusters.start));
+            clusters.start += 1;
+            tally.clusters -= 1;
+        }
+        if last && !(start + len).is_multiple_of(ratio) && !clusters.is_empty() {
+            clusters.end -= 1;
+            found.edges.push((facts.inode, clusters.end));
+            tally.clusters -= 1;
+        }
+        clusters
+    }
+
+    fn found_directory(&self, facts: &Facts, start: u64, len: u64, logical: u64, found: &mut Found) {
+        // fits: an extent has at most 32 768 blocks and starts below 2^32
+        found.dir_runs.push(DirRun { block: start, len: len as u32, inode: facts.inode, first: logical as u32 });
+    }
+
+    /// Judges what `i_block` holds of a file that is mapped by indirect blocks.
+    pub(crate) fn indirect_root(&self, facts: &Facts, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
+        let size = self.ctx.volume.geometry.block_size;
+        let (direct, trees) = words.split_at(12);
+        self.data_pointers(facts, direct.iter().copied(), 0, None, tally, found);
+        for (level, &block) in (1u16..).zip(trees) {
+            let first = indirect::first_of_level(size, u32::from(level)).get();
+            self.found_indirect(facts, u64::from(block), level, first, None, tally, found);
+        }
+    }
+
+    /// Judges an indirect block.
+    pub(crate) fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+        let NodeKind::Indirect(level) = at.kind else { return };
+        let pointers = indirect::pointers(bytes);
+        let block = Some(FsBlock(at.block));
+        let first = u64::from(at.first);
+        if level == 1 {
+            self.data_pointers(facts, pointers.iter().map(|p| p.get()), first, block, tally, found);
+            return;
+        }
+        let span = indirect::span(self.ctx.volume.geometry.block_size, u32::from(level) - 1);
+        for (n, pointer) in (0u64..).zip(pointers) {
+            let child = u64::from(pointer.get());
+            self.found_indirect(facts, child, level - 1, first.saturating_add(n * span), block, tally, found);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of them come from the walk; two call sites")]
+    fn found_indirect(
+        &self,
+        facts: &Facts,
+        block: u64,
+        level: u16,
+        first: u64,
+        parent: Option<FsBlock>,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
+        if block == 0 {
+            return;
+        }
+        let Ok(first_block) = u32::try_from(first) else {
+            tally.incomplete = true;
+            return self.report_entry(facts, Code::RegularFileTooBig, parent, FileBlock(first), block);
+        };
+        if !self.ctx.volume.holds(block) {
+            tally.incomplete = true;
+            return self.report_entry(facts, Code::BlockOutOfRange, parent, FileBlock(first), block);
+        }
+        tally.clusters += 1;
+        found.nodes.push(Node {
+            block,
+            inode: facts.inode,
+            first: first_block,
+            last: u32::MAX,
+            kind: NodeKind::Indirect(level),
+        });
+    }
+
+    /// Judges numbers of data blocks, those of file blocks `first`, `first + 1` ….
+    fn data_pointers(
+        &self,
+        facts: &Facts,
+        pointers: impl Iterator<Item = u32>,
+        first: u64,
+        parent: Option<FsBlock>,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
+        let mut run: Option<(u64, Range<u64>)> = None;
+        for (logical, pointer) in (first..).zip(pointers) {
+            let block = u64::from(pointer);
+            if block == 0 {
+                continue;
+            }
+            if !self.ctx.volume.holds(block) {
+                tally.incomplete = true;
+                self.report_entry(facts, Code::BlockOutOfRange, parent, FileBlock(logical), block);
+                continue;
+            }
+            if let Some(code) = beyond_limit(self.ctx, facts, FileBlock(logical)) {
+                tally.incomplete = true;
+                self.report_entry(facts, code, parent, FileBlock(logical), block);
+                continue;
+            }
+            match &mut run {
+                Some((at, blocks)) if blocks.end == block && *at + (blocks.end - blocks.start) == logical => {
+                    blocks.end += 1;
+                }
+                _ => {
+                    self.finish_run(facts, run.replace((logical, block..block + 1)), tally, found);
+                }
+            }
+        }
+        self.finish_run(facts, run, tally, found);
+    }
+
+    fn finish_run(&self, facts: &Facts, run: Option<(u64, Range<u64>)>, tally: &mut Tally, found: &mut Found) {
+        let Some((logical, blocks)) = run else { return };
+        let len = blocks.end - blocks.start;
+        tally.runs = tally.runs.saturating_add(1);
+        tally.cover(logical + len - 1, true);
+        tally.clusters += len;
+        if facts.is_directory() {
+            self.found_directory(facts, blocks.start, len, logical, found);
+        } else if facts.is_symlink() {
+            found.links.push(LinkTarget { block: blocks.start, inode: facts.inode });
+        } else {
+            self.claimer.claim(facts.inode, self.ctx.claims.clusters_of(&blocks));
+        }
+    }
+
+    fn report(&self, facts: &Facts, code: Code, block: Option<FsBlock>) {
+        self.ctx.report_if(self.claimer.is_judging(), || {
+            let problem = Problem::new(code).inode(facts.inode);
+            match block {
+                Some(block) => problem.block(block),
+                None => problem,
+            }
+        });
+    }
+
+    fn report_entry(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64) {
+        self.ctx.report_if(self.claimer.is_judging(), || {
+            let problem = Problem::new(code).inode(facts.inode).file_block(at).found(points_to);
+            match node {
+                Some(block) => problem.block(block),
+                None => problem,
+            }
+        });
+    }
+}
+
+/// The fifteen words of `i_block`.
+pub(crate) fn words(i_block: &[u8; 60]) -> [u32; 15] {
+    let mut words = [0; 15];
+    for (word, pointer) in words.iter_mut().zip(indirect::pointers(i_block)) {
+        *word = U32::get(*pointer);
+    }
+    words
+}

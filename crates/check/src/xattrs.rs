@@ -1,0 +1,291 @@
+//! Extended attributes: in the inode, in a block that inodes may share, and values that live in inodes of their own.
+
+use crate::context::Context;
+use crate::problem::Problem;
+use crate::records::Marks;
+use crate::table::Code;
+use format::dir::ChecksumState;
+use format::inode::{InodeFlags, RawInode};
+use format::superblock::Geometry;
+use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
+use format::{FsBlock, InodeNo};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use zerocopy::FromBytes;
+
+/// An inode that names an attribute block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct XattrRef {
+    pub(crate) block: u64,
+    pub(crate) inode: InodeNo,
+}
+
+/// What the attributes in an inode tell the rest of the self-check.
+#[derive(Debug, Default)]
+pub(crate) struct InInode<'a> {
+    /// The value of `system.data`: the part of inline data that does not fit into `i_block`.
+    pub(crate) system_data: Option<&'a [u8]>,
+    /// The encryption context is here.
+    pub(crate) encryption: bool,
+}
+
+/// A value that lives in an inode of its own, as the entry that names it says.
+#[derive(Debug, Clone, Copy)]
+struct ValueRef {
+    target: InodeNo,
+    owner: InodeNo,
+    size: u32,
+    hash: u32,
+    /// Hash of the name alone, as far as the entry's hash depends on it: signed and unsigned characters.
+    name: [u32; 2],
+    /// Inodes that share the entry, through its block.
+    shares: u32,
+}
+
+/// What an inode that holds a value says of itself.
+#[derive(Debug, Clone, Copy)]
+struct ValueInode {
+    size: u64,
+    hash: u32,
+    refs: u64,
+    links: u16,
+    /// The parent's number, in the form that Lustre wrote before values could be shared.
+    parent: u32,
+}
+
+/// Values in inodes of their own, until both ends are known.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    refs: Mutex<Vec<ValueRef>>,
+    inodes: Mutex<HashMap<InodeNo, ValueInode>>,
+}
+
+/// Notes an inode that holds a value.
+pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>) {
+    let d = raw.disk;
+    let value = ValueInode {
+        size: raw.size(),
+        hash: d.i_atime.get(),
+        refs: u64::from(d.i_ctime.get()) << 32 | u64::from(d.i_version_lo.get()),
+        links: d.i_links_count.get(),
+        parent: d.i_mtime.get(),
+    };
+    lock(&ctx.values.inodes).insert(inode, value);
+}
+
+/// Judges the attributes that stand behind an inode's extra fields.
+pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'a>) -> InInode<'a> {
+    let mut seen = InInode::default();
+    let Ok((header, bytes)) = XattrIbodyHeader::ref_from_prefix(raw.attribute_area()) else { return seen };
+    if header.h_magic.get() == MAGIC {
+        let area = Area { ctx, owner: inode, block: None, shares: 1, bytes };
+        area.judge(0, |entry, name, value| match (entry.e_name_index, name) {
+            (index::SYSTEM, b"data") => seen.system_data = Some(value),
+            (index::ENCRYPTION, b"c") => {
+                seen.encryption = true;
+                area.judge_encryption(value);
+            }
+            _ => {}
+        });
+    }
+    let encrypted = raw.flags().contains(InodeFlags::ENCRYPT);
+    if encrypted && !seen.encryption && raw.file_acl(true).get() == 0 {
+        ctx.report(Problem::new(Code::EncryptionXattrMissing).inode(inode));
+    }
+    seen
+}
+
+/// Judges an attribute block and how many inodes it says share it.
+pub(crate) fn judge_block(
+    ctx: &Context<'_>,
+    block: FsBlock,
+    inodes: &[XattrRef],
+    bytes: Result<&[u8], &blockdev::Error>,
+) {
+    let Some(first) = inodes.first() else { return };
+    let at = |code| Problem::new(code).inode(first.inode).block(block);
+    let Ok(bytes) = bytes else { return ctx.report(at(Code::XattrBlockUnreadable)) };
+    let Ok((header, _)) = XattrHeader::ref_from_prefix(bytes) else { return };
+    if header.h_magic.get() != MAGIC {
+        return ctx.report(at(Code::XattrBlockBad).found(u64::from(header.h_magic.get())));
+    }
+    let geometry: &Geometry = &ctx.volume.geometry;
+    if geometry.metadata_csum && xattr::block_checksum(bytes, block, geometry.checksum_seed) != ChecksumState::Good {
+        ctx.report(at(Code::XattrBlockChecksumWrong));
+    }
+    if header.h_blocks.get() != 1 {
+        return ctx.report(at(Code::XattrBlockCountWrong).found(u64::from(header.h_blocks.get())));
+    }
+    let count = inodes.len() as u64;
+    if u64::from(header.h_refcount.get()) != count {
+        ctx.report(at(Code::XattrRefcountWrong).found(u64::from(header.h_refcount.get())).expected(count));
+    }
+    let shares = u32::try_from(count).unwrap_or(u32::MAX);
+    let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes };
+    let mut encryption = false;
+    area.judge(XattrHeader::SIZE, |entry, name, value| {
+        if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
+            encryption = true;
+            area.judge_encryption(value);
+        }
+    });
+    if !encryption {
+        // an inode whose context stands in its own body has no need of one here; those without any were recorded
+        for user in inodes {
+            let record = ctx.inodes.get(user.inode);
+            if record.is_some_and(|r| r.marks.contains(Marks::ENCRYPTED) && !r.marks.contains(Marks::CONTEXT)) {
+                ctx.report(Problem::new(Code::EncryptionXattrMissing).inode(user.inode).block(block));
+            }
+        }
+    }
+}
+
+/// A place with attributes.
+struct Area<'a, 'c> {
+    ctx: &'c Context<'c>,
+    owner: InodeNo,
+    block: Option<FsBlock>,
+    shares: u32,
+    /// From where value offsets count.
+    bytes: &'a [u8],
+}
+
+impl<'a> Area<'a, '_> {
+    /// Judges the entries from `at` on; `each` sees those whose value stands here and is sound.
+    fn judge(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) {
+        let mut values: Vec<(usize, usize)> = Vec::new();
+        loop {
+            match self.bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+                None => return self.collide(),
+                Some([0, 0, 0, 0]) => break,
+                Some(_) => {}
+            }
+            let rest = self.bytes.get(at..).unwrap_or_default();
+            let Ok((entry, rest)) = XattrEntry::ref_from_prefix(rest) else { return self.collide() };
+            let Some(name) = rest.get(..usize::from(entry.e_name_len)).filter(|n| !n.is_empty()) else {
+                return self.report(self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad));
+            };
+            if self.block.is_some() && entry.e_name_index == 0 {
+                return self.report(Code::XattrNameBad);
+            }
+            at += xattr::entry_len(entry.e_name_len);
+            let size = entry.e_value_size.get() as usize;
+            if entry.e_value_inum.get() != 0 {
+                self.found_value(entry, name);
+                continue;
+            }
+            if size == 0 {
+                self.judge_hash(entry, name, &[]);
+                each(entry, name, &[]);
+                continue;
+            }
+            let start = usize::from(entry.e_value_offs.get());
+            let end = start.saturating_add(size.saturating_add(3) & !3);
+            let Some(value) = self.bytes.get(start..).and_then(|b| b.get(..size)).filter(|_| end <= self.bytes.len())
+            else {
+                return self.report(self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad));
+            };
+            values.push((start, end));
+            self.judge_hash(entry, name, value);
+            each(entry, name, value);
+        }
+        // the terminator belongs to the names
+        values.push((0, at + 4));
+        values.sort_unstable();
+        if values.iter().zip(values.iter().skip(1)).any(|(a, b)| a.1 > b.0) {
+            self.collide();
+        }
+    }
+
+    fn judge_hash(&self, entry: &XattrEntry, name: &[u8], value: &[u8]) {
+        let stored = entry.e_hash.get();
+        // in an inode the hash may be left out
+        if stored == 0 && self.block.is_none() {
+            return;
+        }
+        if ![false, true].into_iter().any(|signed| entry_hash(name, value, signed) == stored) {
+            self.report(Code::InodeXattrHashWrong);
+        }
+    }
+
+    /// A context is of version 1 or 2 and as long as that one is.
+    fn judge_encryption(&self, value: &[u8]) {
+        let expected = match value.first() {
+            Some(1) => 28,
+            Some(2) => 40,
+            _ => 0,
+        };
+        if value.len() != expected {
+            self.report(Code::EncryptionXattrCorrupt);
+        }
+    }
+
+    fn found_value(&self, entry: &XattrEntry, name: &[u8]) {
+        let value = ValueRef {
+            target: InodeNo(entry.e_value_inum.get()),
+            owner: self.owner,
+            size: entry.e_value_size.get(),
+            hash: entry.e_hash.get(),
+            name: [false, true].map(|signed| entry_hash(name, &[], signed)),
+            shares: self.shares,
+        };
+        lock(&self.ctx.values.refs).push(value);
+    }
+
+    fn either(&self, in_inode: Code, in_block: Code) -> Code {
+        if self.block.is_some() { in_block } else { in_inode }
+    }
+
+    fn collide(&self) {
+        self.report(self.either(Code::InodeXattrEntriesCollide, Code::XattrEntriesCollide));
+    }
+
+    fn report(&self, code: Code) {
+        let problem = Problem::new(code).inode(self.owner);
+        self.ctx.report(match self.block {
+            Some(block) => problem.block(block),
+            None => problem,
+        });
+    }
+}
+
+/// Both ends are known: judges values that live in inodes of their own, and those inodes' counts.
+pub(crate) fn judge_values(ctx: &Context<'_>) {
+    let refs = std::mem::take(&mut *lock(&ctx.values.refs));
+    let inodes = std::mem::take(&mut *lock(&ctx.values.inodes));
+    let mut counted: HashMap<InodeNo, u64> = HashMap::new();
+    for value in &refs {
+        let at = |code| Problem::new(code).inode(value.owner).found(u64::from(value.target.get()));
+        let exists = (ctx.volume.geometry.first_inode..=ctx.volume.geometry.inodes).contains(&value.target.get());
+        if !exists || !ctx.inodes.is_used(value.target) {
+            ctx.report(at(Code::XattrValueInodeWrong));
+            continue;
+        }
+        let Some(inode) = inodes.get(&value.target) else {
+            ctx.report(at(Code::XattrValueInodeFlagMissing));
+            continue;
+        };
+        *counted.entry(value.target).or_insert(0) += 1;
+        let word = |name: u32| name.rotate_left(16) ^ inode.hash;
+        // Lustre's older form has no hash, but its inode names its one parent
+        let lustre = inode.parent == value.owner.get() && inode.refs >> 32 != 0 && value.shares == 1;
+        if inode.size != u64::from(value.size) || !lustre && !value.name.iter().any(|n| word(*n) == value.hash) {
+            ctx.report(at(Code::InodeXattrHashWrong));
+        }
+    }
+    let mut inodes: Vec<_> = inodes.into_iter().collect();
+    inodes.sort_unstable_by_key(|(inode, _)| *inode);
+    for (inode, value) in inodes {
+        let names = counted.get(&inode).copied().unwrap_or(0);
+        if names == 0 {
+            ctx.report(Problem::new(Code::XattrValueInodeFlagStray).inode(inode));
+        } else if value.refs != names && value.links == 1 {
+            let problem = Problem::new(Code::XattrValueInodeRefcountWrong).inode(inode);
+            ctx.report(problem.found(value.refs).expected(names));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,322 @@
+//! The problem table is whole, its texts can be filled in, and what is kept of many problems depends on nothing but them.
+
+use extant_check::problem::{Limits, Problem, Problems};
+use extant_check::render::{escape, sentence, write_text};
+use extant_check::report::{Counts, Report, Scan};
+use extant_check::table::{Code, PLACEHOLDERS, Phase, Severity, markdown};
+use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::path::Path;
+
+/// The pass that stands in the numbers of Extant's own problems.
+const OWN: u32 = 0x0E;
+
+fn placeholders(text: &str) -> Vec<&str> {
+    text.split('{').skip(1).map(|rest| rest.split('}').next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn every_number_once() {
+    let mut seen = HashSet::new();
+    for &code in Code::ALL {
+        assert!(seen.insert(code.number()), "{code} stands in two rows");
+        assert_eq!(code.number(), code as u32);
+        assert_eq!(Code::from_number(code.number()), Some(code));
+    }
+    assert_eq!(Code::from_number(0), None);
+    assert_eq!(Code::from_number(0x01_0000), None);
+}
+
+/// e2fsck's numbers say the pass.
+#[test]
+fn the_number_says_the_phase() {
+    for &code in Code::ALL {
+        let (pass, part) = (code.number() >> 16, (code.number() >> 12) & 0xf);
+        let phase = match (pass, part) {
+            (0, _) => Phase::Superblock,
+            (1, 0) => Phase::Inodes,
+            (1, 1..=3) => Phase::MultiplyClaimed,
+            (1, 4) => Phase::ExtentTrees,
+            (2, 0) => Phase::Directories,
+            (3, 0) => Phase::Connectivity,
+            (4, 0) => Phase::Links,
+            (5, 0) => Phase::Bitmaps,
+            (6, 0) => Phase::After,
+            (OWN, 0) => continue,
+            _ => panic!("no pass has {code}"),
+        };
+        assert_eq!(code.phase(), phase, "{code}");
+    }
+}
+
+#[test]
+fn rows_are_in_the_order_of_their_phases() {
+    assert!(Code::ALL.is_sorted_by_key(|code| code.phase()));
+    assert!(Phase::ALL.is_sorted());
+    for phase in Phase::ALL {
+        assert!(Code::ALL.iter().any(|code| code.phase() == *phase), "{phase:?} has no row");
+    }
+}
+
+#[test]
+fn texts_are_sentences_with_known_placeholders() {
+    let mut seen = HashSet::new();
+    for &code in Code::ALL {
+        let text = code.text();
+        assert!(seen.insert(text), "{code}: another row says the same: {text}");
+        for sentence in [text, code.repair()] {
+            assert!(sentence.ends_with('.'), "{code}: no full stop: {sentence}");
+            assert!(sentence.starts_with(|c: char| c.is_uppercase() || c == '{'), "{code}: {sentence}");
+            // the Markdown document shows it in a table
+            assert!(!sentence.contains(['|', '\n']), "{code}: {sentence}");
+        }
+        for placeholder in placeholders(text) {
+            assert!(PLACEHOLDERS.contains(&placeholder), "{code}: unknown placeholder {placeholder}");
+        }
+        assert!(!code.follow_ups().contains(&code), "{code} follows itself");
+    }
+}
+
+/// All values known: none reads as `?`, none stays in braces.
+#[test]
+fn every_text_can_be_filled_in() {
+    for &code in Code::ALL {
+        let text = sentence(&everything(code));
+        assert!(!text.contains(['{', '}', '?']), "{code}: {text}");
+    }
+    let hex = sentence(&Problem::new(Code::GroupChecksumWrong).group(GroupNo(3)).found(0xbe4b).expected(0x1a));
+    assert_eq!(hex, "The descriptor of group 3 has checksum 0xbe4b, computed is 0x1a.");
+    assert_eq!(sentence(&Problem::new(Code::LinkCountWrong)), "Inode ? counts ? links, but has ?.");
+}
+
+fn everything(code: Code) -> Problem {
+    Problem::new(code)
+        .inode(InodeNo(12))
+        .dir(InodeNo(2))
+        .block(FsBlock(1000))
+        .file_block(FileBlock(7))
+        .group(GroupNo(3))
+        .found(4)
+        .expected(5)
+        .count(6)
+        .name(b"name")
+        .path("/a/name")
+}
+
+#[test]
+fn names_cannot_forge_lines() {
+    assert_eq!(escape("größe it's".as_bytes()), "größe it's");
+    assert_eq!(escape(b"a\nb\x1b[2J\xff\\"), r"a\nb\u{1b}[2J\xff\\");
+    let long = Problem::new(Code::EntryNameIllegal).name([b'x'; 4096]);
+    assert_eq!(long.name.map(|name| name.len()), Some(255));
+}
+
+/// docs/PROBLEMS.md is the table; with `EXTANT_BLESS=1` in the environment the test writes it.
+#[test]
+fn the_document_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PROBLEMS.md");
+    if std::env::var_os("EXTANT_BLESS").is_some() {
+        std::fs::write(&path, markdown()).expect("docs/PROBLEMS.md can be written");
+    }
+    let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        on_disk == markdown(),
+        "docs/PROBLEMS.md differs from the table; run: EXTANT_BLESS=1 cargo test -p extant-check --test table"
+    );
+}
+
+/// What e2fsck 1.47 was seen to answer under `-n` on volumes with this one problem.
+#[test]
+fn severity_is_what_e2fsck_was_seen_to_do() {
+    use Code::*;
+    for code in [
+        UuidMissing,
+        HurdHasFileType,
+        OrphanPending,
+        JournalBackupMissing,
+        ResizeInodeBad,
+        SuperblockTryBackup,
+        GroupDescriptorsTryBackup,
+        FirstMetaGroupTooLarge,
+        MinExtraSizeWrong,
+        WantExtraSizeWrong,
+        LostAndFoundMissing,
+        LostAndFoundNotDirectory,
+        FreeBlockCountWrong,
+        FreeInodeCountWrong,
+        EntryTypeMissing,
+        ExtentTreeCouldBeNarrower,
+    ] {
+        assert_eq!(code.severity(), Severity::Advice, "{code:?}");
+    }
+    for code in [
+        InodeSizeWrong,
+        ExtentLengthZero,
+        ExtentBlockChecksumWrong,
+        XattrBlockHighNotZero,
+        DirectoryBlockChecksumWrong,
+        HtreeNodeChecksumWrong,
+        DirectoryBlockCorrupt,
+        EntryNameBadEncoding,
+        InodeUnattached,
+        SymlinkInvalid,
+    ] {
+        assert_eq!(code.severity(), Severity::Error, "{code:?}");
+    }
+}
+
+fn report(found: impl IntoIterator<Item = Problem>) -> Report {
+    let problems = Problems::default();
+    found.into_iter().for_each(|problem| problems.report(problem));
+    let counts = Counts {
+        inodes: 11,
+        inodes_total: 2048,
+        directories: 2,
+        fragmented_files: 1,
+        blocks: 1618,
+        blocks_total: 8192,
+        ..Counts::default()
+    };
+    Report::new("v.img".into(), "ext4".into(), &problems.finish(), Scan::default(), counts)
+}
+
+fn text(report: &Report) -> String {
+    let mut out = Vec::new();
+    write_text(report, &mut out).expect("memory takes all");
+    String::from_utf8(out).expect("the report is UTF-8")
+}
+
+#[test]
+fn exit_status_follows_the_gravest() {
+    let of = |codes: &[Code]| report(codes.iter().map(|&code| Problem::new(code))).exit;
+    assert_eq!(of(&[]), 0);
+    assert_eq!(of(&[Code::UuidMissing]), 0);
+    assert_eq!(of(&[Code::LinkCountWrong, Code::UuidMissing]), 4);
+    assert_eq!(of(&[Code::LinkCountWrong, Code::SuperblockFieldWrong]), 12);
+}
+
+#[test]
+fn text_for_people_and_scripts() {
+    let sound = text(&report([]));
+    for pass in 1..=5 {
+        assert!(sound.contains(&format!("Pass {pass}: ")), "{sound}");
+    }
+    assert!(!sound.contains("Pass 0") && !sound.contains("WARNING"), "{sound}");
+    // 1 of 11, as e2fsck rounds it
+    assert!(sound.contains("\nv.img: 11/2048 files (9.1% non-contiguous), 1618/8192 blocks\n"), "{sound}");
+    assert!(sound.ends_with("v.img: The volume is sound.\n"), "{sound}");
+
+    let link = Problem::new(Code::LinkCountWrong).inode(InodeNo(12)).found(2).expected(1).path("/a\nb");
+    let broken = text(&report([link, Problem::new(Code::UuidMissing)]));
+    assert!(broken.contains("Inode 12 counts 2 links, but has 1. Path: /a\\nb\n"), "{broken}");
+    assert!(broken.contains("\nv.img: ********** WARNING: Filesystem still has errors **********\n"), "{broken}");
+    assert!(broken.ends_with("v.img: The volume is not sound: 1 error found, nothing was changed.\n"), "{broken}");
+    let order = ["Pass 0", "no UUID", "Pass 1", "Pass 4", "Inode 12", "Pass 5", "WARNING", "files ("];
+    assert!(order.map(|part| broken.find(part)).is_sorted(), "{broken}");
+    assert!(order.iter().all(|part| broken.contains(part)), "{broken}");
+}
+
+#[test]
+fn json_has_the_documented_fields() {
+    let report = report([Problem::new(Code::InodeSizeWrong).inode(InodeNo(12)).found(1).expected(2)]);
+    let json = serde_json::to_value(&report).expect("the report serialises");
+    assert_eq!(json["device"], "v.img");
+    assert_eq!(json["clean"], false);
+    assert_eq!(json["exit"], 4);
+    let problem = &json["problems"][0];
+    assert_eq!(problem["code"], "0x01000c");
+    assert_eq!(problem["phase"], "inodes");
+    assert_eq!(problem["severity"], "error");
+    assert_eq!(problem["inode"], 12);
+    assert_eq!(problem["text"], "Inode 12 has size 1, but its blocks need 2.");
+    for (part, fields) in [
+        (problem, &["block", "path", "fixed"][..]),
+        (&json["scan"], &["bytes", "reads", "seeks", "seconds", "estimate_seconds", "peak_rss_bytes"]),
+        (&json["counts"], &["inodes", "directories", "blocks"]),
+        (&json, &["format"]),
+    ] {
+        for field in fields {
+            assert!(part.get(field).is_some(), "no {field} in {part}");
+        }
+    }
+}
+
+#[test]
+fn counts_add_up() {
+    let mut sum = Counts { inodes: 1, bytes: u64::MAX, extent_depths: [1, 2, 0, 0, 0, 0], ..Counts::default() };
+    sum += &Counts { inodes: 2, bytes: 5, extent_depths: [1, 0, 3, 0, 0, 0], ..Counts::default() };
+    assert_eq!((sum.inodes, sum.bytes, sum.extent_depths), (3, u64::MAX, [2, 2, 3, 0, 0, 0]));
+}
+
+#[test]
+fn what_is_not_kept_is_counted() {
+    let problems = Problems::new(Limits { total: 100, per_code: 10 });
+    for inode in (1..=1000).rev() {
+        problems.report(Problem::new(Code::LinkCountWrong).inode(InodeNo(inode)));
+    }
+    assert_eq!(problems.count(Code::LinkCountWrong), 1000);
+    let found = problems.finish();
+    assert_eq!(found.count(Severity::Error), 1000);
+    assert_eq!(found.problems.len(), 11);
+    assert!(found.problems.iter().take(10).map(|problem| problem.inode).eq((1..=10).map(|n| Some(InodeNo(n)))));
+    let rest = found.problems.last().map(sentence);
+    let said = "990 more problems of kind 0x040003 LinkCountWrong were found and are not listed.";
+    assert_eq!(rest.as_deref(), Some(said));
+}
+
+fn some_problem() -> impl Strategy<Value = Problem> {
+    let code = prop::sample::select(&[
+        Code::LinkCountWrong,
+        Code::InodeSizeWrong,
+        Code::EntryNameIllegal,
+        Code::GroupFreeBlockCountWrong,
+        Code::UuidMissing,
+    ]);
+    (code, 1..40u32, 0..3u64, prop::option::of(0..4u32), any::<bool>()).prop_map(
+        |(code, inode, block, group, named)| {
+            let mut problem = Problem::new(code).inode(InodeNo(inode)).file_block(FileBlock(block));
+            problem.group = group.map(GroupNo);
+            if named { problem.name(format!("n{block}")).dir(InodeNo(inode % 3 + 2)) } else { problem }
+        },
+    )
+}
+
+proptest! {
+    /// The same problems in any order, and from two threads, leave the same findings.
+    #[test]
+    fn findings_do_not_depend_on_order(
+        (problems, shuffled) in prop::collection::vec(some_problem(), 0..300)
+            .prop_flat_map(|problems| (Just(problems.clone()), Just(problems).prop_shuffle())),
+        total in 1..200usize,
+        per_code in 0..80usize,
+    ) {
+        let limits = Limits { total, per_code };
+        let one = Problems::new(limits);
+        problems.iter().cloned().for_each(|problem| one.report(problem));
+        let two = Problems::new(limits);
+        let (left, right) = shuffled.split_at(shuffled.len() / 2);
+        std::thread::scope(|scope| {
+            for half in [left, right] {
+                scope.spawn(|| half.iter().cloned().for_each(|problem| two.report(problem)));
+            }
+        });
+        let (one, two) = (one.finish(), two.finish());
+        prop_assert_eq!(&one, &two);
+
+        // nothing is lost from the counts, the list is sorted and bounded
+        prop_assert_eq!(one.counts.values().sum::<u64>(), problems.len() as u64);
+        prop_assert!(one.problems.is_sorted());
+        let codes = one.counts.len();
+        let listed = one.problems.iter().filter(|problem| problem.code != Code::TooManyProblems).count();
+        prop_assert!(listed <= total.max(codes), "{listed} listed of at most {total}");
+        // of each code the smallest are there
+        for &code in one.counts.keys() {
+            let mut all: Vec<_> = problems.iter().filter(|problem| problem.code == code).collect();
+            all.sort();
+            let kept: Vec<_> = one.problems.iter().filter(|problem| problem.code == code).collect();
+            prop_assert_eq!(&all[..kept.len()], &kept[..]);
+            prop_assert!(!kept.is_empty());
+        }
+    }
+}
