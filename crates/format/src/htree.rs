@@ -9,7 +9,7 @@
 //! hash has: a reader goes on to the next leaf while [`Index::next_holds`] says so.
 
 use crate::checksum::crc32c;
-use crate::dir::{ChecksumState, DirEntry, DirFormat, DirTail, Entries, decode_rec_len, entry_len, leaf_checksum};
+use crate::dir::{ChecksumState, DirEntry, DirFormat, Entries, decode_rec_len, entry_len, leaf_checksum};
 use crate::hash::{CONTINUES, HashVersion};
 use crate::{Error, FileBlock, InodeNo, Result, Structure};
 use zerocopy::little_endian::{U16, U32};
