@@ -383,6 +383,16 @@ mod tests {
     }
 
     #[test]
+    fn a_root_may_end_in_the_tail_of_the_leaf_it_was() {
+        let mut block = root(&FORMAT, 1, 0, &[(0, 1)]);
+        crate::dir::DirTail::write(&mut block, 7).unwrap();
+        write_index_checksum(&mut block, 1024, 7).unwrap();
+        assert!(crate::dir::DirTail::of(&block).is_some());
+        assert_eq!(block_checksum(&block, 1024, 7), ChecksumState::Good);
+        assert!(matches!(block_checksum(&block, 1024, 8), ChecksumState::Bad { .. }));
+    }
+
+    #[test]
     fn refuses_bad_roots() {
         let parse = |block: Vec<u8>| what(DxRoot::parse(&block, &FORMAT).map(|_| ()));
         let good = root(&FORMAT, 1, 1, &[(0, 1), (4, 2)]);
