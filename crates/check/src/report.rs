@@ -3,6 +3,7 @@
 use crate::problem::{Findings, Problem};
 use crate::render;
 use crate::table::{Code, Phase, Severity};
+use format::inode::FileKind;
 use serde::Serialize;
 use std::ops::AddAssign;
 
@@ -160,6 +161,35 @@ pub struct Counts {
     pub indirect_depths: [u64; 4],
     /// Sum of the sizes of all regular files, in bytes.
     pub bytes: u64,
+}
+
+impl Counts {
+    /// Counts an inode in use.
+    pub(crate) fn count_inode(&mut self, kind: Option<FileKind>, size: u64) {
+        self.inodes += 1;
+        match kind {
+            Some(FileKind::Regular) => {
+                self.regular += 1;
+                self.bytes = self.bytes.saturating_add(size);
+            }
+            Some(FileKind::Directory) => self.directories += 1,
+            Some(FileKind::CharDevice) => self.character_devices += 1,
+            Some(FileKind::BlockDevice) => self.block_devices += 1,
+            Some(FileKind::Fifo) => self.fifos += 1,
+            Some(FileKind::Socket) => self.sockets += 1,
+            Some(FileKind::Symlink) => self.symlinks += 1,
+            None => {}
+        }
+    }
+
+    /// Counts a file that lies in so many pieces.
+    pub(crate) fn count_runs(&mut self, kind: Option<FileKind>, runs: u32) {
+        match kind {
+            Some(FileKind::Regular) if runs > 1 => self.fragmented_files += 1,
+            Some(FileKind::Directory) if runs > 1 => self.fragmented_directories += 1,
+            _ => {}
+        }
+    }
 }
 
 impl AddAssign<&Counts> for Counts {
