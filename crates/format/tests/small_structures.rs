@@ -1,13 +1,15 @@
 //! The multiple-mount-protection block, orphan file and quota files that e2fsprogs and the kernel write.
 
 use extant_format::checksum::crc32c;
+use extant_format::jbd2::{self, JournalSuperblock, fast_commit};
 use extant_format::mmp::{Mmp, Use};
 use extant_format::orphan::OrphanBlock;
 use extant_format::quota::{BLOCK_SIZE, Kind, QuotaFile};
 use extant_format::superblock::DiskSuperblock;
 use extant_format::{Error, FsBlock, Structure};
 use std::collections::BTreeMap;
-use testkit::{Image, need, oracle, tools};
+use testkit::{Image, cases, need, oracle, tools};
+use zerocopy::FromBytes;
 
 const BLOCK: usize = 1024;
 
@@ -119,4 +121,57 @@ fn quota_of_many_users() {
     assert!(ids.iter().all(|id| users.contains_key(id)));
     assert_eq!(users, listed("user"));
     assert_eq!(read(superblock.s_grp_quota_inum.get(), Kind::Group), listed("group"));
+}
+
+/// Sets a big-endian number of 4 bytes.
+fn set(block: &mut [u8], at: usize, value: u32) {
+    block[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+#[test]
+fn any_bytes_are_read_without_a_panic() {
+    let mut accepted = 0;
+    for case in cases("any bytes", 2000) {
+        let mut rng = case.rng();
+        let len = *rng.pick(&[0, 3, 4, 11, 12, 16, 60, 1023, 1024, 4096]);
+        let mut block = rng.bytes(len);
+        if rng.chance(50) {
+            let zero = rng.index(len + 1);
+            block[..zero].fill(0);
+        }
+        if len >= 1024 {
+            // as much of a journal superblock as opens the way to the rest
+            set(&mut block, 0, jbd2::MAGIC);
+            set(&mut block, 4, rng.between(3, 4) as u32);
+            set(&mut block, 12, 1024);
+            set(&mut block, 0x10, rng.magnitude(5000) as u32);
+            set(&mut block, 0x14, rng.magnitude(2000) as u32);
+            set(&mut block, 0x1C, rng.below(2000) as u32);
+            set(&mut block, 0x24, rng.below(2) as u32);
+            set(&mut block, 0x54, rng.magnitude(4000) as u32);
+            set(&mut block, 0x28, rng.below(64) as u32);
+            set(&mut block, 0x2C, 0);
+            block[0x50] = 4;
+            let sum = jbd2::DiskSuperblock::read_from_prefix(&block).unwrap().0.checksum();
+            set(&mut block, 0xFC, sum);
+        }
+        if let Ok(superblock) = JournalSuperblock::parse(&block, 1024, 4000) {
+            accepted += 1;
+            let log = superblock.log_blocks();
+            assert!(log.start < log.end && log.end <= 4000 && superblock.fast_commit_blocks().end <= 4000);
+            assert!(superblock.start().is_none_or(|start| log.contains(&start)));
+            let (format, any) = (superblock.log(), rng.bytes(len));
+            assert!(format.tags(&any).count() <= len / format.tag_size());
+            let revoked = format.revoked(&any).map_or(0, Iterator::count);
+            assert!(revoked <= len / 4);
+            let data_matches = format.tags(&any).next().map(|tag| format.data_matches(&tag, 1, &any));
+            std::hint::black_box((data_matches, format.tail_matches(&any), format.commit_matches(&any, 0)));
+        }
+        let records = fast_commit::records(&block).count();
+        assert!(records <= len / 4 + 1);
+        fast_commit::Scan::new(1).block(&block).ok();
+        Mmp::parse(&block, None).ok();
+        OrphanBlock::parse(&block, FsBlock(1), None).ok();
+    }
+    assert!(accepted > 0, "no superblock was ever accepted");
 }
