@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::files::{Facts, OpenFile, Tally, judge_sums};
 use crate::problem::Problem;
 use crate::records::{Directory, InodeRecord, Marks};
+use crate::report::Counts;
 use crate::rounds::Claimer;
 use crate::table::Code;
 use crate::trees::{Found, Trees, words};
@@ -17,7 +18,6 @@ use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::{DiskInode, FileKind, InodeFlags, RawInode};
 use format::{FsBlock, InodeNo};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A directory whose entries stand in its inode, kept until all inodes are known.
 #[derive(Debug)]
@@ -37,6 +37,12 @@ pub(crate) struct Harvest {
     pub(crate) xattrs: Vec<XattrRef>,
     /// Links whose target stands in a block: inode and `i_size`.
     pub(crate) links: Vec<(InodeNo, u64)>,
+    /// What is on the volume.
+    pub(crate) counts: Counts,
+    /// There is a regular file of 2 GiB or more.
+    pub(crate) large_file: bool,
+    /// There is a directory of 2 GiB or more.
+    pub(crate) large_directory: bool,
 }
 
 impl Harvest {
@@ -48,24 +54,16 @@ impl Harvest {
         self.inline.append(&mut other.inline);
         self.xattrs.append(&mut other.xattrs);
         self.links.append(&mut other.links);
+        self.counts += &other.counts;
+        self.large_file |= other.large_file;
+        self.large_directory |= other.large_directory;
     }
-}
-
-/// What the whole volume turns out to use, for checks that need no more than that, and for the summary.
-#[derive(Debug, Default)]
-pub(crate) struct Usage {
-    pub(crate) large_file: AtomicBool,
-    pub(crate) large_directory: AtomicBool,
-    pub(crate) fragmented: AtomicU64,
-    pub(crate) fast_symlinks: AtomicU64,
-    pub(crate) extent_depths: [AtomicU64; extent::MAX_DEPTH as usize + 1],
 }
 
 /// Judges slots of the inode tables.
 pub(crate) struct InodeCheck<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) claimer: &'a dyn Claimer,
-    pub(crate) usage: &'a Usage,
     /// Superblock times before this make deletion times useless as a sign of an orphan.
     pub(crate) low_dtime: bool,
 }
@@ -128,6 +126,7 @@ impl InodeCheck<'_> {
         if unused_own {
             return;
         }
+        harvest.counts.count_inode(kind, raw.size());
         self.judge_role(inode, role, &raw);
         if !matches!(role, Role::Ordinary | Role::Root) {
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
@@ -141,6 +140,10 @@ impl InodeCheck<'_> {
             self.report(Problem::new(code).inode(inode));
         }
         self.judge_fields(inode, &raw, kind);
+        if raw.size() >= 1 << 31 {
+            harvest.large_file |= kind == Some(FileKind::Regular);
+            harvest.large_directory |= kind == Some(FileKind::Directory);
+        }
         let attributes = self.judge_extra(inode, &raw);
         self.judge_map_flags(inode, &raw, kind, &attributes);
         self.judge_kind(inode, &raw, kind, &attributes, harvest);
@@ -275,12 +278,6 @@ impl InodeCheck<'_> {
                 xattrs::found_value_inode(self.ctx, inode, raw);
             }
         }
-        if kind == Some(FileKind::Directory) && raw.size() >= 1 << 31 {
-            self.usage.large_directory.store(true, Ordering::Relaxed);
-        }
-        if kind == Some(FileKind::Regular) && raw.size() >= 1 << 31 {
-            self.usage.large_file.store(true, Ordering::Relaxed);
-        }
     }
 
     /// The fields and attributes beyond the first 128 bytes.
@@ -361,7 +358,7 @@ impl InodeCheck<'_> {
                     self.found_directory(inode, raw, attributes, harvest);
                 }
             }
-            Some(FileKind::Symlink) => self.judge_link(inode, raw, attributes),
+            Some(FileKind::Symlink) => self.judge_link(inode, raw, attributes, &mut harvest.counts),
             Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket) => {
                 self.judge_special(inode, raw, kind);
             }
@@ -397,7 +394,7 @@ impl InodeCheck<'_> {
     }
 
     /// A link whose target stands in the inode.
-    fn judge_link(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>) {
+    fn judge_link(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, counts: &mut Counts) {
         let size = raw.size();
         let flags = raw.flags();
         let encrypted = flags.contains(InodeFlags::ENCRYPT);
@@ -406,7 +403,7 @@ impl InodeCheck<'_> {
             let target: Vec<u8> = head.iter().chain(tail).copied().take(usize::try_from(size).unwrap_or(0)).collect();
             size == 0 || target.len() as u64 != size || (!encrypted && target.contains(&0))
         } else if is_short_link(raw, raw.kind()) {
-            self.usage.fast_symlinks.fetch_add(1, Ordering::Relaxed);
+            counts.fast_symlinks += 1;
             if flags.contains(InodeFlags::EXTENTS) && self.ctx.volume.features.incompat.contains(Incompat::EXTENT) {
                 let header =
                     RawNode::from_bytes(&raw.disk.i_block).is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC);
@@ -496,16 +493,21 @@ impl InodeCheck<'_> {
         } else if flags.contains(InodeFlags::EXTENTS) {
             trees.extent_root(&facts, &raw.disk.i_block, &mut tally, &mut harvest.found);
             if let Some(node) = RawNode::from_bytes(&raw.disk.i_block)
-                && let Some(depth) = self.usage.extent_depths.get(usize::from(node.header.eh_depth.get()))
+                && let Some(depth) = harvest.counts.extent_depths.get_mut(usize::from(node.header.eh_depth.get()))
             {
-                depth.fetch_add(1, Ordering::Relaxed);
+                *depth += 1;
             }
         } else {
             if volume.geometry.cluster_blocks > 1 && raw.block_words::<15>() != [0; 15] && inode != InodeNo::BAD_BLOCKS
             {
                 self.report(Problem::new(Code::BlockMapWithBigalloc).inode(inode));
             }
-            trees.indirect_root(&facts, &words(&raw.disk.i_block), &mut tally, &mut harvest.found);
+            let words = words(&raw.disk.i_block);
+            trees.indirect_root(&facts, &words, &mut tally, &mut harvest.found);
+            let depth = words.iter().skip(12).filter(|w| **w != 0).count();
+            if let Some(depth) = harvest.counts.indirect_depths.get_mut(depth) {
+                *depth += 1;
+            }
         }
         if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_judging() {
             harvest.links.push((inode, facts.size));
@@ -513,9 +515,7 @@ impl InodeCheck<'_> {
         if harvest.found.nodes.len() > before {
             harvest.files.push(OpenFile { facts, tally: Mutex::new(tally) });
         } else {
-            if tally.runs > 1 && kind == Some(FileKind::Regular) {
-                self.usage.fragmented.fetch_add(1, Ordering::Relaxed);
-            }
+            harvest.counts.count_runs(kind, tally.runs);
             judge_if(self.claimer, || judge_sums(self.ctx, &facts, &tally));
         }
     }

@@ -36,6 +36,7 @@ fn write_value(out: &mut String, problem: &Problem, placeholder: &str) -> fmt::R
         "expected" => write_or_unknown(out, problem.expected),
         "found:x" => write_or_unknown(out, hex(problem.found)),
         "expected:x" => write_or_unknown(out, hex(problem.expected)),
+        "found:o" => write_or_unknown(out, problem.found.map(|value| format!("0{value:o}"))),
         "count" => write_or_unknown(out, problem.count),
         "name" => write_or_unknown(out, problem.name.as_deref().map(escape)),
         "path" => write_or_unknown(out, problem.path.as_deref().map(|path| escape(path.as_bytes()))),

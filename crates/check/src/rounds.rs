@@ -10,17 +10,17 @@
 use crate::claims::Claims;
 use crate::context::Context;
 use crate::files::{OpenFile, judge_sums};
-use crate::inodes::{Harvest, InlineDirectory, InodeCheck, Usage};
+use crate::inodes::{Harvest, InlineDirectory, InodeCheck};
 use crate::problem::Problem;
 use crate::records::Directory;
+use crate::report::Counts;
 use crate::scan::{Item, REQUEST, Scanner};
 use crate::table::Code;
 use crate::trees::{DirRun, Found, LinkTarget, Node, NodeKind, Trees};
 use crate::xattrs::XattrRef;
-use format::inode::{FileKind, InodeFlags};
+use format::inode::InodeFlags;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 /// Who is told which clusters belong to which inode.
@@ -76,7 +76,7 @@ pub(crate) trait Visitor: Sync {
     fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>);
 
     /// All inodes were judged: directories and inline directories, before the first [`dir_block`](Self::dir_block).
-    fn directories(&mut self, directories: Vec<Directory>, inline: Vec<InlineDirectory>);
+    fn directories(&self, directories: Vec<Directory>, inline: Vec<InlineDirectory>);
 
     /// A block of a directory.
     fn dir_block(&self, dir: InodeNo, file_block: u32, block: FsBlock, bytes: Result<&[u8], &blockdev::Error>);
@@ -88,24 +88,32 @@ pub(crate) trait Visitor: Sync {
     fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>);
 }
 
+/// What the rounds learned of the volume as a whole.
+pub(crate) struct Outcome {
+    pub(crate) counts: Counts,
+    /// There is a regular file of 2 GiB or more.
+    pub(crate) large_file: bool,
+    /// There is a directory of 2 GiB or more.
+    pub(crate) large_directory: bool,
+}
+
 /// Runs the rounds.
 pub(crate) struct Rounds<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) scanner: &'a Scanner<'a>,
     pub(crate) claimer: &'a dyn Claimer,
-    pub(crate) usage: &'a Usage,
 }
 
 impl Rounds<'_> {
     /// All rounds, from the inode tables to the last level.
-    pub(crate) fn run(&self, visitor: &mut dyn Visitor) {
+    pub(crate) fn run(&self, visitor: &dyn Visitor) -> Outcome {
         let mut harvest = self.round_zero(visitor);
         harvest.files.sort_unstable_by_key(|f| f.facts.inode);
         harvest.links.sort_unstable();
-        visitor.directories(harvest.directories, harvest.inline);
-        let mut found = harvest.found;
+        visitor.directories(std::mem::take(&mut harvest.directories), std::mem::take(&mut harvest.inline));
+        let mut found = std::mem::take(&mut harvest.found);
         let mut edges = std::mem::take(&mut found.edges);
-        let mut xattrs = harvest.xattrs;
+        let mut xattrs = std::mem::take(&mut harvest.xattrs);
         let mut mapped = Vec::new();
         while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
             mapped.extend(found.dir_runs.iter().map(|r| (r.inode, r.first, r.len)));
@@ -115,10 +123,12 @@ impl Rounds<'_> {
         }
         self.claim_edges(&harvest.files, edges);
         if self.claimer.is_judging() {
-            self.close(&harvest.files);
+            self.close(&harvest.files, &mut harvest.counts);
             mapped.sort_unstable();
             visitor.dir_maps(&mapped);
         }
+        let Harvest { counts, large_file, large_directory, .. } = harvest;
+        Outcome { counts, large_file, large_directory }
     }
 
     /// Bitmaps and inode tables, in the order in which they lie.
@@ -142,12 +152,7 @@ impl Rounds<'_> {
             self.table_items(group, descriptor.inode_table, *used, &mut items);
         }
         items.sort_by_key(|i| i.offset);
-        let check = InodeCheck {
-            ctx: self.ctx,
-            claimer: self.claimer,
-            usage: self.usage,
-            low_dtime: low_dtime_means_orphan(volume),
-        };
+        let check = InodeCheck { ctx: self.ctx, claimer: self.claimer, low_dtime: low_dtime_means_orphan(volume) };
         let all = Mutex::new(Harvest::default());
         self.scanner.pass(&items, |item, bytes| match item.tag {
             GroupPart::Bitmap(group, kind) => visitor.bitmap(group, kind, bytes),
@@ -335,12 +340,10 @@ impl Rounds<'_> {
     }
 
     /// All maps were walked: judges the sums of the files that were kept open.
-    fn close(&self, files: &[OpenFile]) {
+    fn close(&self, files: &[OpenFile], counts: &mut Counts) {
         for file in files {
             let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
-            if file.facts.kind == Some(FileKind::Regular) && tally.runs > 1 {
-                self.usage.fragmented.fetch_add(1, Ordering::Relaxed);
-            }
+            counts.count_runs(file.facts.kind, tally.runs);
             if !file.facts.flags.contains(InodeFlags::INLINE_DATA) {
                 judge_sums(self.ctx, &file.facts, &tally);
             }

@@ -55,7 +55,7 @@ macro_rules! directory_rows {
             "Inode {inode} has fragment size {found}, which must be 0."
             => "Sets it to 0." [];
         0x020012 InodeModeWrong Error stops
-            "Inode {inode} has mode {found:x}, which is no kind of file."
+            "Inode {inode} has mode {found:o}, which is no kind of file."
             => "Clears the inode and its entry." [];
         0x020013 DirectoryBlockCorrupt Error stops
             "Block {file_block} of directory {dir} has an entry at offset {found} that does not fit."

@@ -9,7 +9,7 @@ macro_rules! inode_rows {
             "The root inode has a deletion time."
             => "Clears the time." [];
         0x010003 ReservedInodeModeWrong Error mends
-            "Reserved inode {inode} has mode {found:x}, which does not suit it."
+            "Reserved inode {inode} has mode {found:o}, which does not suit it."
             => "Clears the mode." [];
         0x010004 DeletedInodeWithoutTime Error mends
             "Inode {inode} has no links, but no deletion time either."

@@ -1,0 +1,232 @@
+//! One check from beginning to end: phase 0 opens the volume, the rounds read it, the phases after compare what was kept.
+
+use crate::bitmaps::Bitmaps;
+use crate::connect;
+use crate::context::{Context, Volume};
+use crate::dirs::Names;
+use crate::estimate;
+use crate::inodes::InlineDirectory;
+use crate::links;
+use crate::metadata;
+use crate::multiply::Owners;
+use crate::open::{self, Refusal};
+use crate::problem::{Limits, Problem, Problems};
+use crate::records::{Directories, Directory};
+use crate::report::{Counts, Report, Scan};
+use crate::rounds::{BitmapKind, Outcome, Rounds, Visitor};
+use crate::scan::{Counters, Scanner};
+use crate::table::{Code, Phase};
+use crate::xattrs::{self, XattrRef};
+use blockdev::BlockDevice;
+use format::feature::{Compat, Incompat, RoCompat};
+use format::{FsBlock, GroupNo, InodeNo};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// How to check.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The block of the superblock to use instead of the primary, in blocks of `block_size`.
+    pub superblock: Option<u64>,
+    /// Bytes in a block, where `superblock` is given; else every size is tried.
+    pub block_size: Option<u32>,
+    /// Threads that read and judge; at least 1.
+    pub threads: usize,
+    /// How many problems are kept.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    /// As many threads as the machine runs at once, up to 8.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+        Self { superblock: None, block_size: None, threads, limits: Limits::default() }
+    }
+}
+
+/// Who is told how far a check has come.
+pub trait Progress: Sync {
+    /// A phase begins.
+    fn phase(&self, _phase: Phase) {}
+
+    /// So many bytes of about `total` were read and judged. Called from several threads.
+    fn advanced(&self, _done: u64, _total: u64) {}
+
+    /// Asked often; `true` ends the check early.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody is told.
+impl Progress for () {}
+
+/// Checks the volume on `device`, which the report calls `name`. Nothing is written.
+///
+/// # Errors
+/// [`Refusal`] where there is no volume to check: one sentence, and the exit status.
+pub fn check(
+    name: &str,
+    device: &dyn BlockDevice,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report, Refusal> {
+    let start = Instant::now();
+    let counters = Counters::default();
+    let total = OnceLock::new();
+    let scanner = Scanner {
+        device,
+        threads: options.threads.max(1),
+        counters: &counters,
+        cancelled: &|| progress.cancelled(),
+        advanced: &|_| progress.advanced(counters.totals().0, total.get().copied().unwrap_or(0)),
+    };
+    let problems = Problems::new(options.limits);
+    progress.phase(Phase::Superblock);
+    let volume = open::open(&scanner, options, &problems)?;
+    let foretold = estimate::of_volume(&volume);
+    // nobody else sets it
+    let _ = total.set(foretold.bytes);
+    let mut counts = Counts::default();
+    if !problems.is_fatal() {
+        counts = phases(&scanner, &volume, &problems, progress);
+    }
+    let findings = problems.finish();
+    let (bytes, reads, seeks) = counters.totals();
+    let scan = Scan {
+        bytes,
+        reads,
+        seeks,
+        seconds: start.elapsed().as_secs_f64(),
+        estimate_seconds: None,
+        peak_rss_bytes: peak_memory(),
+    };
+    let mut report = Report::new(name.to_owned(), format_name(&volume).to_owned(), &findings, scan, counts);
+    if progress.cancelled() {
+        report.cancel();
+    }
+    Ok(report)
+}
+
+/// Everything after phase 0.
+fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress: &dyn Progress) -> Counts {
+    progress.phase(Phase::Inodes);
+    let ctx = Context::new(volume, problems);
+    metadata::claim(&ctx);
+    let bitmaps = Bitmaps::new(volume);
+    let directories = OnceLock::new();
+    let names = OnceLock::new();
+    let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
+    let Outcome { mut counts, large_file, large_directory } =
+        Rounds { ctx: &ctx, scanner, claimer: &ctx.claims }.run(&judges);
+    xattrs::judge_values(&ctx);
+    if let Some(owners) = Owners::of(&ctx) {
+        progress.phase(Phase::MultiplyClaimed);
+        Rounds { ctx: &ctx, scanner, claimer: &owners }.run(&());
+        owners.report(&ctx);
+    }
+    if progress.cancelled() {
+        return counts;
+    }
+    progress.phase(Phase::Directories);
+    judge_size_features(&ctx, large_file, large_directory);
+    if let Some(names) = names.into_inner() {
+        names.finish(scanner);
+    }
+    progress.phase(Phase::Connectivity);
+    let directories = directories.into_inner().unwrap_or_default();
+    connect::judge(&ctx, &directories);
+    progress.phase(Phase::Links);
+    links::judge(&ctx, &directories);
+    progress.phase(Phase::Bitmaps);
+    bitmaps.compare(&ctx, &mut counts);
+    counts
+}
+
+/// Who judges what the rounds read and do not judge themselves.
+struct Judges<'a> {
+    ctx: &'a Context<'a>,
+    bitmaps: &'a Bitmaps<'a>,
+    directories: &'a OnceLock<Directories>,
+    names: &'a OnceLock<Names<'a>>,
+}
+
+impl Visitor for Judges<'_> {
+    fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>) {
+        self.bitmaps.put(group, kind, bytes);
+    }
+
+    fn directories(&self, directories: Vec<Directory>, inline: Vec<InlineDirectory>) {
+        let directories = self.directories.get_or_init(|| Directories::new(directories));
+        let names = self.names.get_or_init(|| Names::new(self.ctx, directories));
+        for dir in inline {
+            names.judge_inline(dir.inode, &dir.i_block, &dir.system_data);
+        }
+    }
+
+    fn dir_block(&self, dir: InodeNo, file_block: u32, block: FsBlock, bytes: Result<&[u8], &blockdev::Error>) {
+        if let Some(names) = self.names.get() {
+            names.judge_block(dir, file_block, block, bytes);
+        }
+    }
+
+    fn dir_maps(&self, runs: &[(InodeNo, u32, u32)]) {
+        let (Some(names), Some(directories)) = (self.names.get(), self.directories.get()) else { return };
+        for runs in runs.chunk_by(|a, b| a.0 == b.0) {
+            let Some(dir) = runs.first().and_then(|run| directories.get(run.0)) else { continue };
+            let mut next = 0;
+            for &(_, first, len) in runs {
+                for hole in next..first.min(dir.blocks) {
+                    names.judge_hole(dir.inode, hole);
+                }
+                next = next.max(first.saturating_add(len));
+            }
+        }
+    }
+
+    fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) {
+        xattrs::judge_block(self.ctx, block, inodes, bytes);
+    }
+}
+
+/// The walk that only looks for owners hands nothing on.
+impl Visitor for () {
+    fn bitmap(&self, _: GroupNo, _: BitmapKind, _: Result<&[u8], &blockdev::Error>) {}
+    fn directories(&self, _: Vec<Directory>, _: Vec<InlineDirectory>) {}
+    fn dir_block(&self, _: InodeNo, _: u32, _: FsBlock, _: Result<&[u8], &blockdev::Error>) {}
+    fn dir_maps(&self, _: &[(InodeNo, u32, u32)]) {}
+    fn xattr_block(&self, _: FsBlock, _: &[XattrRef], _: Result<&[u8], &blockdev::Error>) {}
+}
+
+/// Files and directories of 2 GiB and more need features that say so.
+fn judge_size_features(ctx: &Context<'_>, large_file: bool, large_directory: bool) {
+    let features = &ctx.volume.features;
+    if large_file && !features.ro_compat.contains(RoCompat::LARGE_FILE) {
+        ctx.report(Problem::new(Code::LargeFileFeatureMissing));
+    }
+    if large_directory && !features.incompat.contains(Incompat::LARGE_DIR) {
+        ctx.report(Problem::new(Code::LargeDirFeatureMissing));
+    }
+}
+
+/// What people call a volume with these features.
+fn format_name(volume: &Volume) -> &'static str {
+    let features = &volume.features;
+    let ext4 = Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
+    let ext4_ro = RoCompat::HUGE_FILE | RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM | RoCompat::BIGALLOC;
+    if features.incompat.intersects(ext4) || features.ro_compat.intersects(ext4_ro) {
+        "ext4"
+    } else if features.compat.contains(Compat::HAS_JOURNAL) {
+        "ext3"
+    } else {
+        "ext2"
+    }
+}
+
+/// The largest resident set this process had so far, in bytes, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
