@@ -4,9 +4,12 @@
 //! log keep their meaning; names and texts are our own. Numbers from `0x0E0000` on are ours.
 //!
 //! What of e2fsck's numbers is left out:
-//! - frames of lists, latch questions and sums: each pass's row 0, 0x3e, 0x010010/13/37, 0x011001/03, 0x013004, 0x050003/06/07/0a
-//! - what befalls e2fsck itself (memory, writing, its own state): 0x4c, 0x010024-27/2a/2b/38/3b/3d/3f/57/61/7c/7e, 0x011004-07, 0x02001c/1e/1f/21-23/3b/4f, 0x030009-16 but 0e, 0x040004, 0x050010-13, 0x060003-06/08/0a/0b
-//! - questions, steps and hints of repair, options, findings said twice: 0x0a, 0x19, 0x28/29/2b/2c, 0x33, 0x010014/16/18/1d-23/2d/4e/87, 0x013005-08, 0x014001-05, 0x030002/06-08/0e/19/1a, 3A, 0x060001/0f/10
+//! - frames of lists, latch questions and sums: each pass's row 0, 0x3e, 0x010010/13/37, 0x011001/03, 0x013004,
+//!   0x050003/06/07/0a
+//! - what befalls e2fsck itself (memory, writing, its own state): 0x4c, 0x010024-27/2a/2b/38/3b/3d/3f/57/61/7c/7e,
+//!   0x011004-07, 0x02001c/1e/1f/21-23/3b/4f, 0x030009-16 but 0e, 0x040004, 0x050010-13, 0x060003-06/08/0a/0b
+//! - questions, steps and hints of repair, options, findings said twice: 0x0a, 0x19, 0x28/29/2b/2c, 0x33,
+//!   0x010014/16/18/1d-23/2d/4e/87, 0x013005-08, 0x014001-05, 0x030002/06-08/0e/19/1a, 3A, 0x060001/0f/10
 //!
 //! A row reads `number Name Severity preen "text" => "repair" [follow-ups];`. The severity follows what e2fsck does with
 //! the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own flags and what it was
