@@ -43,14 +43,14 @@ pub struct DirEntry {
 /// It ends on any directory: none has more blocks than its volume.
 pub struct ReadDir<'a> {
     volume: &'a Volume,
-    dir: &'a Inode,
+    dir: Arc<Inode>,
     hasher: Option<Hasher>,
-    source: Source<'a>,
+    source: Source,
     ready: VecDeque<Result<DirEntry>>,
 }
 
-enum Source<'a> {
-    Blocks { blocks: DirBlocks<'a>, from: u64 },
+enum Source {
+    Blocks { blocks: DirBlocks, from: u64 },
     Inline { from: u64 },
     Done,
 }
@@ -60,7 +60,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotADirectory`], or [`Error::Corrupt`] for a size no directory can have.
-    pub fn read_dir<'a>(&'a self, dir: &'a Inode, cookie: u64) -> Result<ReadDir<'a>> {
+    pub fn read_dir(&self, dir: &Arc<Inode>, cookie: u64) -> Result<ReadDir<'_>> {
         self.is_directory(dir)?;
         let flags = dir.raw().flags();
         let source = if is_inline(dir) {
@@ -70,7 +70,7 @@ impl Volume {
             Source::Blocks { blocks: self.dir_blocks(dir, first)?, from: cookie }
         };
         let hasher = if flags.contains(InodeFlags::ENCRYPT) { self.hasher_of_names(dir) } else { None };
-        Ok(ReadDir { volume: self, dir, hasher, source, ready: VecDeque::new() })
+        Ok(ReadDir { volume: self, dir: Arc::clone(dir), hasher, source, ready: VecDeque::new() })
     }
 
     pub(crate) fn is_directory(&self, dir: &Inode) -> Result<()> {
@@ -100,13 +100,13 @@ impl Volume {
     }
 
     /// The blocks of a directory from block `first` on.
-    pub(crate) fn dir_blocks<'a>(&'a self, dir: &'a Inode, first: u64) -> Result<DirBlocks<'a>> {
+    pub(crate) fn dir_blocks(&self, dir: &Inode, first: u64) -> Result<DirBlocks> {
         let end = dir.size.div_ceil(u64::from(self.sb.geometry.block_size));
         if end > self.sb.geometry.blocks {
             let at = Where::Inode(dir.number);
             return Err(Error::corrupt(Structure::Directory, at, "its size is more than the volume has"));
         }
-        Ok(DirBlocks { volume: self, dir, at: first, end, run: None, ahead: first })
+        Ok(DirBlocks { at: first, end, run: None, ahead: first })
     }
 
     /// One block of a directory, its checksum verified.
@@ -130,10 +130,8 @@ impl Volume {
     }
 }
 
-/// The blocks of a directory in order, each with the byte of the directory at which it begins.
-pub(crate) struct DirBlocks<'a> {
-    volume: &'a Volume,
-    dir: &'a Inode,
+/// The way through the blocks of a directory in order.
+pub(crate) struct DirBlocks {
     at: u64,
     end: u64,
     run: Option<Run>,
@@ -141,47 +139,43 @@ pub(crate) struct DirBlocks<'a> {
     ahead: u64,
 }
 
-impl DirBlocks<'_> {
-    fn run_at(&mut self, at: FileBlock) -> Result<Run> {
+impl DirBlocks {
+    fn run_at(&mut self, volume: &Volume, dir: &Inode, at: FileBlock) -> Result<Run> {
         let run = match self.run {
             Some(run) if (run.logical..run.end()).contains(&at) => run.from(at),
-            _ => self.volume.map(self.dir, at)?,
+            _ => volume.map(dir, at)?,
         };
         self.run = Some(run);
         Ok(run)
     }
 
-    fn prefetch(&mut self, run: &Run) {
+    fn prefetch(&mut self, volume: &Volume, run: &Run) {
         if let Some(physical) = run.physical()
             && self.at >= self.ahead
         {
             let len = run.len.min(self.end - self.at).min(AHEAD);
             let blocks: Vec<_> = (0..len).filter_map(|n| physical.checked_add(n)).collect();
             if len > 1 {
-                self.volume.store.prefetch(&blocks);
+                volume.store.prefetch(&blocks);
             }
             self.ahead = self.at + len;
         }
     }
-}
 
-impl Iterator for DirBlocks<'_> {
-    /// Where the block begins, in bytes, and the block.
-    type Item = (u64, Result<Arc<[u8]>>);
-
-    fn next(&mut self) -> Option<Self::Item> {
+    /// The next block: the byte of the directory at which it begins, and its content.
+    pub(crate) fn next(&mut self, volume: &Volume, dir: &Inode) -> Option<(u64, Result<Arc<[u8]>>)> {
         if self.at >= self.end {
             return None;
         }
-        let block_size = u64::from(self.volume.sb.geometry.block_size);
+        let block_size = u64::from(volume.sb.geometry.block_size);
         // in range: no directory has more blocks than its volume
         let start = self.at * block_size;
-        let (taken, block) = match self.run_at(FileBlock(self.at)) {
+        let (taken, block) = match self.run_at(volume, dir, FileBlock(self.at)) {
             Ok(run) => {
-                self.prefetch(&run);
+                self.prefetch(volume, &run);
                 // a hole is one error however long it is
                 let taken = if run.physical().is_some() { 1 } else { run.len };
-                (taken, self.volume.dir_block_of(self.dir, &run))
+                (taken, volume.dir_block_of(dir, &run))
             }
             Err(e) => (self.end - self.at, Err(e)),
         };
@@ -193,7 +187,7 @@ impl Iterator for DirBlocks<'_> {
 impl ReadDir<'_> {
     /// Makes those entries ready that begin at or after the cookie `from`; their offsets count from the cookie `start`.
     fn take<'e>(&mut self, entries: impl Iterator<Item = format::Result<Entry<'e>>>, start: u64, from: u64) {
-        let format = self.volume.dir_format(self.dir);
+        let format = self.volume.dir_format(&self.dir);
         for entry in entries {
             match entry.of(self.dir.number) {
                 Ok(e) if !e.is_used() || start + (e.offset as u64) < from => {}
@@ -217,11 +211,12 @@ impl ReadDir<'_> {
     }
 
     fn take_inline(&mut self, from: u64) {
-        let inline = match self.volume.inline_dir(self.dir) {
+        let dir = Arc::clone(&self.dir);
+        let inline = match self.volume.inline_dir(&dir) {
             Ok(inline) => inline,
             Err(e) => return self.ready.push_back(Err(e)),
         };
-        let dots = [(0, 12, self.dir.number, &b"."[..]), (12, INLINE_START, inline.parent, b"..")];
+        let dots = [(0, 12, dir.number, &b"."[..]), (12, INLINE_START, inline.parent, b"..")];
         for (at, next, inode, name) in dots {
             if at >= from {
                 let kind = Some(FileKind::Directory);
@@ -246,10 +241,9 @@ impl Iterator for ReadDir<'_> {
                 }
                 Source::Blocks { blocks, from } => {
                     let from = *from;
-                    match blocks.next() {
+                    match blocks.next(self.volume, &self.dir) {
                         Some((start, Ok(block))) => {
-                            let format = self.volume.dir_format(self.dir);
-                            self.take(Entries::new(&block, format), start, from);
+                            self.take(Entries::new(&block, self.volume.dir_format(&self.dir)), start, from);
                         }
                         Some((_, Err(e))) => self.ready.push_back(Err(e)),
                         None => self.source = Source::Done,

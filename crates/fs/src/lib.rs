@@ -30,6 +30,7 @@ mod notes;
 mod path;
 mod stat;
 mod volume;
+mod walk;
 mod xattr;
 
 pub use dir::{DirEntry, ReadDir};
@@ -40,3 +41,4 @@ pub use map::{Place, Run};
 pub use notes::Note;
 pub use stat::{Attributes, StatFs};
 pub use volume::{OpenOptions, Volume};
+pub use walk::Walk;

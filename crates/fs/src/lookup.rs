@@ -1,6 +1,5 @@
 //! One name in a directory: through its hash tree where it has one, else through all its blocks.
 
-use crate::dir::DirBlocks;
 use crate::error::OfInode;
 use crate::inline::is_inline;
 use crate::nokey::NoKeyName;
@@ -79,7 +78,7 @@ impl Volume {
                 Err(e) => return Err(e),
             }
         }
-        self.find_in_all(dir, &wanted, self.dir_blocks(dir, 0)?)
+        self.find_in_all(dir, &wanted)
     }
 
     fn wanted<'a>(&self, dir: &Inode, name: &'a [u8]) -> Option<Wanted<'a>> {
@@ -109,9 +108,10 @@ impl Volume {
     }
 
     /// Looks through all blocks. One that cannot be read is an error only where no other has the name.
-    fn find_in_all(&self, dir: &Inode, wanted: &Wanted<'_>, blocks: DirBlocks<'_>) -> Result<Option<InodeNo>> {
+    fn find_in_all(&self, dir: &Inode, wanted: &Wanted<'_>) -> Result<Option<InodeNo>> {
         let mut trouble = None;
-        for (_, block) in blocks {
+        let mut blocks = self.dir_blocks(dir, 0)?;
+        while let Some((_, block)) = blocks.next(self, dir) {
             match block.and_then(|block| self.find_in(dir, &block, wanted)) {
                 Ok(Some(inode)) => return Ok(Some(inode)),
                 Ok(None) => {}

@@ -75,6 +75,12 @@ impl Volume {
             // as the kernel does, so that tools do not take such a file for one hole
             blocks = blocks.saturating_add(inode.size.div_ceil(512));
         }
+        // of an encrypted link the text that is shown counts, as long as it is
+        let shown = if inode.kind == FileKind::Symlink && raw.flags().contains(InodeFlags::ENCRYPT) {
+            self.read_link(inode).ok()
+        } else {
+            None
+        };
         Attributes {
             inode: inode.number,
             kind: inode.kind,
@@ -82,7 +88,7 @@ impl Volume {
             uid: raw.uid(),
             gid: raw.gid(),
             links: raw.disk.i_links_count.get(),
-            size: inode.size,
+            size: shown.map_or(inode.size, |text| text.len() as u64),
             blocks,
             block_size: self.sb.geometry.block_size,
             device,

@@ -14,16 +14,16 @@ use format::feature::{Compat, Incompat};
 use format::inode::{FileKind, Inode, InodeFlags};
 use format::mmp::{Mmp, Use};
 use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
-use format::{FileBlock, FsBlock, Structure, Where};
+use format::{FileBlock, FsBlock, InodeNo, Structure, Where};
 use std::sync::Arc;
 use store::Store;
 use store::recovery::{Journal, Replayed, Run as JournalRun, recover};
 
-/// Longest journal that is read: what 32 bits of blocks of 64 KiB would be is refused long before.
+/// Most pieces a journal's file may be in: it is made in one go and lies in a few.
 const MAX_JOURNAL_RUNS: usize = 1 << 20;
 
 /// How to open a volume.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct OpenOptions {
     /// Most bytes of metadata kept in memory. 32 MiB unless set.
     pub cache_bytes: usize,
@@ -32,13 +32,21 @@ pub struct OpenOptions {
     pub superblock: Option<FsBlock>,
     /// The block size in bytes by which `superblock` is counted. Unless set, each size is tried, smallest first.
     pub block_size: Option<u32>,
+    /// The device with the volume's journal, where that is not inside the volume. Needed only if it was not unmounted.
+    pub external_journal: Option<Arc<dyn BlockDevice>>,
     /// Show the volume without what its journal holds, even where it was not unmounted.
     pub ignore_journal: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { cache_bytes: 32 << 20, superblock: None, block_size: None, ignore_journal: false }
+        Self {
+            cache_bytes: 32 << 20,
+            superblock: None,
+            block_size: None,
+            external_journal: None,
+            ignore_journal: false,
+        }
     }
 }
 
@@ -96,8 +104,15 @@ impl Volume {
             return Ok(());
         }
         let device = Arc::clone(self.store.device());
-        let runs = self.journal_runs()?;
-        let journal = Journal::internal(Arc::clone(&device), self.sb.geometry.block_size, runs);
+        let block_size = self.sb.geometry.block_size;
+        let journal = match (self.sb.journal_inode(), &options.external_journal) {
+            (Some(inode), _) => Journal::internal(Arc::clone(&device), block_size, self.journal_runs(inode)?),
+            (None, Some(other)) => Journal::external(Arc::clone(other), block_size, &self.sb.disk.s_journal_uuid)?,
+            (None, None) => {
+                let what = "the volume was not unmounted and its journal is on another device, which is not given";
+                return Err(Error::Unsupported(what.to_owned()));
+            }
+        };
         let recovered = recover(&journal, self.sb.geometry.blocks)?;
         if !recovered.damage.is_empty() {
             notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
@@ -121,12 +136,7 @@ impl Volume {
     }
 
     /// The blocks of the journal's inode, in the order of the file.
-    fn journal_runs(&self) -> Result<Vec<JournalRun>> {
-        let Some(number) = self.sb.journal_inode() else {
-            return Err(Error::Unsupported(
-                "the volume was not unmounted and its journal is on another device".to_owned(),
-            ));
-        };
+    fn journal_runs(&self, number: InodeNo) -> Result<Vec<JournalRun>> {
         let inode = self.inode(number)?;
         let bad = |what| Err(Error::corrupt(Structure::Journal, Where::Inode(number), what));
         if inode.kind != FileKind::Regular {

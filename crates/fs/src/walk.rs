@@ -1,0 +1,68 @@
+//! A whole tree.
+
+use crate::{Error, FileKind, Inode, InodeNo, ReadDir, Result, Volume};
+use format::{Structure, Where};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A directory and all below it, each directory before what is in it, in the order of the directories' blocks.
+///
+/// Each item is a path, relative to the start (which is the empty path itself), and the inode it names. An error stands
+/// for that path alone: an inode that cannot be read, or a part of that directory. A directory met a second time is an
+/// error and is not entered again, so the walk ends on any volume.
+pub struct Walk<'a> {
+    volume: &'a Volume,
+    start: Option<InodeNo>,
+    open: Vec<(Vec<u8>, ReadDir<'a>)>,
+    entered: HashSet<InodeNo>,
+}
+
+impl Volume {
+    /// The tree that begins at an inode. Symbolic links are not followed.
+    #[must_use]
+    pub fn walk(&self, start: InodeNo) -> Walk<'_> {
+        Walk { volume: self, start: Some(start), open: Vec::new(), entered: HashSet::new() }
+    }
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, path: &[u8], number: InodeNo) -> Result<Arc<Inode>> {
+        let at = Where::Inode(number);
+        if !self.volume.may_be_named(number) {
+            return Err(Error::corrupt(Structure::Directory, at, "no directory may name this inode"));
+        }
+        let inode = self.volume.inode(number)?;
+        if inode.kind == FileKind::Directory {
+            if !self.entered.insert(number) {
+                return Err(Error::corrupt(Structure::Directory, at, "it has a second name"));
+            }
+            self.open.push((path.to_vec(), self.volume.read_dir(&inode, 0)?));
+        }
+        Ok(inode)
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = (Vec<u8>, Result<Arc<Inode>>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(start) = self.start.take() {
+            return Some((Vec::new(), self.visit(&[], start)));
+        }
+        loop {
+            let (dir, entries) = self.open.last_mut()?;
+            match entries.next() {
+                None => {
+                    self.open.pop();
+                }
+                Some(Err(e)) => return Some((dir.clone(), Err(e))),
+                Some(Ok(entry)) if matches!(&entry.name[..], b"." | b"..") => {}
+                Some(Ok(entry)) => {
+                    let path = if dir.is_empty() { entry.name } else { [&dir[..], b"/", &entry.name].concat() };
+                    let inode = self.visit(&path, entry.inode);
+                    return Some((path, inode));
+                }
+            }
+        }
+    }
+}
