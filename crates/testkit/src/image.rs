@@ -112,7 +112,8 @@ impl Mke2fs {
         self
     }
 
-    /// Has e2fsck turn directories of three blocks or more into hash trees, which mke2fs does not do.
+    /// Has e2fsck turn directories of three blocks or more into hash trees, which mke2fs does not do. On a volume with
+    /// mmp it waits 11 seconds first.
     #[must_use]
     pub fn indexed(mut self) -> Self {
         self.indexed = true;
