@@ -9,6 +9,9 @@ SECONDS_EACH := 60
 # how many times the usual number of random cases `make long` runs
 CAMPAIGN := 20
 
+# also true where the program behind the mount is gone
+MOUNTED = grep -qs ' $(CURDIR)/$(DIR) ' /proc/self/mounts
+
 # where Debian keeps mke2fs and its kin, also for those who are not root
 export PATH := $(PATH):/usr/sbin:/sbin
 
@@ -33,13 +36,13 @@ $(IMAGE): | setup
 	scripts/make-sample $(IMAGE)
 
 run: build $(IMAGE)
+	@if $(MOUNTED); then echo "./$(DIR) is mounted already; make stop unmounts it"; exit 1; fi
 	@mkdir -p $(DIR)
-	@if mountpoint -q $(DIR); then echo "./$(DIR) is mounted already; make stop unmounts it"; exit 1; fi
 	$(EXTANT) mount -o ro $(IMAGE) $(DIR)
 	@scripts/what-next $(EXTANT) $(IMAGE) $(DIR)
 
 stop:
-	@if mountpoint -q $(DIR); then fusermount3 -u $(DIR) && echo "./$(DIR) is unmounted"; \
+	@if $(MOUNTED); then fusermount3 -u $(DIR) && echo "./$(DIR) is unmounted"; \
 	else echo "./$(DIR) is not mounted"; fi
 
 test: setup
