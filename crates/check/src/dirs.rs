@@ -1,0 +1,351 @@
+//! Phase 2: the blocks of directories and their entries.
+//!
+//! How it is called, all after every inode is known:
+//! 1. [`Names::judge_block`], [`judge_inline`](Names::judge_inline) and [`judge_hole`](Names::judge_hole) for every
+//!    block of every directory, in any order, on any threads.
+//! 2. [`Names::again`] with the places of all directory blocks: what has to be read a second time, mostly nothing.
+//!    [`Names::judge_again`] for each of these blocks, in any order, on any threads.
+//! 3. [`Names::finish`]. Then the parents and `..` of all directories are known, and the names of all inodes counted.
+//!
+//! Invariants
+//! 1. Nothing is mended, so each entry is judged as it stands: an entry with a problem is counted as a name of its inode
+//!    all the same, unless that inode cannot be.
+//! 2. The chain of entries of a block is followed as far as it makes sense; what lies behind a break is not guessed at.
+//! 3. What is found does not depend on the order of arrival. Where two entries name one directory, which is the parent
+//!    is settled at the end: the one that `..` names, else the first by directory, block and place.
+
+mod entry;
+mod parents;
+mod seen;
+
+use crate::context::Context;
+use crate::htree::{HashRange, HashTrees, Shape, index_format};
+use crate::problem::Problem;
+use crate::records::{Directories, Directory, Marks};
+use crate::scan::{Item, REQUEST};
+use crate::table::Code;
+use crate::trees::DirRun;
+use format::dir::{ChecksumState, DirFormat, DirTail, leaf_checksum};
+use format::feature::Incompat;
+use format::hash::Hasher;
+use format::htree::IndexFormat;
+use format::inode::FileKind;
+use format::{FileBlock, FsBlock, InodeNo, casefold};
+use parents::{Claim, Rivals};
+use seen::Seen;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+
+/// The first four bytes of an inline directory: the inode that `..` names.
+const INLINE_PARENT: usize = 4;
+
+/// Judges the entries of all directories.
+pub(crate) struct Names<'a> {
+    ctx: &'a Context<'a>,
+    directories: &'a Directories,
+    /// As all directories are but those both casefolded and encrypted.
+    index_format: IndexFormat,
+    /// Names in casefolded directories have to be valid in the volume's encoding.
+    strict: bool,
+    trees: HashTrees<'a>,
+    rivals: Mutex<Rivals>,
+    lost_and_found: AtomicBool,
+    /// Directories hashed otherwise than the superblock says, known once all blocks came.
+    foreign: BTreeMap<InodeNo, Hasher>,
+    /// Their leaves.
+    rehashed: Mutex<BTreeMap<(InodeNo, u32), HashRange>>,
+}
+
+/// A directory whose block is judged.
+struct Dir<'a> {
+    record: &'a Directory,
+    inode: InodeNo,
+    marks: Marks,
+    format: IndexFormat,
+    file_block: u32,
+}
+
+impl Dir<'_> {
+    fn problem(&self, code: Code) -> Problem {
+        Problem::new(code).dir(self.inode).file_block(FileBlock(u64::from(self.file_block)))
+    }
+
+    fn is_encrypted(&self) -> bool {
+        self.marks.contains(Marks::ENCRYPTED)
+    }
+
+    fn is_folded(&self) -> bool {
+        self.marks.contains(Marks::CASEFOLD)
+    }
+}
+
+/// One entry with the bytes as they stand.
+#[derive(Clone, Copy)]
+struct Entry<'b> {
+    /// Bytes from the region's start.
+    offset: usize,
+    inode: InodeNo,
+    rec_len: usize,
+    name: &'b [u8],
+    file_type: u8,
+    /// The byte behind the name, where the entry has one.
+    terminator: Option<u8>,
+}
+
+/// Which entry of a directory it is: the first two are special.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Dot,
+    DotDot,
+    Other,
+}
+
+impl Place {
+    fn next(self) -> Self {
+        match self {
+            Self::Dot => Self::DotDot,
+            Self::DotDot | Self::Other => Self::Other,
+        }
+    }
+}
+
+impl<'a> Names<'a> {
+    /// Nothing was judged yet.
+    pub(crate) fn new(ctx: &'a Context<'a>, directories: &'a Directories) -> Self {
+        let volume = ctx.volume;
+        let incompat = volume.features.incompat;
+        let format = DirFormat {
+            block_size: volume.geometry.block_size,
+            file_type: incompat.contains(Incompat::FILETYPE),
+            hashed: false,
+        };
+        let encoding_flags = volume.disk.s_encoding_flags.get();
+        Self {
+            ctx,
+            directories,
+            index_format: index_format(ctx, format),
+            strict: incompat.contains(Incompat::CASEFOLD) && encoding_flags & casefold::FLAG_STRICT != 0,
+            trees: HashTrees::new(ctx),
+            rivals: Mutex::default(),
+            lost_and_found: AtomicBool::new(false),
+            foreign: BTreeMap::new(),
+            rehashed: Mutex::default(),
+        }
+    }
+
+    fn dir(&self, inode: InodeNo, file_block: u32) -> Option<Dir<'a>> {
+        let record = self.directories.get(inode)?;
+        let marks = self.marks_that_count(self.ctx.inodes.get(inode)?.marks);
+        let mut format = self.index_format;
+        format.dir.hashed = marks.contains(Marks::ENCRYPTED | Marks::CASEFOLD);
+        Some(Dir { record, inode, marks, format, file_block })
+    }
+
+    /// Judges a block of a directory.
+    pub(crate) fn judge_block(
+        &self,
+        dir: InodeNo,
+        file_block: u32,
+        block: FsBlock,
+        bytes: Result<&[u8], &blockdev::Error>,
+    ) {
+        let Some(dir) = self.dir(dir, file_block) else { return };
+        let indexed = dir.marks.contains(Marks::INDEX);
+        let Ok(bytes) = bytes else {
+            self.ctx.report(dir.problem(Code::DirectoryBlockUnreadable).block(block));
+            if indexed && file_block != 0 {
+                self.trees.leaf(dir.inode, file_block, HashRange::EMPTY);
+            }
+            return;
+        };
+        let shape = if indexed { Shape::of(bytes, file_block, &dir.format) } else { Shape::Leaf };
+        let leaf = shape == Shape::Leaf;
+        let tail = if leaf && dir.format.checksums { DirTail::of(bytes) } else { None };
+        let end = bytes.len() - if tail.is_some() { DirTail::SIZE } else { 0 };
+        let region = bytes.get(..end).unwrap_or_default();
+        let hasher = (leaf && indexed && !dir.format.dir.hashed).then(|| self.trees.hasher());
+        let first = if file_block == 0 { Place::Dot } else { Place::Other };
+        let mut range = HashRange::EMPTY;
+        let whole = self.judge_region(&dir, region, 0, first, |name| {
+            if let Some(hasher) = hasher {
+                range.add(hasher, name, dir.is_folded());
+            }
+        });
+        if !leaf {
+            self.trees.index_block(dir.record, file_block, shape, bytes, &dir.format);
+            return;
+        }
+        if indexed {
+            self.trees.leaf(dir.inode, file_block, range);
+        }
+        if dir.format.checksums {
+            self.judge_checksum(&dir, block, bytes, whole);
+        }
+    }
+
+    fn judge_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], whole: bool) {
+        match leaf_checksum(bytes, dir.record.seed) {
+            ChecksumState::Good => {}
+            ChecksumState::Missing => {
+                self.ctx.report(dir.problem(Code::DirectoryChecksumTailMissing).block(block));
+            }
+            ChecksumState::Bad { stored, computed } if whole => self.ctx.report(
+                dir.problem(Code::DirectoryBlockChecksumWrong)
+                    .block(block)
+                    .found(u64::from(stored))
+                    .expected(u64::from(computed)),
+            ),
+            // that the block is broken was said
+            ChecksumState::Bad { .. } => {}
+        }
+    }
+
+    /// Judges a directory whose entries stand in its inode: `i_block`, and the value of the attribute `system.data`.
+    pub(crate) fn judge_inline(&self, dir: InodeNo, i_block: &[u8; 60], system_data: &[u8]) {
+        let Some(dir) = self.dir(dir, 0) else { return };
+        let [a, b, c, d, head @ ..] = i_block;
+        let parent = InodeNo(u32::from_le_bytes([*a, *b, *c, *d]));
+        let file_type = if dir.format.dir.file_type { entry::file_type(FileKind::Directory) } else { 0 };
+        // "." and ".." are not stored, but count as if they were
+        let implied = |inode, name| Entry { offset: 0, inode, rec_len: 12, name, file_type, terminator: None };
+        for (entry, place) in [(implied(dir.inode, b"."), Place::Dot), (implied(parent, b".."), Place::DotDot)] {
+            if self.judge_entry(&dir, entry, place) {
+                self.ctx.inodes.count_name(entry.inode);
+            }
+        }
+        self.judge_region(&dir, head, INLINE_PARENT, Place::Other, |_| ());
+        self.judge_region(&dir, system_data, i_block.len(), Place::Other, |_| ());
+    }
+
+    /// Reports a block that a directory should have but does not map.
+    pub(crate) fn judge_hole(&self, dir: InodeNo, file_block: u32) {
+        if let Some(dir) = self.dir(dir, file_block) {
+            self.ctx.report(dir.problem(Code::DirectoryHole));
+        }
+    }
+
+    /// Walks the chain of entries of a region and judges each; `named` is told the name of each that is one. `base` is
+    /// where the region starts in the directory's block or inode. Whether the chain was whole.
+    fn judge_region(
+        &self,
+        dir: &Dir<'_>,
+        region: &[u8],
+        base: usize,
+        first: Place,
+        mut named: impl FnMut(&[u8]),
+    ) -> bool {
+        let mut seen = Some(Seen::new(region.len(), dir.is_folded()));
+        let mut place = first;
+        let mut offset = 0;
+        while offset < region.len() {
+            let Some(entry) = entry::parse(region, offset, &dir.format.dir, place) else {
+                self.ctx.report(dir.problem(Code::DirectoryBlockCorrupt).found((base + offset) as u64));
+                return false;
+            };
+            if self.judge_entry(dir, entry, place) {
+                named(entry.name);
+                if let Some(names) = &mut seen
+                    && !names.insert(region, offset, entry.name)
+                {
+                    self.ctx.report(dir.problem(Code::EntryDuplicate).inode(entry.inode).name(entry.name));
+                    // one a block: the rest is only found again
+                    seen = None;
+                }
+                self.ctx.inodes.count_name(entry.inode);
+            }
+            place = place.next();
+            offset += entry.rec_len;
+        }
+        true
+    }
+
+    /// What has to be read a second time, in disk order, now that all blocks were judged: blocks of directories hashed
+    /// otherwise than the superblock says, and of those that hold one of several entries for one directory. `runs` are
+    /// the places of all directory blocks.
+    pub(crate) fn again(&mut self, runs: &[DirRun]) -> Vec<Item<Again>> {
+        self.foreign = self.trees.foreign();
+        let rivals = self.rivals.get_mut().unwrap_or_else(PoisonError::into_inner).dirs();
+        if self.foreign.is_empty() && rivals.is_empty() {
+            return Vec::new();
+        }
+        let block_size = self.ctx.volume.geometry.block_size;
+        let most = (REQUEST as u32) / block_size;
+        let mut items = Vec::new();
+        for run in runs.iter().filter(|r| self.foreign.contains_key(&r.inode) || rivals.contains(&r.inode)) {
+            let mut skip = 0;
+            while skip < run.len {
+                let blocks = most.min(run.len - skip);
+                if let Some(offset) = self.ctx.volume.offset(run.block.saturating_add(u64::from(skip))) {
+                    let tag = Again { dir: run.inode, file_block: run.first.saturating_add(skip) };
+                    items.push(Item { offset, len: blocks * block_size, tag });
+                }
+                skip += blocks;
+            }
+        }
+        items.sort_by_key(|i| i.offset);
+        items
+    }
+
+    /// Judges blocks that [`again`](Self::again) asked for. One that cannot be read was reported the first time.
+    pub(crate) fn judge_again(&self, again: &Again, bytes: Result<&[u8], &blockdev::Error>) {
+        let Ok(bytes) = bytes else { return };
+        let blocks = bytes.chunks_exact(self.ctx.volume.geometry.block_size as usize);
+        for (file_block, block) in (again.file_block..).zip(blocks) {
+            if let Some(dir) = self.dir(again.dir, file_block) {
+                self.judge_block_again(&dir, block);
+            }
+        }
+    }
+
+    fn judge_block_again(&self, dir: &Dir<'_>, bytes: &[u8]) {
+        let shape = if dir.marks.contains(Marks::INDEX) {
+            Shape::of(bytes, dir.file_block, &dir.format)
+        } else {
+            Shape::Leaf
+        };
+        let hasher = self.foreign.get(&dir.inode).filter(|_| shape == Shape::Leaf);
+        let mut place = if dir.file_block == 0 { Place::Dot } else { Place::Other };
+        let mut range = HashRange::EMPTY;
+        let mut offset = 0;
+        while let Some(entry) = entry::parse(bytes, offset, &dir.format.dir, place) {
+            if self.may_name(entry.inode) {
+                if let Some(hasher) = hasher {
+                    range.add(hasher, entry.name, dir.is_folded());
+                }
+                if place == Place::Other && self.misplaced(dir, &entry, place).is_none() {
+                    let mut rivals = self.rivals.lock().unwrap_or_else(PoisonError::into_inner);
+                    if rivals.wants(entry.inode) {
+                        let (dir, file_block, name) = (dir.inode, dir.file_block, Some(entry.name.into()));
+                        rivals.found(entry.inode, Claim { dir, file_block, offset, name });
+                    }
+                }
+            }
+            place = place.next();
+            offset += entry.rec_len;
+        }
+        if hasher.is_some() {
+            let mut rehashed = self.rehashed.lock().unwrap_or_else(PoisonError::into_inner);
+            rehashed.insert((dir.inode, dir.file_block), range);
+        }
+    }
+
+    /// Ends the phase: settles parents, and compares index blocks with what they refer to.
+    pub(crate) fn finish(self) {
+        let rivals = self.rivals.into_inner().unwrap_or_else(PoisonError::into_inner);
+        rivals.settle(self.ctx, self.directories);
+        let rehashed = self.rehashed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.trees.finish(self.directories, rehashed);
+        if !self.lost_and_found.into_inner() {
+            self.ctx.report(Problem::new(Code::LostAndFoundMissing).dir(InodeNo::ROOT));
+        }
+    }
+}
+
+/// Directory blocks to be read a second time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Again {
+    dir: InodeNo,
+    /// Which block of the directory the first one is.
+    file_block: u32,
+}
