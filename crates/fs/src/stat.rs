@@ -1,7 +1,7 @@
 //! What stat(2) and statfs(2) say, as the kernel would say it.
 
 use crate::inline::is_inline;
-use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Result, Timestamp, Volume};
+use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Timestamp, Volume};
 use format::feature::{Compat, Incompat, RoCompat};
 
 /// What stat(2) says about a file, and what ext4 knows beyond.
@@ -103,18 +103,16 @@ impl Volume {
     }
 
     /// What statfs(2) says about the volume: blocks without the overhead of metadata, and free space as the group
-    /// descriptors count it. A group whose descriptor is damaged counts as full.
-    ///
-    /// # Errors
-    /// Where the device fails.
-    pub fn statfs(&self) -> Result<StatFs> {
+    /// descriptors count it. A group whose descriptor cannot be read counts as full.
+    #[must_use]
+    pub fn statfs(&self) -> StatFs {
         let geometry = &self.sb.geometry;
         let (free_clusters, free_inodes) = self.free_counts();
         let blocks_free = free_clusters.saturating_mul(u64::from(geometry.cluster_blocks)).min(geometry.blocks);
         let kept = self.sb.disk.reserved_blocks_count().saturating_add(self.kept_for_extents());
         let (low, high) = self.sb.disk.s_uuid.split_at(8);
         let half = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
-        Ok(StatFs {
+        StatFs {
             block_size: geometry.block_size,
             blocks: geometry.blocks.saturating_sub(self.overhead_blocks()),
             blocks_free,
@@ -123,7 +121,7 @@ impl Volume {
             files_free: free_inodes.min(u64::from(geometry.inodes)),
             name_max: 255,
             id: half(low) ^ half(high),
-        })
+        }
     }
 
     /// The groups whose descriptors the device has room for: a bound for loops, whatever a superblock claims.
@@ -161,26 +159,16 @@ impl Volume {
         if self.sb.features.ro_compat.contains(RoCompat::BIGALLOC) && recorded > 0 && recorded <= geometry.blocks {
             return recorded;
         }
-        let per_block = geometry.descriptors_per_block();
-        let groups = self.groups_there();
-        let backups = (0..groups).filter(|g| geometry.backups.contains(GroupNo(*g))).count() as u64;
-        let groups = u64::from(groups);
-        // each superblock with the descriptors behind it; under meta_bg, the descriptors of three groups in each meta group
-        let descriptors = if geometry.first_meta_group == u32::MAX {
-            backups * u64::from(geometry.descriptor_blocks)
-        } else {
-            let first = u64::from(geometry.first_meta_group);
-            let in_meta_groups = groups.saturating_sub(first * u64::from(per_block));
-            let (full, rest) = (in_meta_groups / u64::from(per_block), in_meta_groups % u64::from(per_block));
-            backups * first + full * 3 + rest.min(2)
-        };
         let journal = match self.sb.journal_inode() {
             Some(number) if self.sb.features.compat.contains(Compat::HAS_JOURNAL) => {
                 self.inode(number).map_or(0, |inode| inode.size / u64::from(geometry.block_size))
             }
             _ => 0,
         };
-        let own = groups * (u64::from(geometry.itable_blocks) + 2);
-        u64::from(geometry.first_data_block) + backups + descriptors + own + journal
+        let own = |group| {
+            let head = geometry.group_head(GroupNo(group));
+            head.end - head.start + u64::from(geometry.itable_blocks) + 2
+        };
+        u64::from(geometry.first_data_block) + (0..self.groups_there()).map(own).sum::<u64>() + journal
     }
 }

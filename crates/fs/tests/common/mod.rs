@@ -1,0 +1,102 @@
+//! What the tests of this crate share: opening an image, and the manifest of a volume.
+
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use blockdev::{BlockDevice, FileDevice, MemoryDevice};
+use extant_fs::{FileKind, Inode, InodeNo, OpenOptions, Result, Timestamp, Volume};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use testkit::{ContentHash, Entry, Manifest, Time};
+
+/// The device of an image file.
+pub(crate) fn device(image: &Path) -> Arc<dyn BlockDevice> {
+    Arc::new(FileDevice::open(image, blockdev::OpenOptions::default()).expect("opening an image"))
+}
+
+/// The volume in an image file.
+pub(crate) fn open(image: &Path) -> Volume {
+    Volume::open(device(image), &OpenOptions::default()).expect("opening a volume")
+}
+
+/// The volume in some bytes.
+pub(crate) fn open_bytes(bytes: Vec<u8>) -> Result<Volume> {
+    Volume::open(Arc::new(MemoryDevice::from_vec(bytes)), &OpenOptions::default())
+}
+
+/// The content of a file, read in pieces of an odd length.
+struct Content<'a> {
+    volume: &'a Volume,
+    inode: &'a Inode,
+    at: u64,
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = buf.len().min(150_001);
+        let n = self.volume.read_at(self.inode, self.at, &mut buf[..len]).map_err(io::Error::other)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}
+
+/// All that the library shows of a volume. Panics at the first thing it cannot show.
+pub(crate) fn manifest(volume: &Volume) -> Manifest {
+    let mut manifest = Manifest::default();
+    let mut inodes = HashMap::new();
+    for (path, inode) in volume.walk(InodeNo::ROOT) {
+        let path = if path.is_empty() { PathBuf::from(".") } else { PathBuf::from(OsString::from_vec(path)) };
+        let inode = inode.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let entry = entry(volume, &inode).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        inodes.insert(path.clone(), inode.number);
+        manifest.0.insert(path, entry);
+    }
+    let mut first_names: HashMap<InodeNo, PathBuf> = HashMap::new();
+    for (path, entry) in &mut manifest.0 {
+        entry.first_name = Some(first_names.entry(inodes[path]).or_insert_with(|| path.clone()).clone());
+    }
+    manifest
+}
+
+fn entry(volume: &Volume, inode: &Inode) -> Result<Entry> {
+    let a = volume.attributes(inode);
+    let time = |t: Timestamp| Some(Time { seconds: t.seconds, nanoseconds: t.nanos });
+    let mut xattrs = BTreeMap::new();
+    for name in volume.list_xattrs(inode)? {
+        let value = volume.get_xattr(inode, &name)?;
+        xattrs.insert(OsString::from_vec(name), value);
+    }
+    Ok(Entry {
+        owner: Some((a.uid, a.gid)),
+        links: Some(a.links.into()),
+        size: Some(a.size),
+        blocks: Some(a.blocks),
+        accessed: time(a.atime),
+        modified: time(a.mtime),
+        changed: time(a.ctime),
+        device: a.device,
+        xattrs: Some(xattrs),
+        target: if a.kind == FileKind::Symlink { Some(volume.read_link(inode)?) } else { None },
+        content: if a.kind == FileKind::Regular {
+            Some(ContentHash::of(Content { volume, inode, at: 0 }).expect("reading a file"))
+        } else {
+            None
+        },
+        ..Entry::new(kind(a.kind), (a.mode & 0o7777).into())
+    })
+}
+
+fn kind(kind: FileKind) -> testkit::FileKind {
+    match kind {
+        FileKind::Regular => testkit::FileKind::Regular,
+        FileKind::Directory => testkit::FileKind::Directory,
+        FileKind::Symlink => testkit::FileKind::Symlink,
+        FileKind::CharDevice => testkit::FileKind::CharDevice,
+        FileKind::BlockDevice => testkit::FileKind::BlockDevice,
+        FileKind::Fifo => testkit::FileKind::Fifo,
+        FileKind::Socket => testkit::FileKind::Socket,
+    }
+}
