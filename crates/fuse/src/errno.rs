@@ -1,0 +1,27 @@
+//! The one table from the file system's errors to the numbers programs know.
+
+use fs::Error;
+use rustix::io::Errno;
+
+/// What a program is told. Damage is EUCLEAN, as ext4 says it in the kernel ("Structure needs cleaning"); a device that
+/// fails or ends too early is EIO.
+pub(crate) fn errno(error: &Error) -> Errno {
+    match error {
+        Error::Io(_) => Errno::IO,
+        Error::Unsupported(_) => Errno::OPNOTSUPP,
+        Error::Corrupt { .. } | Error::NoSuperblock(_) => Errno::UCLEAN,
+        Error::NotFound => Errno::NOENT,
+        Error::NotADirectory => Errno::NOTDIR,
+        Error::IsADirectory => Errno::ISDIR,
+        Error::NameTooLong => Errno::NAMETOOLONG,
+        Error::TooManyLinks => Errno::LOOP,
+        Error::NoAttribute => Errno::NODATA,
+        Error::Encrypted => Errno::NOKEY,
+        Error::Invalid(_) => Errno::INVAL,
+    }
+}
+
+/// Whether the user should hear of it: damage and devices that fail, not wrong requests.
+pub(crate) fn is_problem(error: &Error) -> bool {
+    matches!(errno(error), Errno::IO | Errno::UCLEAN)
+}

@@ -1,0 +1,349 @@
+//! Attaching the file system to a directory and detaching it.
+//!
+//! Root mounts with mount(2). Other users, and all who ask for `auto_unmount`, go through fusermount3, which has the
+//! privilege and forces nosuid and nodev; it hands back the open /dev/fuse through a socket.
+//!
+//! Waiting for the serving process: umount(2) of a FUSE file system returns before its server has ended, so
+//! [`unmount`] asks the mounted volume for the server's process first and waits for that after.
+
+use crate::ops::DAEMON;
+use crate::options::{Access, MountOptions};
+use crate::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, PidfdFlags, geteuid, getgid, getuid, pidfd_open};
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt::Write;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// As the list of mounts shows it.
+const TYPE: &str = "fuse.extant";
+/// The type's part behind the dot.
+const SUBTYPE: &str = "extant";
+const DEVICE: &str = "/dev/fuse";
+/// The environment variable in which fusermount3 finds the number of its socket.
+const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+/// How long [`unmount`] waits for the serving process, in seconds.
+const PATIENCE: i64 = 60;
+
+/// A file system attached to a directory.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    dir: PathBuf,
+    /// For asking whether it is still attached; the session has one of its own.
+    device: OwnedFd,
+    /// fusermount3 unmounts when this is closed.
+    _keeper: Option<UnixStream>,
+}
+
+impl Mount {
+    /// Attaches a file system to `dir` and gives the connection on which the kernel will send its requests.
+    pub(crate) fn new(dir: &Path, options: &MountOptions) -> Result<(Self, OwnedFd)> {
+        attach(dir, options).map_err(|source| Error::Mount { dir: dir.to_owned(), source })
+    }
+
+    /// Detaches it, unless that was done already. With files still open it disappears from the directory tree at once
+    /// and lives on without a name until they are closed, or until this process ends.
+    pub(crate) fn detach(&self) -> Result<()> {
+        if !self.is_attached() {
+            return Ok(());
+        }
+        let done = detach(&self.dir, false).or_else(|_| detach(&self.dir, true));
+        done.map_err(|source| Error::Unmount { dir: self.dir.clone(), source })
+    }
+
+    /// Whether the kernel still has it mounted anywhere.
+    fn is_attached(&self) -> bool {
+        let mut fds = [PollFd::new(&self.device, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut fds, Some(&now)) {
+            Ok(_) => !fds[0].revents().contains(PollFlags::ERR),
+            Err(_) => true,
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // nobody is left to tell; a dead mount that stays can be unmounted by hand
+        let _ = self.detach();
+    }
+}
+
+fn attach(dir: &Path, options: &MountOptions) -> io::Result<(Mount, OwnedFd)> {
+    let dir = dir.canonicalize().map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOTCONN) => io::Error::new(e.kind(), "a mount whose server died is still there; unmount it first"),
+        _ => e,
+    })?;
+    if !dir.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    let (device, keeper) = if geteuid().is_root() && !options.auto_unmount {
+        (attach_directly(&dir, options)?, None)
+    } else {
+        let (device, keeper) = attach_by_helper(&dir, options)?;
+        (device, options.auto_unmount.then_some(keeper))
+    };
+    let connection = device.try_clone()?;
+    Ok((Mount { dir, device, _keeper: keeper }, connection))
+}
+
+fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{DEVICE}: {}", io::Error::from(e))))?;
+    let mut data = String::new();
+    let (user, group) = (getuid().as_raw(), getgid().as_raw());
+    // S_IFDIR: the rest of the root's mode comes with its attributes
+    let wrote =
+        write!(data, "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions", device.as_raw_fd());
+    wrote.map_err(io::Error::other)?;
+    if options.access != Access::Owner {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NODEV, options.nodev);
+    flags.set(MountFlags::NOSUID, options.nosuid);
+    flags.set(MountFlags::NOEXEC, options.noexec);
+    let data = CString::new(data)?;
+    rustix::mount::mount(source(options), dir, TYPE, flags, data.as_c_str())?;
+    Ok(device)
+}
+
+fn source(options: &MountOptions) -> &str {
+    options.source.as_deref().unwrap_or(SUBTYPE)
+}
+
+fn attach_by_helper(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, UnixStream)> {
+    let mut list = format!("default_permissions,subtype={SUBTYPE},fsname=");
+    for c in source(options).chars() {
+        if matches!(c, ',' | '\\') {
+            list.push('\\');
+        }
+        list.push(c);
+    }
+    for (set, name) in [
+        (options.read_only, ",ro"),
+        (options.nodev, ",nodev"),
+        (options.nosuid, ",nosuid"),
+        (options.noexec, ",noexec"),
+        (options.access != Access::Owner, ",allow_other"),
+        (options.auto_unmount, ",auto_unmount"),
+    ] {
+        if set {
+            list.push_str(name);
+        }
+    }
+    let (ours, theirs) = UnixStream::pair()?;
+    // as its standard input, the socket reaches the program without being open to any other that starts meanwhile
+    let mut helper = helper(&["-o", &list, "--"], dir)
+        .env(SOCKET_VARIABLE, "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(no_helper)?;
+    match receive(&ours) {
+        Ok(device) => {
+            if !options.auto_unmount {
+                helper.wait()?;
+            }
+            Ok((device, ours))
+        }
+        Err(e) => {
+            drop(ours);
+            let mut said = String::new();
+            if let Some(mut stderr) = helper.stderr.take() {
+                stderr.read_to_string(&mut said)?;
+            }
+            helper.wait()?;
+            let said = said.trim().trim_start_matches("fusermount3: ");
+            Err(if said.is_empty() { e } else { io::Error::other(said.to_owned()) })
+        }
+    }
+}
+
+/// Takes the descriptor that comes through the socket.
+fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => break,
+        }
+    }
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    descriptors.flatten().next().ok_or_else(|| io::Error::other("fusermount3 gave no connection"))
+}
+
+fn helper(args: &[&str], dir: &Path) -> Command {
+    let mut command = Command::new("fusermount3");
+    command.args(args).arg(dir);
+    command
+}
+
+fn no_helper(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::NotFound => io::Error::new(e.kind(), "fusermount3 is missing; it comes with the package fuse3"),
+        _ => e,
+    }
+}
+
+/// Detaches what is mounted on `dir`: lazily even where files are open.
+fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) => {}
+        done => return Ok(done?),
+    }
+    let args: &[&str] = if lazy { &["-u", "-z", "--"] } else { &["-u", "--"] };
+    let ran = helper(args, dir).stdin(Stdio::null()).output().map_err(no_helper)?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ran.stderr);
+    Err(match said.trim().trim_start_matches("fusermount3: ") {
+        said if said.contains("busy") => Errno::BUSY.into(),
+        said => io::Error::other(said.to_owned()),
+    })
+}
+
+/// Unmounts the volume that [`mount`](crate::mount()) mounted on `dir`, in this process or another, and waits until the
+/// process that served it has ended, so that its device is free again.
+///
+/// # Errors
+/// [`Error::Unmount`]: nothing of ours is mounted there, files are open (`ResourceBusy`), permission is denied, or the
+/// serving process did not end within a minute.
+pub fn unmount(dir: &Path) -> Result<()> {
+    unmount_and_wait(dir).map_err(|source| Error::Unmount { dir: dir.to_owned(), source })
+}
+
+fn unmount_and_wait(dir: &Path) -> io::Result<()> {
+    let dir = resolve(dir)?;
+    match type_mounted_on(&dir)? {
+        None => return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
+        Some(other) if other != TYPE => {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("what is mounted there is {}, not ours", other.display()),
+            ));
+        }
+        Some(_) => {}
+    }
+    // unknown where the server has died, or where this user may not look
+    let server = server_of(&dir).and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
+    detach(&dir, false)?;
+    let Some((pid, server)) = server else { return Ok(()) };
+    if pid.as_raw_nonzero().get().cast_unsigned() == std::process::id() {
+        return Ok(());
+    }
+    let mut fds = [PollFd::new(&server, PollFlags::IN)];
+    loop {
+        match poll(&mut fds, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })) {
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(0) => {
+                let still = format!("it is unmounted, but process {pid} that served it has not ended");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, still));
+            }
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// The path without symbolic links. The last part is left alone where it cannot be looked at, as on a dead mount.
+fn resolve(dir: &Path) -> io::Result<PathBuf> {
+    match (dir.canonicalize(), dir.parent(), dir.file_name()) {
+        (Ok(path), ..) => Ok(path),
+        (Err(e), Some(parent), Some(name)) if e.kind() != io::ErrorKind::NotFound => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        (Err(e), ..) => Err(e),
+    }
+}
+
+/// The type of the file system mounted last on a directory.
+fn type_mounted_on(dir: &Path) -> io::Result<Option<OsString>> {
+    Ok(type_in(&std::fs::read("/proc/self/mountinfo")?, dir))
+}
+
+/// proc(5): the fifth field is the mount point, the first after a lone "-" the type.
+fn type_in(mounts: &[u8], dir: &Path) -> Option<OsString> {
+    let type_of = |line: &[u8]| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let mounted_on = unescape(fields.nth(4)?);
+        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+        (mounted_on == dir.as_os_str()).then(|| unescape(kind))
+    };
+    mounts.split(|&byte| byte == b'\n').filter_map(type_of).next_back()
+}
+
+/// proc(5): spaces and other bytes that would part fields are written as `\040`.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while let Some(&byte) = field.get(at) {
+        let digits = field.get(at + 1..at + 4).filter(|digits| digits.iter().all(|d| matches!(d, b'0'..=b'7')));
+        match digits {
+            Some(digits) if byte == b'\\' => {
+                bytes.push(digits.iter().fold(0u8, |n, digit| (n << 3) | (digit - b'0')));
+                at += 4;
+            }
+            _ => {
+                bytes.push(byte);
+                at += 1;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// The process that serves the volume mounted on a directory.
+fn server_of(dir: &Path) -> Option<Pid> {
+    let mut value = [0; 16];
+    let length = rustix::fs::getxattr(dir, OsStr::new(DAEMON), &mut value[..]).ok()?;
+    let text = std::str::from_utf8(value.get(..length)?).ok()?;
+    Pid::from_raw(text.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_mount_on_a_directory_is_found() {
+        let mounts = b"22 28 0:20 / /mnt/a\\040b rw - ext4 /dev/vda rw\n\
+            23 28 0:21 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.extant disk\\134x ro,user_id=0\n\
+            24 28 0:22 / /mnt/other rw - tmpfs tmpfs rw\n";
+        assert_eq!(type_in(mounts, Path::new("/mnt/a b")), Some("fuse.extant".into()));
+        assert_eq!(type_in(mounts, Path::new("/mnt/other")), Some("tmpfs".into()));
+        assert_eq!(type_in(mounts, Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn nothing_of_ours_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let said = unmount(folder.path()).expect_err("nothing is mounted").to_string();
+        assert!(said.ends_with("nothing is mounted there"), "{said}");
+        let said = unmount(Path::new("/proc")).expect_err("not ours").to_string();
+        assert_eq!(said, "cannot unmount /proc: what is mounted there is proc, not ours");
+        assert!(unmount(&folder.path().join("missing")).is_err());
+        assert_eq!(resolve(Path::new("/dev/../proc")).expect("resolve"), Path::new("/proc"));
+    }
+}

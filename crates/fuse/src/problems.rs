@@ -1,0 +1,58 @@
+//! Telling the user of damage: once for each file, and not for ever.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+/// Files that are told of; a volume with more has been told of enough.
+const MOST: usize = 1000;
+
+/// Takes one problem, as a sentence without a full stop.
+pub(crate) type Teller = Box<dyn Fn(&str) + Send + Sync>;
+
+/// The files whose problems were told.
+pub(crate) struct Problems {
+    teller: Teller,
+    told: Mutex<HashSet<u64>>,
+}
+
+impl Problems {
+    pub(crate) fn new(teller: Teller) -> Self {
+        Self { teller, told: Mutex::new(HashSet::new()) }
+    }
+
+    /// Tells of a problem with an inode, unless one was told before.
+    pub(crate) fn tell(&self, inode: u64, problem: &str) {
+        let count = {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.len() >= MOST || !told.insert(inode) {
+                return;
+            }
+            told.len()
+        };
+        (self.teller)(&format!("inode {inode}: {problem}"));
+        if count == MOST {
+            (self.teller)("problems with further files are not told");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn each_file_is_told_of_once_and_not_without_end() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let ears = Arc::clone(&heard);
+        let problems = Problems::new(Box::new(move |text| ears.lock().expect("ears").push(text.to_owned())));
+        for inode in [12, 13, 12] {
+            problems.tell(inode, "corrupt");
+        }
+        assert_eq!(*heard.lock().expect("ears"), ["inode 12: corrupt", "inode 13: corrupt"]);
+        (0..5000).for_each(|inode| problems.tell(inode, "corrupt"));
+        let heard = heard.lock().expect("ears");
+        assert_eq!(heard.len(), MOST + 1);
+        assert_eq!(heard[MOST], "problems with further files are not told");
+    }
+}
