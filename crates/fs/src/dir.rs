@@ -225,15 +225,18 @@ impl ReadDir<'_> {
         }
         self.take(inline.entries(), INLINE_START, from);
     }
-}
 
-impl Iterator for ReadDir<'_> {
-    type Item = Result<DirEntry>;
+    /// The inodes of the entries that are ready.
+    pub(crate) fn ready_inodes(&self) -> impl Iterator<Item = InodeNo> {
+        self.ready.iter().filter_map(|entry| entry.as_ref().ok()).map(|entry| entry.inode)
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
+    /// Makes the entries of the next block ready where none are left; says whether it did.
+    pub(crate) fn fill(&mut self) -> bool {
+        let needed = self.ready.is_empty();
         while self.ready.is_empty() {
             match &mut self.source {
-                Source::Done => return None,
+                Source::Done => return false,
                 Source::Inline { from } => {
                     let from = *from;
                     self.source = Source::Done;
@@ -251,6 +254,15 @@ impl Iterator for ReadDir<'_> {
                 }
             }
         }
+        needed
+    }
+}
+
+impl Iterator for ReadDir<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.fill();
         self.ready.pop_front()
     }
 }

@@ -74,11 +74,17 @@ impl Volume {
     /// Reads the table blocks of inodes that will soon be asked for, in one batch. Inodes that cannot be placed are left
     /// out; their error comes when they are asked for.
     pub fn prefetch_inodes(&self, inodes: impl IntoIterator<Item = InodeNo>) {
-        let mut blocks: Vec<FsBlock> =
-            inodes.into_iter().filter_map(|n| self.inode_place(n).ok()).map(|(block, _)| block).collect();
-        blocks.dedup();
+        let slots = inodes.into_iter().filter_map(|n| self.sb.geometry.inode_slot(n));
+        let mut places: Vec<_> = slots.map(|slot| (slot.group, slot.table_block)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let tables = places.chunk_by(|a, b| a.0 == b.0).filter_map(|of_group| {
+            let table = self.group(of_group.first()?.0).ok()?.inode_table;
+            // `group` saw that the table lies inside the volume
+            Some(of_group.iter().map(move |place| FsBlock(table.get() + u64::from(place.1))))
+        });
+        let mut blocks: Vec<FsBlock> = tables.flatten().collect();
         blocks.sort_unstable();
-        blocks.dedup();
         self.store.prefetch(&blocks);
     }
 }

@@ -51,6 +51,9 @@ impl Iterator for Walk<'_> {
         }
         loop {
             let (dir, entries) = self.open.last_mut()?;
+            if entries.fill() {
+                self.volume.prefetch_inodes(entries.ready_inodes());
+            }
             match entries.next() {
                 None => {
                     self.open.pop();

@@ -1,0 +1,189 @@
+//! What few volumes have: names without case, encryption without the key, values in inodes of their own, access control
+//! lists; and many threads at once.
+
+mod common;
+
+use common::{manifest, open, open_bytes};
+use extant_fs::{Error, InodeFlags, OpenOptions, Volume};
+use std::path::Path;
+use std::sync::Arc;
+use testkit::oracle::debugfs;
+use testkit::{Image, Spec, Tree, need, tools};
+
+/// Adds flags to the inodes of some paths.
+fn add_flags(image: &Image, flags: InodeFlags, paths: &[&str]) {
+    let volume = open(image.path());
+    for path in paths {
+        let inode = volume.inode(volume.resolve_nofollow(path.as_bytes()).unwrap()).unwrap();
+        let all = inode.raw().flags() | flags;
+        image.debugfs(&[&format!("set_inode_field {path} flags 0x{:x}", all.bits())]);
+    }
+}
+
+fn optimise(image: &Path) {
+    let ran = tools::run("e2fsck", &["-fyD".as_ref(), image.as_os_str()]);
+    assert!(matches!(ran.exit, Some(0 | 1)), "{}", ran.text());
+}
+
+#[test]
+fn names_without_case() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (few, many) = (folder.path().join("few"), folder.path().join("many"));
+    std::fs::create_dir(&few).unwrap();
+    std::fs::create_dir(&many).unwrap();
+    for name in ["Straße", "ΑΒΓδς", "Ångström", "README", "plain"] {
+        std::fs::write(few.join(name), name).unwrap();
+    }
+    for n in 0..600 {
+        std::fs::write(many.join(format!("Entrée-{n}")), b"").unwrap();
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-O", "casefold", "-E", "encoding=utf8"];
+    let image = Image::mke2fs(&args, 24 << 20).with_folder(folder.path()).build();
+    add_flags(&image, InodeFlags::CASEFOLD, &["/few", "/many"]);
+    optimise(image.path());
+    let volume = open(image.path());
+    let few = volume.resolve(b"/few").unwrap();
+    let dir = volume.inode(few).unwrap();
+    for (stored, asked) in [
+        ("Straße", "STRASSE"),
+        ("ΑΒΓδς", "αβγΔΣ"),
+        ("Ångström", "a\u{30A}NGSTRO\u{308}M"),
+        ("README", "readme"),
+        ("plain", "plain"),
+    ] {
+        let found = volume.lookup(&dir, asked.as_bytes()).unwrap_or_else(|e| panic!("{asked}: {e}"));
+        let inode = volume.inode(found).unwrap();
+        let mut content = vec![0; 64];
+        let len = volume.read_at(&inode, 0, &mut content).unwrap();
+        assert_eq!(&content[..len], stored.as_bytes());
+    }
+    assert!(matches!(volume.lookup(&dir, b"PLAIN2"), Err(Error::NotFound)));
+    assert!(matches!(volume.resolve(b"/FEW"), Err(Error::NotFound)));
+    let many = volume.inode(volume.resolve(b"/many").unwrap()).unwrap();
+    assert!(many.raw().flags().contains(InodeFlags::INDEX));
+    for n in 0..600 {
+        let lower = volume.lookup(&many, format!("entrée-{n}").as_bytes()).unwrap();
+        assert_eq!(volume.lookup(&many, format!("ENTRE\u{301}E-{n}").as_bytes()).unwrap(), lower);
+    }
+}
+
+#[test]
+fn encrypted_without_the_key() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::create_dir(&secret).unwrap();
+    // the names are as good as encrypted ones: the directory says that they are
+    let names: Vec<String> = (0..300).map(|n| format!("{n:0>16}{}", "x".repeat(n % 240))).collect();
+    for name in &names {
+        std::fs::write(secret.join(name), b"cipher text").unwrap();
+    }
+    let link = "/secret-link";
+    std::os::unix::fs::symlink("0123456789abcdef", folder.path().join("secret-link")).unwrap();
+    let args = ["-t", "ext4", "-b", "1024", "-O", "encrypt"];
+    let image = Image::mke2fs(&args, 24 << 20).with_folder(folder.path()).indexed().build();
+    let file = format!("/secret/{}", names[0]);
+    add_flags(&image, InodeFlags::ENCRYPT, &[&file, "/secret", link]);
+    let volume = open(image.path());
+    let dir = volume.inode(volume.resolve(b"/secret").unwrap()).unwrap();
+    assert!(dir.raw().flags().contains(InodeFlags::INDEX | InodeFlags::ENCRYPT));
+    let entries: Vec<_> = volume.read_dir(&dir, 0).unwrap().map(Result::unwrap).collect();
+    assert_eq!(entries.len(), names.len() + 2);
+    let mut refused = 0;
+    for entry in &entries {
+        let dots = entry.name.starts_with(b".");
+        assert!(dots || entry.name.iter().all(|c| c.is_ascii_alphanumeric() || b"-_".contains(c)));
+        assert!(entry.name.len() <= 252);
+        assert_eq!(volume.lookup(&dir, &entry.name).unwrap(), entry.inode);
+        let inode = volume.inode(entry.inode).unwrap();
+        refused += usize::from(!dots && matches!(volume.read_at(&inode, 0, &mut [0; 4]), Err(Error::Encrypted)));
+    }
+    assert_eq!(refused, 1);
+    assert!(matches!(volume.lookup(&dir, names[5].as_bytes()), Err(Error::NotFound)));
+    // the length "01" is more than the link has
+    let link = volume.inode(volume.resolve_nofollow(link.as_bytes()).unwrap()).unwrap();
+    assert!(matches!(volume.read_link(&link), Err(Error::Corrupt { .. })));
+}
+
+#[test]
+fn values_in_inodes_of_their_own() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), b"content").unwrap();
+    let image =
+        Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", "ea_inode"], 8 << 20).with_folder(folder.path()).build();
+    // debugfs takes a block at most, and that does not fit beside anything
+    let value: Vec<u8> = (0..1024u32).map(|n| (n * 7 % 251) as u8).collect();
+    let source = image.beside("value");
+    std::fs::write(&source, &value).unwrap();
+    let inodes_before = open(image.path()).statfs().files_free;
+    image.debugfs(&[&format!("ea_set -f {} /file user.large", source.display()), "ea_set /file user.small tiny"]);
+    let volume = open(image.path());
+    assert_eq!(volume.statfs().files_free, inodes_before - 1);
+    let file = volume.inode(volume.resolve(b"/file").unwrap()).unwrap();
+    let mut names = volume.list_xattrs(&file).unwrap();
+    names.sort();
+    assert_eq!(names, [&b"user.large"[..], b"user.small"]);
+    assert_eq!(volume.get_xattr(&file, b"user.small").unwrap(), b"tiny");
+    assert!(volume.get_xattr(&file, b"user.large").unwrap() == value);
+
+    // one byte of the value changes: its hash tells, and the other attribute is not touched
+    let mut bytes = image.bytes();
+    let at = bytes.windows(64).position(|w| w == &value[..64]).expect("the value's first block");
+    bytes[at] ^= 1;
+    let volume = open_bytes(bytes).unwrap();
+    assert!(matches!(volume.get_xattr(&file, b"user.large"), Err(Error::Corrupt { .. })));
+    assert_eq!(volume.get_xattr(&file, b"user.small").unwrap(), b"tiny");
+}
+
+#[test]
+fn access_control_lists_come_as_programs_want_them() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), b"content").unwrap();
+    let image = Image::mke2fs(&["-t", "ext4"], 8 << 20).with_folder(folder.path()).build();
+    let mut list = vec![2, 0, 0, 0];
+    let none = u32::MAX;
+    for (tag, perm, id) in
+        [(1u16, 6u16, none), (2, 4, 1000), (4, 4, none), (8, 6, 70_000), (16, 6, none), (32, 0, none)]
+    {
+        list.extend([&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    let source = image.beside("acl");
+    std::fs::write(&source, &list).unwrap();
+    image.debugfs(&[&format!("ea_set -f {} /file system.posix_acl_access", source.display())]);
+    let shown = debugfs(image.path(), "ea_list /file");
+    assert!(shown.contains("system.posix_acl_access"), "{shown}");
+    let volume = open(image.path());
+    let file = volume.inode(volume.resolve(b"/file").unwrap()).unwrap();
+    assert_eq!(volume.list_xattrs(&file).unwrap(), [b"system.posix_acl_access"]);
+    assert_eq!(volume.get_xattr(&file, b"system.posix_acl_access").unwrap(), list);
+    assert!(matches!(volume.get_xattr(&file, b"system.posix_acl_default"), Err(Error::NoAttribute)));
+}
+
+#[test]
+fn many_threads_see_the_same() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let tree = Tree::new(81, &Spec { wide: 400, ..Spec::small() });
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 24 << 20).with_tree(&tree).indexed().build();
+    // so small a cache that the threads push out each other's blocks
+    let options = OpenOptions { cache_bytes: 32 << 10, ..OpenOptions::default() };
+    let volume = Arc::new(Volume::open(common::device(image.path()), &options).unwrap());
+    let alone = manifest(&volume);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| alone.assert_same(&manifest(&volume)));
+        }
+    });
+}
