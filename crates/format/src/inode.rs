@@ -438,8 +438,10 @@ impl Inode {
             return bad("i_extra_isize is more than the inode has");
         }
         let size = match kind {
-            FileKind::Regular | FileKind::Directory => raw.size(),
-            FileKind::Symlink => u64::from(raw.disk.i_size_lo.get()),
+            FileKind::Regular => raw.size(),
+            // the high half was an access control list in the first ext2
+            FileKind::Directory if sb.features.incompat.contains(Incompat::LARGE_DIR) => raw.size(),
+            FileKind::Directory | FileKind::Symlink => u64::from(raw.disk.i_size_lo.get()),
             _ => 0,
         };
         if size > i64::MAX as u64 {

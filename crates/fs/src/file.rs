@@ -112,10 +112,17 @@ impl Volume {
         }
         let block_size = u64::from(self.sb.geometry.block_size);
         let mut at = offset;
+        let mut mapped = 0u64;
         while at < inode.size {
             let run = self.map(inode, FileBlock(at / block_size))?;
             if matches!(run.place, Place::Data(_)) == data {
                 return Ok(Some(at));
+            }
+            // ends in good time on a map whose blocks point to each other
+            mapped = mapped.saturating_add(if run.place == Place::Hole { 0 } else { run.len });
+            if mapped > self.sb.geometry.blocks {
+                let what = "it has more blocks than the volume";
+                return Err(Error::corrupt(Structure::Inode, Where::Inode(inode.number), what));
             }
             at = run.end().get().saturating_mul(block_size);
         }

@@ -171,6 +171,47 @@ fn access_control_lists_come_as_programs_want_them() {
 }
 
 #[test]
+fn the_high_half_of_a_directorys_size_counts_only_under_large_dir() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let read = |args: &[&str]| {
+        let image = Image::mke2fs(args, 8 << 20).debugfs(&["set_inode_field /lost+found size 4294979584"]).build();
+        let volume = open(image.path());
+        let dir = volume.inode(volume.resolve(b"/lost+found").unwrap()).unwrap();
+        volume.read_dir(&dir, 0).map(Iterator::count)
+    };
+    assert_eq!(read(&["-t", "ext2"]).unwrap(), 2);
+    assert!(matches!(read(&["-t", "ext2", "-O", "large_dir"]), Err(Error::Corrupt { .. })));
+}
+
+#[test]
+fn a_map_that_leads_in_circles_comes_to_an_end() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), vec![1; 20_000]).unwrap();
+    let image = Image::mke2fs(&["-t", "ext2", "-b", "1024"], 8 << 20).with_folder(folder.path()).build();
+    let volume = open(image.path());
+    let file = volume.inode(volume.resolve(b"/file").unwrap()).unwrap();
+    // the indirect block names itself everywhere, and stands for all three levels
+    let indirect: u32 = file.raw().block_words::<13>()[12];
+    let mut bytes = image.bytes();
+    let at = indirect as usize * 1024;
+    bytes[at..at + 1024].copy_from_slice(&indirect.to_le_bytes().repeat(256));
+    let spoilt = Image::from_bytes(&bytes);
+    let fields = ["block[DIND]", "block[TIND]"].map(|field| format!("set_inode_field /file {field} {indirect}"));
+    spoilt.debugfs(&[&fields[0], &fields[1], "set_inode_field /file size 17000000000"]);
+    let volume = open(spoilt.path());
+    let file = volume.inode(volume.resolve(b"/file").unwrap()).unwrap();
+    assert_eq!(file.size, 17_000_000_000);
+    assert!(matches!(volume.seek_hole(&file, 0), Err(Error::Corrupt { .. })));
+    let mut end = vec![0; 5000];
+    assert_eq!(volume.read_at(&file, file.size - 5000, &mut end).unwrap(), 5000);
+}
+
+#[test]
 fn many_threads_see_the_same() {
     if !need(&["mke2fs", "e2fsck"]) {
         return;
