@@ -16,6 +16,7 @@ use crate::report::{Counts, Report, Scan};
 use crate::rounds::{BitmapKind, Outcome, Rounds, Visitor};
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Phase};
+use crate::trees::DirRun;
 use crate::xattrs::{self, XattrRef};
 use blockdev::BlockDevice;
 use format::feature::{Compat, Incompat, RoCompat};
@@ -117,7 +118,7 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
     let directories = OnceLock::new();
     let names = OnceLock::new();
     let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
-    let Outcome { mut counts, large_file, large_directory } =
+    let Outcome { mut counts, large_file, large_directory, mut dir_runs } =
         Rounds { ctx: &ctx, scanner, claimer: &ctx.claims }.run(&judges);
     xattrs::judge_values(&ctx);
     if let Some(owners) = Owners::of(&ctx) {
@@ -130,28 +131,32 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
     }
     progress.phase(Phase::Directories);
     judge_size_features(&ctx, large_file, large_directory);
-    if let Some(names) = names.into_inner() {
-        names.finish(scanner);
+    let directories = directories.get_or_init(Directories::default);
+    if let Some(mut names) = names.into_inner() {
+        dir_runs.sort_unstable_by_key(|run| (run.inode, run.first));
+        judge_holes(&names, directories, &dir_runs);
+        let items = names.again(&dir_runs);
+        scanner.pass(&items, |item, bytes| names.judge_again(&item.tag, bytes));
+        names.finish();
     }
     progress.phase(Phase::Connectivity);
-    let directories = directories.into_inner().unwrap_or_default();
-    connect::judge(&ctx, &directories);
+    connect::judge(&ctx, directories);
     progress.phase(Phase::Links);
-    links::judge(&ctx, &directories);
+    links::judge(&ctx);
     progress.phase(Phase::Bitmaps);
     bitmaps.compare(&ctx, &mut counts);
     counts
 }
 
 /// Who judges what the rounds read and do not judge themselves.
-struct Judges<'a> {
+struct Judges<'a, 'n> {
     ctx: &'a Context<'a>,
     bitmaps: &'a Bitmaps<'a>,
     directories: &'a OnceLock<Directories>,
-    names: &'a OnceLock<Names<'a>>,
+    names: &'n OnceLock<Names<'a>>,
 }
 
-impl Visitor for Judges<'_> {
+impl Visitor for Judges<'_, '_> {
     fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>) {
         self.bitmaps.put(group, kind, bytes);
     }
@@ -170,22 +175,8 @@ impl Visitor for Judges<'_> {
         }
     }
 
-    fn dir_maps(&self, runs: &[(InodeNo, u32, u32)]) {
-        let (Some(names), Some(directories)) = (self.names.get(), self.directories.get()) else { return };
-        for runs in runs.chunk_by(|a, b| a.0 == b.0) {
-            let Some(dir) = runs.first().and_then(|run| directories.get(run.0)) else { continue };
-            let mut next = 0;
-            for &(_, first, len) in runs {
-                for hole in next..first.min(dir.blocks) {
-                    names.judge_hole(dir.inode, hole);
-                }
-                next = next.max(first.saturating_add(len));
-            }
-        }
-    }
-
-    fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) {
-        xattrs::judge_block(self.ctx, block, inodes, bytes);
+    fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) -> u64 {
+        xattrs::judge_block(self.ctx, block, inodes, bytes)
     }
 }
 
@@ -194,8 +185,24 @@ impl Visitor for () {
     fn bitmap(&self, _: GroupNo, _: BitmapKind, _: Result<&[u8], &blockdev::Error>) {}
     fn directories(&self, _: Vec<Directory>, _: Vec<InlineDirectory>) {}
     fn dir_block(&self, _: InodeNo, _: u32, _: FsBlock, _: Result<&[u8], &blockdev::Error>) {}
-    fn dir_maps(&self, _: &[(InodeNo, u32, u32)]) {}
-    fn xattr_block(&self, _: FsBlock, _: &[XattrRef], _: Result<&[u8], &blockdev::Error>) {}
+    fn xattr_block(&self, _: FsBlock, _: &[XattrRef], _: Result<&[u8], &blockdev::Error>) -> u64 {
+        0
+    }
+}
+
+/// Blocks of a directory that its map leaves out. `runs` ascend by inode and block.
+fn judge_holes(names: &Names<'_>, directories: &Directories, runs: &[DirRun]) {
+    for runs in runs.chunk_by(|a, b| a.inode == b.inode) {
+        let Some(dir) = runs.first().and_then(|run| directories.get(run.inode)) else { continue };
+        let mut next = 0;
+        for run in runs {
+            // said once for each hole: its length is up to the damage
+            if next < run.first.min(dir.blocks) {
+                names.judge_hole(dir.inode, next);
+            }
+            next = next.max(run.first.saturating_add(run.len));
+        }
+    }
 }
 
 /// Files and directories of 2 GiB and more need features that say so.

@@ -9,9 +9,12 @@ use format::superblock::Geometry;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The claimed clusters of a group as bits, the lowest first; `None` where there are none.
+type Bits = Option<Box<[u64]>>;
+
 /// The blocks in use.
 pub(crate) struct Claims {
-    groups: Box<[Mutex<Option<Box<[u64]>>>]>,
+    groups: Box<[Mutex<Bits>]>,
     conflicts: Mutex<Vec<Range<u64>>>,
     first: u64,
     cluster_blocks: u64,
@@ -83,7 +86,7 @@ impl Claims {
     }
 
     /// The claimed clusters of a group as bits, the lowest first; `None` where there are none.
-    pub(crate) fn of_group(&self, group: GroupNo) -> MutexGuard<'_, Option<Box<[u64]>>> {
+    pub(crate) fn of_group(&self, group: GroupNo) -> MutexGuard<'_, Bits> {
         self.group(group.get() as usize)
     }
 
@@ -101,7 +104,7 @@ impl Claims {
         merged
     }
 
-    fn group(&self, index: usize) -> MutexGuard<'_, Option<Box<[u64]>>> {
+    fn group(&self, index: usize) -> MutexGuard<'_, Bits> {
         // `claim` and `contains` stay below `clusters`, so the group exists
         lock(&self.groups[index.min(self.groups.len() - 1)])
     }

@@ -24,6 +24,8 @@ pub(crate) struct Volume {
     /// For each group, how many inodes at the start of its table may be in use: fewer than the table has only where a
     /// checksummed descriptor says so.
     pub(crate) used_inodes: Vec<u32>,
+    /// Groups whose descriptor carries a wrong checksum, ascending: that their bitmaps were never written is not believed.
+    pub(crate) distrusted: Vec<GroupNo>,
 }
 
 impl Volume {

@@ -80,6 +80,15 @@ impl Dir<'_> {
     }
 }
 
+/// A chain of entries: a block, or a part of an inline directory.
+struct Region<'b> {
+    bytes: &'b [u8],
+    /// Bytes at the end that look like the tail with the checksum.
+    tail: usize,
+    /// Where it starts in the directory's block or inode.
+    base: usize,
+}
+
 /// One entry with the bytes as they stand.
 #[derive(Clone, Copy)]
 struct Entry<'b> {
@@ -161,13 +170,11 @@ impl<'a> Names<'a> {
         };
         let shape = if indexed { Shape::of(bytes, file_block, &dir.format) } else { Shape::Leaf };
         let leaf = shape == Shape::Leaf;
-        let tail = if leaf && dir.format.checksums { DirTail::of(bytes) } else { None };
-        let end = bytes.len() - if tail.is_some() { DirTail::SIZE } else { 0 };
-        let region = bytes.get(..end).unwrap_or_default();
+        let tail = if leaf && dir.format.checksums && DirTail::of(bytes).is_some() { DirTail::SIZE } else { 0 };
         let hasher = (leaf && indexed && !dir.format.dir.hashed).then(|| self.trees.hasher());
         let first = if file_block == 0 { Place::Dot } else { Place::Other };
         let mut range = HashRange::EMPTY;
-        let whole = self.judge_region(&dir, region, 0, first, |name| {
+        let end = self.judge_region(&dir, Region { bytes, tail, base: 0 }, first, |name| {
             if let Some(hasher) = hasher {
                 range.add(hasher, name, dir.is_folded());
             }
@@ -180,17 +187,19 @@ impl<'a> Names<'a> {
             self.trees.leaf(dir.inode, file_block, range);
         }
         if dir.format.checksums {
-            self.judge_checksum(&dir, block, bytes, whole);
+            self.judge_checksum(&dir, block, bytes, end);
         }
     }
 
-    fn judge_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], whole: bool) {
-        match leaf_checksum(bytes, dir.record.seed) {
+    fn judge_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], end: Option<usize>) {
+        let state =
+            if end == Some(bytes.len()) { ChecksumState::Missing } else { leaf_checksum(bytes, dir.record.seed) };
+        match state {
             ChecksumState::Good => {}
             ChecksumState::Missing => {
                 self.ctx.report(dir.problem(Code::DirectoryChecksumTailMissing).block(block));
             }
-            ChecksumState::Bad { stored, computed } if whole => self.ctx.report(
+            ChecksumState::Bad { stored, computed } if end.is_some() => self.ctx.report(
                 dir.problem(Code::DirectoryBlockChecksumWrong)
                     .block(block)
                     .found(u64::from(stored))
@@ -210,12 +219,13 @@ impl<'a> Names<'a> {
         // "." and ".." are not stored, but count as if they were
         let implied = |inode, name| Entry { offset: 0, inode, rec_len: 12, name, file_type, terminator: None };
         for (entry, place) in [(implied(dir.inode, b"."), Place::Dot), (implied(parent, b".."), Place::DotDot)] {
-            if self.judge_entry(&dir, entry, place) {
+            if self.judge_entry(&dir, &entry, place) {
                 self.ctx.inodes.count_name(entry.inode);
             }
         }
-        self.judge_region(&dir, head, INLINE_PARENT, Place::Other, |_| ());
-        self.judge_region(&dir, system_data, i_block.len(), Place::Other, |_| ());
+        for (bytes, base) in [(head.as_slice(), INLINE_PARENT), (system_data, i_block.len())] {
+            self.judge_region(&dir, Region { bytes, tail: 0, base }, Place::Other, |_| ());
+        }
     }
 
     /// Reports a block that a directory should have but does not map.
@@ -225,25 +235,32 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Walks the chain of entries of a region and judges each; `named` is told the name of each that is one. `base` is
-    /// where the region starts in the directory's block or inode. Whether the chain was whole.
+    /// Walks the chain of entries of a region and judges each; `named` is told the name of each that is one. Where the
+    /// chain ended, in bytes from the region's start; `None` where it broke.
     fn judge_region(
         &self,
         dir: &Dir<'_>,
-        region: &[u8],
-        base: usize,
+        region: Region<'_>,
         first: Place,
         mut named: impl FnMut(&[u8]),
-    ) -> bool {
-        let mut seen = Some(Seen::new(region.len(), dir.is_folded()));
+    ) -> Option<usize> {
+        let Region { bytes, tail, base } = region;
+        let mut region = bytes.get(..bytes.len() - tail).unwrap_or_default();
+        let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
         let mut place = first;
         let mut offset = 0;
         while offset < region.len() {
-            let Some(entry) = entry::parse(region, offset, &dir.format.dir, place) else {
+            let mut entry = entry::parse(region, offset, &dir.format.dir, place);
+            if entry.is_none() {
+                // what looked like a tail may be part of an entry
+                region = bytes;
+                entry = entry::parse(region, offset, &dir.format.dir, place);
+            }
+            let Some(entry) = entry else {
                 self.ctx.report(dir.problem(Code::DirectoryBlockCorrupt).found((base + offset) as u64));
-                return false;
+                return None;
             };
-            if self.judge_entry(dir, entry, place) {
+            if self.judge_entry(dir, &entry, place) {
                 named(entry.name);
                 if let Some(names) = &mut seen
                     && !names.insert(region, offset, entry.name)
@@ -257,7 +274,7 @@ impl<'a> Names<'a> {
             place = place.next();
             offset += entry.rec_len;
         }
-        true
+        Some(offset)
     }
 
     /// What has to be read a second time, in disk order, now that all blocks were judged: blocks of directories hashed
@@ -299,11 +316,8 @@ impl<'a> Names<'a> {
     }
 
     fn judge_block_again(&self, dir: &Dir<'_>, bytes: &[u8]) {
-        let shape = if dir.marks.contains(Marks::INDEX) {
-            Shape::of(bytes, dir.file_block, &dir.format)
-        } else {
-            Shape::Leaf
-        };
+        let shape =
+            if dir.marks.contains(Marks::INDEX) { Shape::of(bytes, dir.file_block, &dir.format) } else { Shape::Leaf };
         let hasher = self.foreign.get(&dir.inode).filter(|_| shape == Shape::Leaf);
         let mut place = if dir.file_block == 0 { Place::Dot } else { Place::Other };
         let mut range = HashRange::EMPTY;

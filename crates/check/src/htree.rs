@@ -25,8 +25,8 @@ use zerocopy::FromBytes;
 
 /// Where [`DxRootInfo`] lies in block 0.
 const ROOT_INFO: usize = 24;
-/// The deepest tree there can be, under large_dir; one that says more is no tree.
-const MAX_LEVELS: u8 = 3;
+/// Levels of the deepest tree there can be, under large_dir, the root's included.
+const MAX_DEPTH: u8 = 3;
 /// The part of an index entry's block number that counts.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 /// The highest hash a block may be asked to hold.
@@ -75,7 +75,7 @@ impl HashRange {
     /// Takes in a name; `folded` where the directory compares names without case.
     #[inline]
     pub(crate) fn add(&mut self, hasher: &Hasher, name: &[u8], folded: bool) {
-        let hash = match casefold::fold(name).filter(|_| folded) {
+        let hash = match folded.then(|| casefold::fold(name)).flatten() {
             Some(folded) => hasher.hash(&folded),
             None => hasher.hash(name),
         };
@@ -191,7 +191,8 @@ impl<'a> HashTrees<'a> {
 
     fn judge_root(&self, dir: InodeNo, info: &DxRootInfo, format: &IndexFormat) {
         let report = |code, found: u8| self.ctx.report(Problem::new(code).inode(dir).dir(dir).found(u64::from(found)));
-        if info.reserved_zero.get() != 0 || usize::from(info.info_length) < DxRootInfo::SIZE {
+        let head = info.reserved_zero.get() == 0 && usize::from(info.info_length) >= DxRootInfo::SIZE;
+        if !head {
             report(Code::HtreeRootBad, info.info_length);
         }
         match HashVersion::from_raw(info.hash_version) {
@@ -208,14 +209,11 @@ impl<'a> HashTrees<'a> {
         if info.unused_flags & FLAG_INCOMPATIBLE != 0 {
             report(Code::HtreeFlagsUnknown, info.unused_flags);
         }
-        if info.indirect_levels > MAX_LEVELS {
-            self.ctx.report(
-                Problem::new(Code::HtreeTooDeep)
-                    .inode(dir)
-                    .found(u64::from(info.indirect_levels))
-                    .expected(u64::from(format.max_indirect_levels())),
-            );
-        } else if info.indirect_levels > format.max_indirect_levels() {
+        if info.indirect_levels >= MAX_DEPTH {
+            let problem = Problem::new(Code::HtreeTooDeep).inode(dir).found(u64::from(info.indirect_levels));
+            self.ctx.report(problem.expected(u64::from(format.max_indirect_levels())));
+        }
+        if !head || info.indirect_levels > format.max_indirect_levels() {
             report(Code::HtreeRootInvalid, info.indirect_levels);
         }
     }
@@ -241,17 +239,19 @@ impl<'a> HashTrees<'a> {
             _ => entries.get(n).map(|e| e.hash.get() & !CONTINUES),
         };
         let mut links = Vec::with_capacity(count);
+        let mut before = 0;
         for (n, entry) in entries.iter().enumerate() {
             let child = entry.block.get() & BLOCK_MASK;
             let low = hash(n).unwrap_or(0);
             let high = hash(n + 1).unwrap_or(MAX_HASH);
-            if low > high {
-                report(Code::HtreeHashOrderWrong, u64::from(high), u64::from(low));
-            }
             if child >= directory.blocks {
                 report(Code::HtreeBlockOutOfRange, u64::from(child), u64::from(directory.blocks));
                 continue;
             }
+            if low < before {
+                report(Code::HtreeHashOrderWrong, u64::from(low), u64::from(before));
+            }
+            before = low;
             links.push(Link { dir: directory.inode, child, node: file_block, low, high });
         }
         self.links.lock().unwrap_or_else(PoisonError::into_inner).append(&mut links);
@@ -367,7 +367,7 @@ impl Tree<'_> {
         let mut depth = 1;
         let mut node = link.node;
         let mut sound = true;
-        while node != 0 && depth <= MAX_LEVELS {
+        while node != 0 && depth <= MAX_DEPTH {
             let Some(above) = self.links_to(node).first() else { break };
             if depth == 1 && link.low != 0 {
                 // the entry itself lies in the range of the node that holds it

@@ -123,14 +123,14 @@ impl InodeCheck<'_> {
         if self.claimer.is_judging() {
             self.ctx.inodes.put(inode, InodeRecord { kind, marks, links });
         }
+        harvest.counts.count_inode(kind, raw.size());
         if unused_own {
             return;
         }
-        harvest.counts.count_inode(kind, raw.size());
         self.judge_role(inode, role, &raw);
         if !matches!(role, Role::Ordinary | Role::Root) {
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
-                self.walk(inode, &raw, kind, &InInode::default(), harvest);
+                self.walk(inode, &raw, kind, 0, harvest);
             }
             return;
         }
@@ -326,7 +326,7 @@ impl InodeCheck<'_> {
             } else if mapped && !is_short_link(raw, kind) && raw.disk.i_block.iter().all(|b| *b == 0) {
                 report(Code::ExtentHeaderMissing);
             }
-        } else if !inline && mapped && header && raw.disk.i_block.first().is_some() && !is_short_link(raw, kind) {
+        } else if !inline && mapped && header && !is_short_link(raw, kind) {
             // the words of a header make no sense as block numbers
             report(if features.incompat.contains(Incompat::EXTENT) {
                 Code::ExtentFlagMissing
@@ -376,7 +376,7 @@ impl InodeCheck<'_> {
                 self.report(Problem::new(Code::InodeSizeWrong).inode(inode).found(raw.size()).expected(room));
             }
         }
-        self.walk(inode, raw, kind, attributes, harvest);
+        self.walk(inode, raw, kind, attributes.value_clusters, harvest);
     }
 
     fn found_directory(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, harvest: &mut Harvest) {
@@ -454,7 +454,7 @@ impl InodeCheck<'_> {
         inode: InodeNo,
         raw: &RawInode<'_>,
         kind: Option<FileKind>,
-        attributes: &InInode<'_>,
+        value_clusters: u64,
         harvest: &mut Harvest,
     ) {
         let volume = self.ctx.volume;
@@ -468,7 +468,7 @@ impl InodeCheck<'_> {
             sectors: raw.sectors(features.ro_compat.contains(RoCompat::HUGE_FILE), volume.geometry.block_size),
             seed: raw.seed(&volume.geometry, inode),
         };
-        let mut tally = Tally::default();
+        let mut tally = Tally { clusters: value_clusters, ..Tally::default() };
         let acl = raw.file_acl(features.incompat.contains(Incompat::BIT64));
         let has_acl = self.judge_acl_block(&facts, acl, &mut tally, harvest);
         let special =
@@ -476,20 +476,16 @@ impl InodeCheck<'_> {
         if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
             // their i_blocks is looked at only where they have an attribute block, as e2fsck does
             if special && has_acl {
-                judge_if(self.claimer, || judge_sums(self.ctx, &facts, &tally));
+                self.settle(facts, tally, has_acl, false, harvest);
             }
             return;
         }
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };
         let before = harvest.found.nodes.len();
-        if flags.contains(InodeFlags::INLINE_DATA) {
-            // the data stands in the inode: no blocks, and the size was judged with the attribute
-            if facts.sectors != tally.clusters * u64::from(volume.geometry.block_size / 512) {
-                self.report(Problem::new(Code::InodeBlockCountWrong).inode(inode).found(facts.sectors).expected(0));
-            }
-            return;
-        }
-        if kind == Some(FileKind::Symlink) && is_short_link(raw, kind) && !has_block_map(raw) {
+        if flags.contains(InodeFlags::INLINE_DATA)
+            || kind == Some(FileKind::Symlink) && is_short_link(raw, kind) && !has_block_map(raw)
+        {
+            // everything stands in the inode
         } else if flags.contains(InodeFlags::EXTENTS) {
             trees.extent_root(&facts, &raw.disk.i_block, &mut tally, &mut harvest.found);
             if let Some(node) = RawNode::from_bytes(&raw.disk.i_block)
@@ -498,8 +494,8 @@ impl InodeCheck<'_> {
                 *depth += 1;
             }
         } else {
-            if volume.geometry.cluster_blocks > 1 && raw.block_words::<15>() != [0; 15] && inode != InodeNo::BAD_BLOCKS
-            {
+            let own = matches!(inode, InodeNo::BAD_BLOCKS | InodeNo::RESIZE);
+            if volume.geometry.cluster_blocks > 1 && raw.block_words::<15>() != [0; 15] && !own {
                 self.report(Problem::new(Code::BlockMapWithBigalloc).inode(inode));
             }
             let words = words(&raw.disk.i_block);
@@ -512,11 +508,19 @@ impl InodeCheck<'_> {
         if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_judging() {
             harvest.links.push((inode, facts.size));
         }
-        if harvest.found.nodes.len() > before {
+        let goes_on = harvest.found.nodes.len() > before;
+        self.settle(facts, tally, has_acl, goes_on, harvest);
+    }
+
+    /// Judges the sums of a file at once, or keeps it open where its map goes on in blocks, or where its attribute block may
+    /// name values that count as its own.
+    fn settle(&self, facts: Facts, tally: Tally, has_acl: bool, goes_on: bool, harvest: &mut Harvest) {
+        let values = has_acl && self.ctx.volume.features.incompat.contains(Incompat::EA_INODE);
+        if goes_on || values {
             harvest.files.push(OpenFile { facts, tally: Mutex::new(tally) });
-        } else {
-            harvest.counts.count_runs(kind, tally.runs);
-            judge_if(self.claimer, || judge_sums(self.ctx, &facts, &tally));
+        } else if self.claimer.is_judging() {
+            harvest.counts.count_runs(facts.kind, tally.runs);
+            judge_sums(self.ctx, &facts, &tally);
         }
     }
 
@@ -537,12 +541,6 @@ impl InodeCheck<'_> {
 
     fn report(&self, problem: Problem) {
         self.ctx.report_if(self.claimer.is_judging(), || problem);
-    }
-}
-
-fn judge_if(claimer: &dyn Claimer, judge: impl FnOnce()) {
-    if claimer.is_judging() {
-        judge();
     }
 }
 

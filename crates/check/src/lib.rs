@@ -1,17 +1,44 @@
 //! The checker: reads all metadata of an ext2, ext3 or ext4 volume in disk order and finds what is wrong.
 //!
 //! It shares no code with the file system: both stand on `format` (the bytes) and `blockdev` only.
+//!
+//! | room | holds |
+//! | --- | --- |
+//! | `checker` | one check from beginning to end |
+//! | `open`, `descriptors`, `journal`, `special`, `ownfile`, `recognise` | phase 0: superblock, descriptors, journal, the volume's own inodes |
+//! | `scan`, `rounds` | reading in disk order; one round per tree level |
+//! | `inodes`, `trees`, `files`, `xattrs` | phase 1: inodes, block maps, sums, attributes |
+//! | `multiply` | phase 1B: who owns what was claimed twice |
+//! | `dirs`, `htree` | phase 2: directory blocks and hash trees |
+//! | `connect`, `links` | phases 3 and 4 |
+//! | `bitmaps`, `metadata` | phase 5, and the blocks that are the volume's own |
+//! | `context`, `records`, `claims` | what the phases share: what is known of each inode and block |
+//! | `table`, `problem`, `report`, `render` | what can be wrong, what was, and how it is told |
+//! | `estimate` | how long it will take |
 #![forbid(unsafe_code)]
 
+mod bitmaps;
+mod checker;
 mod claims;
+mod connect;
 mod context;
+mod descriptors;
+mod dirs;
+mod estimate;
 mod files;
+mod htree;
 mod inodes;
+mod journal;
+mod links;
 mod metadata;
 mod multiply;
+mod open;
+mod ownfile;
+mod recognise;
 mod records;
 mod rounds;
 mod scan;
+mod special;
 mod trees;
 mod xattrs;
 
@@ -19,3 +46,7 @@ pub mod problem;
 pub mod render;
 pub mod report;
 pub mod table;
+
+pub use checker::{Options, Progress, check};
+pub use estimate::{DeviceSpeed, Estimate, Work, estimate};
+pub use open::Refusal;

@@ -102,7 +102,8 @@ struct Share {
 impl Claimer for Owners {
     fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
         let from = self.conflicts.partition_point(|c| c.end <= clusters.start);
-        let met = self.conflicts.get(from..).unwrap_or_default().iter().take_while(|c| c.start < clusters.end);
+        let met = self.conflicts.get(from..).unwrap_or_default().iter();
+        let met = met.take_while(|c| c.start < clusters.end && !clusters.is_empty());
         for conflict in met {
             let note = Note { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
             self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);

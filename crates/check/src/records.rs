@@ -227,6 +227,11 @@ impl Directory {
         self.parent.compare_exchange(0, parent.get(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// Puts `parent` in the place of the one that was met first.
+    pub(crate) fn choose_parent(&self, parent: InodeNo) {
+        self.parent.store(parent.get(), Ordering::Relaxed);
+    }
+
     /// Where its `..` points, where that was met.
     pub(crate) fn dotdot(&self) -> Option<InodeNo> {
         Some(InodeNo(self.dotdot.load(Ordering::Relaxed))).filter(|i| i.get() != 0)
@@ -251,8 +256,17 @@ impl Directories {
 
     /// The record of a directory.
     pub(crate) fn get(&self, inode: InodeNo) -> Option<&Directory> {
-        let at = self.0.binary_search_by_key(&inode, |d| d.inode).ok()?;
-        self.0.get(at)
+        self.nth(self.place(inode)?)
+    }
+
+    /// Where a directory stands among all.
+    pub(crate) fn place(&self, inode: InodeNo) -> Option<usize> {
+        self.0.binary_search_by_key(&inode, |d| d.inode).ok()
+    }
+
+    /// The directory that stands there.
+    pub(crate) fn nth(&self, place: usize) -> Option<&Directory> {
+        self.0.get(place)
     }
 
     /// All of them.

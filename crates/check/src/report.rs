@@ -266,6 +266,12 @@ impl Report {
         }
     }
 
+    /// Says that the check was ended early: what was not looked at may be anything, so the volume does not count as clean.
+    pub fn cancel(&mut self) {
+        self.exit |= exit::CANCELLED;
+        self.clean = false;
+    }
+
     /// Whether the check ended early, so that more may be wrong than was found.
     #[must_use]
     pub fn cut_short(&self) -> bool {

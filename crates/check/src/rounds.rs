@@ -18,7 +18,6 @@ use crate::scan::{Item, REQUEST, Scanner};
 use crate::table::Code;
 use crate::trees::{DirRun, Found, LinkTarget, Node, NodeKind, Trees};
 use crate::xattrs::XattrRef;
-use format::inode::InodeFlags;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -81,11 +80,8 @@ pub(crate) trait Visitor: Sync {
     /// A block of a directory.
     fn dir_block(&self, dir: InodeNo, file_block: u32, block: FsBlock, bytes: Result<&[u8], &blockdev::Error>);
 
-    /// Every run of blocks that directories map: inode, first block of the directory, blocks; ascending.
-    fn dir_maps(&self, runs: &[(InodeNo, u32, u32)]);
-
-    /// A block of extended attributes, and all inodes that name it.
-    fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>);
+    /// A block of extended attributes, and all inodes that name it. Returns the clusters of values that live elsewhere.
+    fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) -> u64;
 }
 
 /// What the rounds learned of the volume as a whole.
@@ -95,6 +91,8 @@ pub(crate) struct Outcome {
     pub(crate) large_file: bool,
     /// There is a directory of 2 GiB or more.
     pub(crate) large_directory: bool,
+    /// Every run of blocks that directories map, in no order.
+    pub(crate) dir_runs: Vec<DirRun>,
 }
 
 /// Runs the rounds.
@@ -114,9 +112,9 @@ impl Rounds<'_> {
         let mut found = std::mem::take(&mut harvest.found);
         let mut edges = std::mem::take(&mut found.edges);
         let mut xattrs = std::mem::take(&mut harvest.xattrs);
-        let mut mapped = Vec::new();
+        let mut dir_runs = Vec::new();
         while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
-            mapped.extend(found.dir_runs.iter().map(|r| (r.inode, r.first, r.len)));
+            dir_runs.extend_from_slice(&found.dir_runs);
             let round = self.plan(&harvest.files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
             found = self.read(&round, &harvest.files, &harvest.links, visitor);
             edges.append(&mut found.edges);
@@ -124,11 +122,9 @@ impl Rounds<'_> {
         self.claim_edges(&harvest.files, edges);
         if self.claimer.is_judging() {
             self.close(&harvest.files, &mut harvest.counts);
-            mapped.sort_unstable();
-            visitor.dir_maps(&mapped);
         }
         let Harvest { counts, large_file, large_directory, .. } = harvest;
-        Outcome { counts, large_file, large_directory }
+        Outcome { counts, large_file, large_directory, dir_runs }
     }
 
     /// Bitmaps and inode tables, in the order in which they lie.
@@ -197,8 +193,9 @@ impl Rounds<'_> {
         });
         found.dir_runs.sort_unstable();
         found.dir_runs.retain(|run| {
-            let clusters = self.ctx.claims.clusters_of(&(run.block..run.block + u64::from(run.len)));
-            self.claimer.claim(run.inode, clusters)
+            let all = self.ctx.claims.clusters_of(&(run.block..run.block + u64::from(run.len)));
+            let start = all.start + u64::from(run.shares_first);
+            self.claimer.claim(run.inode, start..all.end.saturating_sub(u64::from(run.shares_last)).max(start))
         });
         found.links.sort_unstable();
         found.links.retain(|link| self.claim_block(link.inode, link.block));
@@ -259,8 +256,10 @@ impl Rounds<'_> {
             Part::Xattr(n) => {
                 let group = round.xattr_groups.get(n as usize).cloned().unwrap_or_default();
                 let inodes = round.xattrs.get(group).unwrap_or_default();
-                if let Some(first) = inodes.first() {
-                    visitor.xattr_block(FsBlock(first.block), inodes, bytes);
+                let Some(first) = inodes.first() else { return };
+                let elsewhere = visitor.xattr_block(FsBlock(first.block), inodes, bytes);
+                for file in inodes.iter().filter_map(|user| open_file(files, user.inode)) {
+                    file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += elsewhere;
                 }
             }
             Part::Link(n) => {
@@ -344,9 +343,7 @@ impl Rounds<'_> {
         for file in files {
             let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
             counts.count_runs(file.facts.kind, tally.runs);
-            if !file.facts.flags.contains(InodeFlags::INLINE_DATA) {
-                judge_sums(self.ctx, &file.facts, &tally);
-            }
+            judge_sums(self.ctx, &file.facts, &tally);
         }
     }
 

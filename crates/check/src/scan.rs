@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Gaps up to this many bytes are read and thrown away: at 100 MB/s they take 0.6 ms, a seek 8.
-const GAP: u64 = 64 << 10;
+pub(crate) const GAP: u64 = 64 << 10;
 /// The largest joined request in bytes.
 pub(crate) const REQUEST: u64 = 1 << 20;
 /// Bytes a worker reads before it lets the next one read.

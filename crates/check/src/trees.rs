@@ -52,6 +52,10 @@ pub(crate) struct DirRun {
     pub(crate) inode: InodeNo,
     /// Which block of the directory the first one is.
     pub(crate) first: u32,
+    /// Under bigalloc: the first cluster belongs to a neighbouring run of the same directory too, which claims it.
+    pub(crate) shares_first: bool,
+    /// Likewise the last cluster.
+    pub(crate) shares_last: bool,
 }
 
 /// The block of a symbolic link's target, to be read.
@@ -199,8 +203,10 @@ impl Trees<'_> {
         let mut next = place.range.start;
         let mut last_cluster = None;
         let mut last_end = None;
-        let count = extents.len();
-        for (n, e) in extents.iter().enumerate() {
+        // the root's neighbours are all here; those of a deeper leaf are not
+        let edges = if place.block.is_some() { self.edges_of(extents) } else { Vec::new() };
+        found.edges.extend(edges.iter().map(|cluster| (facts.inode, *cluster)));
+        for e in extents {
             let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
             let start = e.start().get();
             if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
@@ -221,21 +227,16 @@ impl Trees<'_> {
             }
             last_end = Some(start + len);
             tally.cover(last.get(), !e.is_unwritten());
+            let clusters = self.run_clusters(facts, start..start + len, logical, &edges, &mut last_cluster);
+            tally.clusters += clusters.end - clusters.start;
             if facts.is_directory() {
                 if e.is_unwritten() {
                     self.report_entry(facts, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start);
                 }
-                self.found_directory(facts, start, len, logical, found);
+                self.found_directory(facts, start..start + len, logical, &clusters, found);
             } else if facts.is_symlink() {
                 found.links.push(LinkTarget { block: start, inode: facts.inode });
-            }
-            // the root's neighbours are all here; those of a deeper leaf are not
-            let edge = place.block.is_some();
-            let clusters = self.run_clusters(facts, start..start + len, logical, &mut last_cluster);
-            tally.clusters += clusters.end - clusters.start;
-            let clusters =
-                self.set_edges_apart(facts, clusters, start, len, edge, n == 0, n + 1 == count, tally, found);
-            if !facts.is_directory() && !facts.is_symlink() {
+            } else {
                 self.claimer.claim(facts.inode, clusters);
             }
         }
@@ -258,62 +259,68 @@ impl Trees<'_> {
         }
     }
 
-    /// The clusters of a run that the run before it in the same node did not count yet.
+    /// Under bigalloc: the clusters at both ends of a leaf that the leaves beside it may share.
+    fn edges_of(&self, extents: &[DiskExtent]) -> Vec<u64> {
+        let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
+        let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Vec::new() };
+        let end = last.start().get().saturating_add(u64::from(last.len()));
+        let mut edges = Vec::new();
+        if ratio > 1 && !first.start().get().is_multiple_of(ratio) {
+            edges.push(self.ctx.claims.cluster_of(first.start().get()));
+        }
+        if ratio > 1 && !end.is_multiple_of(ratio) {
+            edges.push(self.ctx.claims.cluster_of(end.saturating_sub(1)));
+        }
+        edges
+    }
+
+    /// The clusters of a run, without those that the run before it in the same node has, and without the edges.
     fn run_clusters(
         &self,
         facts: &Facts,
         blocks: Range<u64>,
         logical: u64,
+        edges: &[u64],
         last_cluster: &mut Option<u64>,
     ) -> Range<u64> {
         let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
         let mut clusters = self.ctx.claims.clusters_of(&blocks);
-        if ratio > 1 {
-            if blocks.start % ratio != logical % ratio {
-                self.report_entry(facts, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
-            }
-            if *last_cluster == Some(clusters.start) && !clusters.is_empty() {
-                clusters.start += 1;
-            }
-            *last_cluster = Some(self.ctx.claims.cluster_of(blocks.end - 1));
-        }
-        clusters
-    }
-
-    /// Under bigalloc: takes the clusters at the edges of a leaf out of what is claimed now.
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct for it would say less")]
-    fn set_edges_apart(
-        &self,
-        facts: &Facts,
-        mut clusters: Range<u64>,
-        start: u64,
-        len: u64,
-        edge: bool,
-        first: bool,
-        last: bool,
-        tally: &mut Tally,
-        found: &mut Found,
-    ) -> Range<u64> {
-        let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
-        if ratio == 1 || !edge {
+        if ratio == 1 {
             return clusters;
         }
-        if first && !start.is_multiple_of(ratio) && !clusters.is_empty() {
-            found.edges.push((facts.inode, clusters.start));
+        if blocks.start % ratio != logical % ratio {
+            self.report_entry(facts, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
+        }
+        let taken = |cluster| edges.contains(&cluster) || *last_cluster == Some(cluster);
+        if !clusters.is_empty() && taken(clusters.start) {
             clusters.start += 1;
-            tally.clusters -= 1;
         }
-        if last && !(start + len).is_multiple_of(ratio) && !clusters.is_empty() {
+        if !clusters.is_empty() && taken(clusters.end - 1) {
             clusters.end -= 1;
-            found.edges.push((facts.inode, clusters.end));
-            tally.clusters -= 1;
         }
+        *last_cluster = Some(self.ctx.claims.cluster_of(blocks.end - 1));
         clusters
     }
 
-    fn found_directory(&self, facts: &Facts, start: u64, len: u64, logical: u64, found: &mut Found) {
+    /// Hands on a run of a directory, of whose clusters only `claimed` are its own.
+    fn found_directory(
+        &self,
+        facts: &Facts,
+        blocks: Range<u64>,
+        logical: u64,
+        claimed: &Range<u64>,
+        found: &mut Found,
+    ) {
+        let all = self.ctx.claims.clusters_of(&blocks);
         // fits: an extent has at most 32 768 blocks and starts below 2^32
-        found.dir_runs.push(DirRun { block: start, len: len as u32, inode: facts.inode, first: logical as u32 });
+        found.dir_runs.push(DirRun {
+            block: blocks.start,
+            len: (blocks.end - blocks.start) as u32,
+            inode: facts.inode,
+            first: logical as u32,
+            shares_first: claimed.start != all.start,
+            shares_last: claimed.end != all.end,
+        });
     }
 
     /// Judges what `i_block` holds of a file that is mapped by indirect blocks.
@@ -421,7 +428,8 @@ impl Trees<'_> {
         tally.cover(logical + len - 1, true);
         tally.clusters += len;
         if facts.is_directory() {
-            self.found_directory(facts, blocks.start, len, logical, found);
+            let clusters = self.ctx.claims.clusters_of(&blocks);
+            self.found_directory(facts, blocks, logical, &clusters, found);
         } else if facts.is_symlink() {
             found.links.push(LinkTarget { block: blocks.start, inode: facts.inode });
         } else {

@@ -27,6 +27,8 @@ pub(crate) struct InInode<'a> {
     pub(crate) system_data: Option<&'a [u8]>,
     /// The encryption context is here.
     pub(crate) encryption: bool,
+    /// Clusters of the values that live in inodes of their own: they count as the owner's.
+    pub(crate) value_clusters: u64,
 }
 
 /// A value that lives in an inode of its own, as the entry that names it says.
@@ -79,7 +81,7 @@ pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
     let Ok((header, bytes)) = XattrIbodyHeader::ref_from_prefix(raw.attribute_area()) else { return seen };
     if header.h_magic.get() == MAGIC {
         let area = Area { ctx, owner: inode, block: None, shares: 1, bytes };
-        area.judge(0, |entry, name, value| match (entry.e_name_index, name) {
+        seen.value_clusters = area.judge(0, |entry, name, value| match (entry.e_name_index, name) {
             (index::SYSTEM, b"data") => seen.system_data = Some(value),
             (index::ENCRYPTION, b"c") => {
                 seen.encryption = true;
@@ -95,26 +97,32 @@ pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
     seen
 }
 
-/// Judges an attribute block and how many inodes it says share it.
+/// Judges an attribute block and how many inodes it says share it. Returns the clusters of the values that live in inodes
+/// of their own: they count as each owner's.
 pub(crate) fn judge_block(
     ctx: &Context<'_>,
     block: FsBlock,
     inodes: &[XattrRef],
     bytes: Result<&[u8], &blockdev::Error>,
-) {
-    let Some(first) = inodes.first() else { return };
+) -> u64 {
+    let Some(first) = inodes.first() else { return 0 };
     let at = |code| Problem::new(code).inode(first.inode).block(block);
-    let Ok(bytes) = bytes else { return ctx.report(at(Code::XattrBlockUnreadable)) };
-    let Ok((header, _)) = XattrHeader::ref_from_prefix(bytes) else { return };
+    let Ok(bytes) = bytes else {
+        ctx.report(at(Code::XattrBlockUnreadable));
+        return 0;
+    };
+    let Ok((header, _)) = XattrHeader::ref_from_prefix(bytes) else { return 0 };
     if header.h_magic.get() != MAGIC {
-        return ctx.report(at(Code::XattrBlockBad).found(u64::from(header.h_magic.get())));
+        ctx.report(at(Code::XattrBlockBad).found(u64::from(header.h_magic.get())));
+        return 0;
     }
     let geometry: &Geometry = &ctx.volume.geometry;
     if geometry.metadata_csum && xattr::block_checksum(bytes, block, geometry.checksum_seed) != ChecksumState::Good {
         ctx.report(at(Code::XattrBlockChecksumWrong));
     }
     if header.h_blocks.get() != 1 {
-        return ctx.report(at(Code::XattrBlockCountWrong).found(u64::from(header.h_blocks.get())));
+        ctx.report(at(Code::XattrBlockCountWrong).found(u64::from(header.h_blocks.get())));
+        return 0;
     }
     let count = inodes.len() as u64;
     if u64::from(header.h_refcount.get()) != count {
@@ -123,7 +131,7 @@ pub(crate) fn judge_block(
     let shares = u32::try_from(count).unwrap_or(u32::MAX);
     let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes };
     let mut encryption = false;
-    area.judge(XattrHeader::SIZE, |entry, name, value| {
+    let value_clusters = area.judge(XattrHeader::SIZE, |entry, name, value| {
         if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
             encryption = true;
             area.judge_encryption(value);
@@ -138,6 +146,7 @@ pub(crate) fn judge_block(
             }
         }
     }
+    value_clusters
 }
 
 /// A place with attributes.
@@ -151,27 +160,40 @@ struct Area<'a, 'c> {
 }
 
 impl<'a> Area<'a, '_> {
-    /// Judges the entries from `at` on; `each` sees those whose value stands here and is sound.
-    fn judge(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) {
+    /// Judges the entries from `at` on; `each` sees those whose value stands here and is sound. Returns the clusters of
+    /// the values that live elsewhere.
+    fn judge(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) -> u64 {
+        let geometry = &self.ctx.volume.geometry;
+        let cluster = u64::from(geometry.block_size) * u64::from(geometry.cluster_blocks);
+        let mut elsewhere = 0;
         let mut values: Vec<(usize, usize)> = Vec::new();
         loop {
             match self.bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
-                None => return self.collide(),
+                None => {
+                    self.collide();
+                    return elsewhere;
+                }
                 Some([0, 0, 0, 0]) => break,
                 Some(_) => {}
             }
             let rest = self.bytes.get(at..).unwrap_or_default();
-            let Ok((entry, rest)) = XattrEntry::ref_from_prefix(rest) else { return self.collide() };
-            let Some(name) = rest.get(..usize::from(entry.e_name_len)).filter(|n| !n.is_empty()) else {
-                return self.report(self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad));
+            let Ok((entry, rest)) = XattrEntry::ref_from_prefix(rest) else {
+                self.collide();
+                return elsewhere;
+            };
+            let Some(name) = rest.get(..usize::from(entry.e_name_len)) else {
+                self.report(self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad));
+                return elsewhere;
             };
             if self.block.is_some() && entry.e_name_index == 0 {
-                return self.report(Code::XattrNameBad);
+                self.report(Code::XattrNameBad);
+                return elsewhere;
             }
             at += xattr::entry_len(entry.e_name_len);
             let size = entry.e_value_size.get() as usize;
             if entry.e_value_inum.get() != 0 {
                 self.found_value(entry, name);
+                elsewhere += (size as u64).div_ceil(cluster);
                 continue;
             }
             if size == 0 {
@@ -183,7 +205,8 @@ impl<'a> Area<'a, '_> {
             let end = start.saturating_add(size.saturating_add(3) & !3);
             let Some(value) = self.bytes.get(start..).and_then(|b| b.get(..size)).filter(|_| end <= self.bytes.len())
             else {
-                return self.report(self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad));
+                self.report(self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad));
+                return elsewhere;
             };
             values.push((start, end));
             self.judge_hash(entry, name, value);
@@ -195,6 +218,7 @@ impl<'a> Area<'a, '_> {
         if values.iter().zip(values.iter().skip(1)).any(|(a, b)| a.1 > b.0) {
             self.collide();
         }
+        elsewhere
     }
 
     fn judge_hash(&self, entry: &XattrEntry, name: &[u8], value: &[u8]) {

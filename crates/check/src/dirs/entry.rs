@@ -3,11 +3,11 @@
 use super::{Dir, Entry, Names, Place};
 use crate::records::{InodeRecord, Marks};
 use crate::table::Code;
+use format::InodeNo;
 use format::dir::{DirEntry, DirFormat, decode_rec_len, entry_len};
 use format::feature::Incompat;
 use format::group::GroupFlags;
 use format::inode::FileKind;
-use format::{InodeNo, casefold};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -64,30 +64,30 @@ impl Names<'_> {
 
     /// Judges an entry. Whether it counts as a name of its inode.
     #[inline]
-    pub(super) fn judge_entry(&self, dir: &Dir<'_>, entry: Entry<'_>, place: Place) -> bool {
+    pub(super) fn judge_entry(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> bool {
         match place {
-            Place::Dot => self.judge_dot(dir, &entry),
-            Place::DotDot => self.judge_dotdot(dir, &entry),
+            Place::Dot => self.judge_dot(dir, entry),
+            Place::DotDot => self.judge_dotdot(dir, entry),
             Place::Other => {}
         }
         if entry.inode.get() == 0 {
             return false;
         }
         if !self.may_name(entry.inode) {
-            self.report(dir, &entry, Code::EntryInodeOutOfRange);
+            self.report(dir, entry, Code::EntryInodeOutOfRange);
             return false;
         }
         // an entry that cannot be a subdirectory's makes nobody its parent
         let mut adopts = place == Place::Other;
-        if let Some(code) = self.misplaced(dir, &entry, place) {
-            self.report(dir, &entry, code);
+        if let Some(code) = self.misplaced(dir, entry, place) {
+            self.report(dir, entry, code);
             adopts = false;
         }
         match self.ctx.inodes.get(entry.inode) {
-            Some(target) => self.judge_target(dir, &entry, place, target, adopts),
-            None => self.judge_unused(dir, &entry),
+            Some(target) => self.judge_target(dir, entry, place, target, adopts),
+            None => self.judge_unused(dir, entry),
         }
-        self.judge_name(dir, &entry, place);
+        self.judge_name(dir, entry, place);
         true
     }
 
@@ -132,13 +132,14 @@ impl Names<'_> {
     /// The second entry of block 0.
     fn judge_dotdot(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
         let problem = |code| dir.problem(code).inode(entry.inode).name(entry.name);
-        dir.record.set_dotdot(entry.inode);
         if entry.inode.get() == 0 {
             self.ctx.report(problem(Code::DotDotMissing));
         } else if entry.name != b".." {
             self.ctx.report(problem(Code::SecondEntryNotDotDot));
         } else if entry.terminator.is_some_and(|b| b != 0) {
             self.ctx.report(problem(Code::DotDotNotTerminated));
+        } else {
+            dir.record.set_dotdot(entry.inode);
         }
     }
 
@@ -214,7 +215,7 @@ impl Names<'_> {
         if entry.name.iter().fold(false, |bad, b| bad | matches!(b, 0 | b'/')) {
             self.report(dir, entry, Code::EntryNameIllegal);
         }
-        if self.strict && dir.is_folded() && place == Place::Other && casefold::fold(entry.name).is_none() {
+        if self.strict && dir.is_folded() && place == Place::Other && std::str::from_utf8(entry.name).is_err() {
             self.report(dir, entry, Code::EntryNameBadEncoding);
         }
     }

@@ -59,8 +59,7 @@ impl Rivals {
                 let inline = ctx.inodes.get(*dir).is_some_and(|r| r.marks.contains(Marks::INLINE));
                 inline || !claims.iter().any(|c| c.dir == *dir)
             });
-            let unread: Vec<_> =
-                unread.map(|dir| Claim { dir, file_block: 0, offset: 0, name: None }).collect();
+            let unread: Vec<_> = unread.map(|dir| Claim { dir, file_block: 0, offset: 0, name: None }).collect();
             claims.extend(unread);
             claims.sort_unstable();
             let chosen = claims.iter().position(|c| Some(c.dir) == record.dotdot()).unwrap_or(0);

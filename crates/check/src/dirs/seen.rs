@@ -100,8 +100,8 @@ fn hash(name: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use format::dir::{DirFormat, entry_len, write_entry};
     use format::InodeNo;
+    use format::dir::{DirFormat, entry_len, write_entry};
 
     const FORMAT: DirFormat = DirFormat { block_size: 65536, file_type: false, hashed: false };
 

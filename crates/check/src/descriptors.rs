@@ -1,0 +1,182 @@
+//! The group descriptors: reading them from the primary table or a copy, and whether they make sense.
+//!
+//! A table makes sense when every group's bitmaps and inode table lie on the volume (in their own group, unless flex_bg
+//! lets them lie anywhere) and no two parts of any group lie on one another. One that does not is not believed at all:
+//! phase 0 then looks for a copy that does.
+
+use crate::problem::{Problem, Problems};
+use crate::scan::{Item, REQUEST, Scanner};
+use crate::table::Code;
+use format::feature::{Features, Incompat};
+use format::group::{Group, GroupFlags, descriptor_checksum};
+use format::superblock::{DiskSuperblock, Geometry};
+use format::{FsBlock, GroupNo};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// The blocks that belong to a group by its descriptor: superblock and descriptors, both bitmaps, the inode table. They
+/// need not lie on the volume.
+pub(crate) fn own_blocks(geometry: &Geometry, group: GroupNo, descriptor: &Group) -> [Range<u64>; 4] {
+    let run = |first: FsBlock, blocks: u32| first.get()..first.get().saturating_add(blocks.into());
+    [
+        geometry.group_head(group),
+        run(descriptor.block_bitmap, 1),
+        run(descriptor.inode_bitmap, 1),
+        run(descriptor.inode_table, geometry.itable_blocks),
+    ]
+}
+
+/// A table of group descriptors as it stands.
+pub(crate) struct Table {
+    /// Descriptors of `geometry.descriptor_size` bytes; zero where they could not be read.
+    bytes: Vec<u8>,
+    /// In order of the groups.
+    pub(crate) groups: Vec<Group>,
+}
+
+impl Table {
+    /// Reads the table that goes with the superblock in group `copy`; group 0 has the primary. Blocks that cannot be
+    /// read are taken for zeros, which make no sense.
+    pub(crate) fn read(scanner: &Scanner<'_>, geometry: &Geometry, copy: GroupNo) -> Self {
+        let block_size = geometry.block_size;
+        let mut items: Vec<Item<u32>> = Vec::new();
+        for n in 0..geometry.descriptor_blocks {
+            let Some(offset) = block_of_copy(geometry, copy, n).and_then(|b| geometry.byte_offset(b)) else { continue };
+            match items.last_mut() {
+                // one item for what lies together, to be read at once
+                Some(last)
+                    if last.offset + u64::from(last.len) == offset && last.len + block_size <= REQUEST as u32 =>
+                {
+                    last.len += block_size;
+                }
+                _ => items.push(Item { offset, len: block_size, tag: n }),
+            }
+        }
+        items.sort_by_key(|item| item.offset);
+        let bytes = Mutex::new(vec![0; geometry.descriptor_blocks as usize * block_size as usize]);
+        scanner.pass(&items, |item, read| {
+            let from = item.tag as usize * block_size as usize;
+            let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            if let (Ok(read), Some(place)) = (read, bytes.get_mut(from..from + item.len as usize)) {
+                place.copy_from_slice(read);
+            }
+        });
+        let bytes = bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let size = geometry.descriptor_size as usize;
+        let groups = bytes.chunks_exact(size).take(geometry.groups as usize);
+        let groups = groups.map(Group::from_bytes).collect();
+        Self { bytes, groups }
+    }
+
+    /// Whether everything lies where it may, and nothing on anything else.
+    pub(crate) fn makes_sense(&self, geometry: &Geometry, features: &Features) -> bool {
+        let mut parts = Vec::with_capacity(self.groups.len() * 4);
+        for (group, descriptor) in geometry.group_numbers().zip(&self.groups) {
+            let [head, own @ ..] = own_blocks(geometry, group, descriptor);
+            let room = room_of(geometry, features, group);
+            if own.iter().any(|blocks| !lies_in(blocks, &room)) {
+                return false;
+            }
+            parts.extend(own);
+            if !head.is_empty() {
+                parts.push(head);
+            }
+        }
+        parts.sort_unstable_by_key(|blocks| blocks.start);
+        parts.windows(2).all(|pair| matches!(pair, [a, b] if a.end <= b.start))
+    }
+
+    /// Judges each descriptor by itself; the groups whose checksum is wrong.
+    pub(crate) fn judge(
+        &self,
+        disk: &DiskSuperblock,
+        geometry: &Geometry,
+        features: &Features,
+        problems: &Problems,
+    ) -> Vec<GroupNo> {
+        let checksums = geometry.metadata_csum || geometry.gdt_csum;
+        let size = geometry.descriptor_size as usize;
+        let mut distrusted = Vec::new();
+        let descriptors = geometry.group_numbers().zip(&self.groups).zip(self.bytes.chunks_exact(size));
+        for ((group, descriptor), bytes) in descriptors {
+            let report = |problem: Problem| problems.report(problem.group(group));
+            let room = room_of(geometry, features, group);
+            let [_, block_bitmap, inode_bitmap, table] = own_blocks(geometry, group, descriptor);
+            let places = [
+                (Code::BlockBitmapNotInGroup, block_bitmap),
+                (Code::InodeBitmapNotInGroup, inode_bitmap),
+                (Code::InodeTableNotInGroup, table),
+            ];
+            for (code, blocks) in places {
+                if !lies_in(&blocks, &room) {
+                    report(Problem::new(code).block(FsBlock(blocks.start)));
+                }
+            }
+            let computed = descriptor_checksum(disk, geometry, group, bytes);
+            if checksums && computed != descriptor.checksum {
+                let problem = Problem::new(Code::GroupChecksumWrong);
+                report(problem.found(descriptor.checksum.into()).expected(computed.into()));
+                distrusted.push(group);
+            }
+            let unused = descriptor.itable_unused;
+            let uninit = descriptor.flags & (GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
+            if !checksums && (!uninit.is_empty() || unused != 0) {
+                report(Problem::new(Code::GroupUninitWithoutFeature));
+            }
+            if checksums && (unused > descriptor.free_inodes || unused > geometry.inodes_per_group) {
+                report(Problem::new(Code::GroupUnusedInodesWrong).found(unused.into()));
+            }
+            let last = group.get() + 1 == geometry.groups;
+            if checksums && last && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                report(Problem::new(Code::LastGroupBlockUninit));
+            }
+        }
+        distrusted
+    }
+
+    /// For each group, how many inodes at the start of its table may be in use. e2fsck believes the descriptor in this
+    /// even where its checksum is wrong; what lies behind was perhaps never written.
+    pub(crate) fn used_inodes(&self, geometry: &Geometry) -> Vec<u32> {
+        let checksums = geometry.metadata_csum || geometry.gdt_csum;
+        let volume = u64::from(geometry.first_data_block)..geometry.blocks;
+        let used = |(group, descriptor): (GroupNo, &Group)| {
+            let [.., table] = own_blocks(geometry, group, descriptor);
+            if table.start == 0 || !lies_in(&table, &volume) {
+                0
+            } else if !checksums {
+                geometry.inodes_per_group
+            } else if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+                0
+            } else {
+                geometry.inodes_per_group.saturating_sub(descriptor.itable_unused)
+            }
+        };
+        geometry.group_numbers().zip(&self.groups).map(used).collect()
+    }
+}
+
+/// Block `n` of the table that goes with the superblock in group `copy`. The blocks of meta groups have copies of their
+/// own; any other superblock than the primary goes with the first of them.
+fn block_of_copy(geometry: &Geometry, copy: GroupNo, n: u32) -> Option<FsBlock> {
+    if copy.get() == 0 {
+        return Some(geometry.descriptor_block(n));
+    }
+    if n >= geometry.first_meta_group {
+        return geometry.descriptor_block_backups(n).first().copied();
+    }
+    geometry.group_start(copy).get().checked_add(1 + u64::from(n)).map(FsBlock)
+}
+
+/// Where the bitmaps and the inode table of a group may lie.
+fn room_of(geometry: &Geometry, features: &Features, group: GroupNo) -> Range<u64> {
+    if features.incompat.contains(Incompat::FLEX_BG) {
+        u64::from(geometry.first_data_block)..geometry.blocks
+    } else {
+        geometry.group_blocks(group)
+    }
+}
+
+fn lies_in(blocks: &Range<u64>, room: &Range<u64>) -> bool {
+    // a part at block 0 is a part that was never given a place
+    blocks.start != 0 && room.start <= blocks.start && blocks.end <= room.end
+}

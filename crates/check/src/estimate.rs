@@ -1,0 +1,255 @@
+//! How much a check will read and how long that may take, from the superblock and the group descriptors alone.
+//!
+//! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the blocks
+//! of the resize inode. Guessed is what hangs below the inodes:
+//! - A directory has one block, and all together one more for each [`NAMES_IN_4_KIB`] names.
+//! - Sizes of files fall off exponentially about their mean (blocks in use by the number of files), so that
+//!   `exp(-12 / mean)` of them have more than twelve blocks. With a block map each of these has an indirect block, and one
+//!   more for every block of numbers it fills; of those with extents, one in [`FRAGMENTED`] has a tree block.
+//! - Directories lie in runs, [`DIR_RUNS`] in a group that has any; each tree block lies by itself.
+//!
+//! The bytes come out right to a few per cent on volumes of many small files, where inode tables rule; indirect and tree
+//! blocks are good to a factor of two. The time is as good as the device's figures: those measured here on a device whose
+//! blocks the system has in memory are memory's.
+
+use crate::bitmaps;
+use crate::checker::Options;
+use crate::context::Volume;
+use crate::open::{self, Refusal};
+use crate::problem::Problems;
+use crate::rounds::BitmapKind;
+use crate::scan::{Counters, GAP, REQUEST, Scanner};
+use blockdev::BlockDevice;
+use format::feature::Incompat;
+use serde::Serialize;
+use std::fmt;
+use std::time::Instant;
+
+/// Names that 4 KiB of a directory hold when they are two thirds full, at 32 bytes a name.
+const NAMES_IN_4_KIB: u64 = 85;
+/// One in so many long files on an aged volume has more extents than an inode holds.
+const FRAGMENTED: f64 = 4.0;
+/// Runs of directory blocks in a group that has directories.
+const DIR_RUNS: u64 = 4;
+/// Bytes read in order to measure a device.
+const MEASURED_BYTES: u64 = 8 << 20;
+/// Blocks read here and there to measure a device.
+const MEASURED_SEEKS: u64 = 32;
+
+/// What a device can do.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DeviceSpeed {
+    /// Bytes a second, read in order.
+    pub bytes_per_second: f64,
+    /// Seconds that a request takes which does not start where the last one ended.
+    pub seek_seconds: f64,
+}
+
+/// What a check will read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Work {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Of these, bytes that are known exactly.
+    pub known_bytes: u64,
+    /// Requests to the device.
+    pub requests: u64,
+    /// Requests that do not start where the one before ended.
+    pub seeks: u64,
+    /// Inodes in use, as the descriptors count them.
+    pub inodes: u64,
+    /// Directories, as the descriptors count them.
+    pub directories: u64,
+}
+
+/// What a check will read and how long that may take. Shown as two lines of text.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// What will be read.
+    pub work: Work,
+    /// What the device can do.
+    pub speed: DeviceSpeed,
+    /// The speed was measured just now, not given.
+    pub measured: bool,
+    /// Seconds for reading.
+    pub seconds: f64,
+}
+
+impl Work {
+    /// Seconds for reading all this from a device of such speed. Judging runs beside the reading and is not counted.
+    #[must_use]
+    pub fn seconds(&self, speed: &DeviceSpeed) -> f64 {
+        self.bytes as f64 / speed.bytes_per_second + self.seeks as f64 * speed.seek_seconds
+    }
+}
+
+/// Foretells a check of the volume on `device`. Reads the superblock and the descriptors; without a given speed also a
+/// few MiB to measure it.
+///
+/// # Errors
+/// [`Refusal`] as for a check.
+pub fn estimate(device: &dyn BlockDevice, options: &Options, speed: Option<DeviceSpeed>) -> Result<Estimate, Refusal> {
+    let counters = Counters::default();
+    let scanner = Scanner { device, threads: 1, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+    let volume = open::open(&scanner, options, &Problems::default())?;
+    let work = of_volume(&volume);
+    let measured = speed.is_none();
+    let speed = speed.unwrap_or_else(|| measure(device));
+    Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) })
+}
+
+/// What a check of an open volume will read.
+pub(crate) fn of_volume(volume: &Volume) -> Work {
+    let geometry = &volume.geometry;
+    let block_size = u64::from(geometry.block_size);
+    let mut work = known(volume);
+    work.known_bytes = work.bytes;
+
+    let mut groups_with_directories = 0;
+    let mut free_clusters = 0;
+    for descriptor in &volume.groups {
+        work.inodes += u64::from(geometry.inodes_per_group.saturating_sub(descriptor.free_inodes));
+        let directories = u64::from(descriptor.directories.min(geometry.inodes_per_group));
+        work.directories += directories;
+        groups_with_directories += u64::from(directories > 0);
+        free_clusters += u64::from(descriptor.free_clusters);
+    }
+    let used_blocks = geometry.blocks.saturating_sub(free_clusters.saturating_mul(geometry.cluster_blocks.into()));
+    let names_in_a_block = (NAMES_IN_4_KIB * block_size / 4096).max(1);
+    let dir_blocks = work.directories + work.inodes / names_in_a_block;
+
+    let files = work.inodes.saturating_sub(work.directories);
+    let data_blocks = used_blocks.saturating_sub(work.known_bytes / block_size + dir_blocks);
+    let mean = data_blocks as f64 / files.max(1) as f64;
+    let long_files = files as f64 * (-12.0 / mean.max(0.01)).exp();
+    let tree_blocks = if volume.features.incompat.contains(Incompat::EXTENT) {
+        long_files / FRAGMENTED
+    } else {
+        long_files + data_blocks as f64 / (block_size / 4) as f64
+    };
+    // a cast from float to integer saturates
+    let tree_blocks = tree_blocks as u64;
+    let dir_runs = dir_blocks.min(groups_with_directories * DIR_RUNS);
+    work.bytes = work.bytes.saturating_add((dir_blocks.saturating_add(tree_blocks)).saturating_mul(block_size));
+    work.requests += dir_runs.max(dir_blocks.saturating_mul(block_size) / REQUEST) + tree_blocks;
+    work.seeks += dir_runs + tree_blocks;
+    work
+}
+
+/// What will be read whatever the files are.
+fn known(volume: &Volume) -> Work {
+    let geometry = &volume.geometry;
+    let block_size = u64::from(geometry.block_size);
+    let mut first_pass = Vec::new();
+    for n in 0..geometry.descriptor_blocks {
+        first_pass.push((geometry.descriptor_block(n).get().saturating_mul(block_size), block_size));
+    }
+    let mut second_pass = Vec::new();
+    for ((group, descriptor), used) in geometry.group_numbers().zip(&volume.groups).zip(&volume.used_inodes) {
+        let bitmaps = [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)];
+        for (block, kind) in bitmaps {
+            if let Some(offset) = geometry.byte_offset(block).filter(|_| bitmaps::is_written(volume, group, kind)) {
+                second_pass.push((offset, block_size));
+            }
+        }
+        if let Some(offset) = geometry.byte_offset(descriptor.inode_table).filter(|_| *used > 0) {
+            second_pass.push((offset, u64::from(*used) * u64::from(geometry.inode_size)));
+        }
+    }
+    // the resize inode's own blocks are those kept for growth
+    let reserved = u64::from(geometry.reserved_descriptor_blocks);
+    let after_table = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
+    let third_pass = vec![(after_table.saturating_mul(block_size), reserved * block_size)];
+    let mut work = Work::default();
+    for mut pass in [first_pass, second_pass, third_pass] {
+        pass.sort_unstable();
+        add_pass(&mut work, pass.into_iter().filter(|(_, len)| *len > 0));
+    }
+    work
+}
+
+/// Adds what is read in one ascending pass; neighbours become one request, as the reader joins them.
+fn add_pass(work: &mut Work, runs: impl Iterator<Item = (u64, u64)>) {
+    let mut joined: Option<(u64, u64)> = None;
+    let mut add = |start: u64, end: u64| {
+        work.bytes = work.bytes.saturating_add(end - start);
+        work.requests += (end - start).div_ceil(REQUEST);
+        work.seeks += 1;
+    };
+    for (start, len) in runs {
+        let end = start.saturating_add(len);
+        joined = match joined {
+            Some((first, last)) if start <= last.saturating_add(GAP) => Some((first, last.max(end))),
+            before => {
+                if let Some((first, last)) = before {
+                    add(first, last);
+                }
+                Some((start, end))
+            }
+        };
+    }
+    if let Some((first, last)) = joined {
+        add(first, last);
+    }
+}
+
+/// Reads a few MiB in order and a few blocks apart, and takes the time.
+fn measure(device: &dyn BlockDevice) -> DeviceSpeed {
+    let len = device.geometry().len;
+    // a device that cannot be read will tell the check so
+    let timed = |offsets: &mut dyn Iterator<Item = u64>, size: u64| {
+        let mut bytes = vec![0; size.min(len) as usize];
+        let start = Instant::now();
+        let reads = offsets.filter(|at| device.read(*at, &mut bytes).is_ok()).count();
+        start.elapsed().as_secs_f64().max(1e-9) / reads.max(1) as f64
+    };
+    let stride = (len / MEASURED_SEEKS).max(1);
+    let seek = timed(&mut (0..MEASURED_SEEKS).map(|n| n * stride / 4096 * 4096), 4096);
+    let whole = timed(&mut (0..MEASURED_BYTES / REQUEST).map(|n| n * REQUEST), REQUEST);
+    let bytes_per_second = len.clamp(1, REQUEST) as f64 / whole;
+    DeviceSpeed { bytes_per_second, seek_seconds: (seek - 4096.0 / bytes_per_second).max(0.0) }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let Work { bytes, known_bytes, requests, seeks, inodes, directories } = self.work;
+        writeln!(
+            f,
+            "{inodes} inodes, {directories} directories: about {:.1} MiB to read ({:.1} known exactly), {requests} requests, \
+             {seeks} seeks",
+            mib(bytes),
+            mib(known_bytes)
+        )?;
+        write!(
+            f,
+            "about {:.2} s at {:.0} MiB/s and {:.3} ms a seek ({})",
+            self.seconds,
+            self.speed.bytes_per_second / f64::from(1 << 20),
+            self.speed.seek_seconds * 1e3,
+            if self.measured { "measured just now" } else { "as given" }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_one_request_and_long_runs_several() {
+        let mut work = Work::default();
+        add_pass(&mut work, [(0, 4096), (4096, 4096), (8192 + GAP, 4096), (10 << 20, 3 << 20)].into_iter());
+        assert_eq!((work.requests, work.seeks), (4, 2));
+        assert_eq!(work.bytes, 8192 + GAP + 4096 + (3 << 20));
+    }
+
+    #[test]
+    fn seconds_are_bytes_and_seeks() {
+        let work = Work { bytes: 300_000_000, seeks: 100, ..Work::default() };
+        let disk = DeviceSpeed { bytes_per_second: 150e6, seek_seconds: 8e-3 };
+        assert!((work.seconds(&disk) - 2.8).abs() < 1e-9);
+        let text = Estimate { work, speed: disk, measured: false, seconds: work.seconds(&disk) }.to_string();
+        assert!(text.contains("286.1 MiB") && text.contains("about 2.80 s") && text.contains("as given"), "{text}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is judged as it stands.
+
+use crate::context::Volume;
+use crate::ownfile::OwnFile;
+use crate::problem::{Problem, Problems};
+use crate::scan::Scanner;
+use crate::table::Code;
+use format::InodeNo;
+use format::feature::{Compat, Incompat};
+use format::inode::FileKind;
+use format::jbd2::{BlockType, DiskSuperblock, Header, JournalSuperblock, SuperblockProblem};
+
+/// A journal of fewer blocks is none.
+const MIN_BLOCKS: u64 = 1024;
+/// Blocks of the log that are read at most to count its transactions.
+const LOG_READS: u32 = 1 << 16;
+/// `s_jnl_backup_type`: `s_jnl_blocks` holds the inode's block map and size.
+const BACKUP_BLOCKS: u8 = 1;
+
+/// Judges the journal, where the superblock speaks of one.
+pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
+    let disk = &volume.disk;
+    let has_journal = volume.features.compat.contains(Compat::HAS_JOURNAL);
+    let recover = volume.features.incompat.contains(Incompat::NEEDS_RECOVERY);
+    let inode = InodeNo(disk.s_journal_inum.get());
+    if inode.get() == 0 {
+        if has_journal && disk.s_journal_uuid != [0; 16] {
+            problems.report(Problem::new(Code::JournalDeviceNotFound));
+        } else if has_journal {
+            problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
+        } else if recover {
+            problems.report(Problem::new(Code::JournalRecoveryWithoutJournal));
+        }
+        return;
+    }
+    let Some((file, bytes)) = find(scanner, volume, inode) else {
+        return problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
+    };
+    if !has_journal {
+        problems.report(Problem::new(Code::JournalFeatureMissing).inode(inode));
+    }
+    if judge_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
+        let count = transactions(scanner, volume, &file, &bytes);
+        problems.report(Problem::new(Code::JournalNotReplayed).count(count));
+        if !recover {
+            problems.report(Problem::new(Code::JournalRecoveryFlagMissing));
+        }
+    }
+}
+
+/// The journal and its first block. Where the inode is not sound, the copy of its block map in the superblock is tried;
+/// the rounds then judge the inode itself.
+fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<(OwnFile, Vec<u8>)> {
+    let block_size = u64::from(volume.geometry.block_size);
+    let usable = |file: OwnFile| {
+        let blocks = file.size / block_size;
+        let sound = file.sound
+            && file.kind == Some(FileKind::Regular)
+            && file.links > 0
+            && blocks >= MIN_BLOCKS
+            && file.blocks_without_hole() >= blocks;
+        if !sound {
+            return None;
+        }
+        let bytes = file.read_block(scanner, volume, 0)?;
+        Header::parse(&bytes)?;
+        Some((file, bytes))
+    };
+    OwnFile::read(scanner, volume, inode).and_then(usable).or_else(|| {
+        let disk = &volume.disk;
+        if disk.s_jnl_backup_type != BACKUP_BLOCKS {
+            return None;
+        }
+        let [map @ .., high, low] = disk.s_jnl_blocks.map(|n| n.get());
+        let size = u64::from(high) << 32 | u64::from(low);
+        usable(OwnFile::of_map(scanner, volume, &map, size))
+    })
+}
+
+/// `true` where the log can be read.
+fn judge_superblock(volume: &Volume, file: &OwnFile, bytes: &[u8], problems: &Problems) -> bool {
+    let bad = || Problem::new(Code::JournalSuperblockBad);
+    let Some(disk) = superblock(bytes) else {
+        problems.report(bad());
+        return false;
+    };
+    let block_size = volume.geometry.block_size;
+    let blocks = file.size / u64::from(block_size);
+    // what a journal of version 1 has beyond its fields are leftovers, which e2fsck passes over
+    let version1 = Header::parse(bytes).is_some_and(|h| h.block_type == Some(BlockType::SuperblockV1));
+    let has_more = disk.s_feature_compat.get() | disk.s_feature_incompat.get() | disk.s_feature_ro_compat.get() != 0;
+    if version1 && (has_more || disk.s_nr_users.get() != 0) {
+        problems.report(Problem::new(Code::JournalVersion1HasFeatures));
+    }
+    if !version1 && disk.s_nr_users.get() > 1 {
+        problems.report(Problem::new(Code::JournalSharedUnsupported));
+    }
+    let found = disk.problems(block_size, blocks);
+    for problem in &found {
+        let problem = match *problem {
+            SuperblockProblem::UnknownIncompat(bits) => Problem::new(Code::JournalFeatureUnknown).found(bits.into()),
+            SuperblockProblem::UnknownRoCompat(bits) => {
+                Problem::new(Code::JournalReadOnlyFeatureUnknown).found(bits.into())
+            }
+            SuperblockProblem::Magic { .. }
+            | SuperblockProblem::BlockType { .. }
+            | SuperblockProblem::ConflictingChecksums
+            | SuperblockProblem::ChecksumType { .. }
+            | SuperblockProblem::Checksum { .. }
+            | SuperblockProblem::BlockSize { .. }
+            | SuperblockProblem::TooLong { .. } => bad(),
+            // a log that is empty may say anything of where it begins; an error the kernel left says nothing of the bytes
+            SuperblockProblem::First { .. }
+            | SuperblockProblem::FastCommitArea { .. }
+            | SuperblockProblem::Start { .. }
+            | SuperblockProblem::Errno(_) => continue,
+        };
+        problems.report(problem);
+    }
+    found.iter().all(|p| matches!(p, SuperblockProblem::Errno(_)))
+}
+
+fn superblock(bytes: &[u8]) -> Option<DiskSuperblock> {
+    zerocopy::FromBytes::read_from_prefix(bytes).ok().map(|(disk, _)| disk)
+}
+
+fn has_log(bytes: &[u8]) -> bool {
+    superblock(bytes).is_some_and(|disk| disk.s_start.get() != 0)
+}
+
+/// How many complete transactions the log holds, counted by their commit blocks. Checksums are not looked at: that is
+/// for whoever replays them.
+fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &OwnFile, bytes: &[u8]) -> u64 {
+    let block_size = volume.geometry.block_size;
+    let blocks = file.size / u64::from(block_size);
+    let Ok(journal) = JournalSuperblock::parse(bytes, block_size, blocks) else { return 0 };
+    let Some(start) = journal.start() else { return 0 };
+    let log = journal.log_blocks();
+    let length = u64::from(log.end.saturating_sub(log.start));
+    let (mut at, mut left) = (u64::from(start.saturating_sub(log.start)), length);
+    let (mut sequence, mut count) = (journal.sequence(), 0);
+    for _ in 0..LOG_READS {
+        if left == 0 {
+            break;
+        }
+        let Some(block) = file.read_block(scanner, volume, u64::from(log.start) + at) else { break };
+        let Some(header) = Header::parse(&block).filter(|h| h.sequence == sequence) else { break };
+        let steps = match header.block_type {
+            Some(BlockType::Descriptor) => 1 + journal.log().tags(&block).count() as u64,
+            Some(BlockType::Revoke) => 1,
+            Some(BlockType::Commit) => {
+                count += 1;
+                sequence = sequence.wrapping_add(1);
+                1
+            }
+            _ => break,
+        };
+        left = left.saturating_sub(steps);
+        at = (at + steps) % length;
+    }
+    count
+}

@@ -1,0 +1,336 @@
+//! Phase 0: finds a superblock and group descriptors to go on with, and judges what they say by themselves.
+//!
+//! The primary superblock and table are taken where they can be; else the first copy of which both can. What is then
+//! still wrong is reported, and the check goes on with it as e2fsck -n does: its consequences speak in the later phases.
+
+use crate::checker::Options;
+use crate::context::Volume;
+use crate::descriptors::Table;
+use crate::problem::{Problem, Problems};
+use crate::scan::Scanner;
+use crate::table::Code;
+use crate::{journal, recognise, special};
+use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::superblock::{self, DiskSuperblock, Flags, Geometry};
+use format::{FsBlock, GroupNo};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Groups where copies of the superblock are looked for: the first powers of 3, 5 and 7. Volumes without sparse_super
+/// have them in every group, so in these too.
+const BACKUP_GROUPS: [u32; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
+
+/// Why there is nothing to check.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence}")]
+pub struct Refusal {
+    /// One sentence for people, without the device's name.
+    pub sentence: String,
+    /// The exit status, see [`crate::report::exit`].
+    pub exit: u8,
+}
+
+impl Refusal {
+    fn new(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), exit: crate::report::exit::OPERATIONAL }
+    }
+}
+
+/// Why a superblock was not taken.
+enum Rejection {
+    /// It contradicts itself; a copy may be better.
+    Corrupt(String),
+    /// We cannot check such a volume, or it contradicts itself in a way that no copy is asked about (e2fsck asks none).
+    Final(String),
+}
+
+/// A superblock that describes a possible volume.
+struct Accepted {
+    disk: DiskSuperblock,
+    geometry: Geometry,
+    /// Its first byte on the device.
+    at: u64,
+}
+
+impl Accepted {
+    /// The group it lies in: 0 for the primary.
+    fn group(&self) -> GroupNo {
+        let block = FsBlock(self.at / u64::from(self.geometry.block_size));
+        self.geometry.group_of(block).unwrap_or(GroupNo(0))
+    }
+}
+
+/// Opens the volume on the scanner's device.
+pub(crate) fn open(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result<Volume, Refusal> {
+    let (found, table) = find(scanner, options, problems)?;
+    let Accepted { disk, geometry, .. } = found;
+    let device = scanner.device.geometry().len;
+    let fits = device / u64::from(geometry.block_size);
+    if geometry.blocks / 2 > fits {
+        return Err(Refusal::new(format!(
+            "the superblock claims {} blocks of {} bytes, but the device holds only {fits}: most of the volume is missing",
+            geometry.blocks, geometry.block_size
+        )));
+    }
+    if geometry.blocks > fits {
+        problems.report(Problem::new(Code::BeyondDevice).found(geometry.blocks).expected(fits));
+    }
+    let features = disk.features();
+    let distrusted = table.judge(&disk, &geometry, &features, problems);
+    let used_inodes = table.used_inodes(&geometry);
+    let volume = Volume { disk, features, geometry, groups: table.groups, used_inodes, distrusted };
+    judge_superblock(&volume, problems);
+    special::check(scanner, &volume, problems)?;
+    journal::check(scanner, &volume, problems);
+    Ok(volume)
+}
+
+/// The superblock and the table to go on with.
+fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result<(Accepted, Table), Refusal> {
+    if let Some(block) = options.superblock {
+        let named = named_superblock(scanner, block, options.block_size)?;
+        let table = read_table(scanner, &named)?;
+        return Ok((named, table));
+    }
+    let primary = accept_at(scanner, superblock::OFFSET);
+    let reason = match &primary {
+        Err(Rejection::Final(what)) => return Err(Refusal::new(what.clone())),
+        Err(Rejection::Corrupt(what)) => Some(what.clone()),
+        Ok(_) => None,
+    };
+    // the descriptors decide only where a copy is at hand
+    let mut second_best = None;
+    if let Ok(accepted) = primary {
+        let table = read_table(scanner, &accepted)?;
+        if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
+            return Ok((accepted, table));
+        }
+        second_best = Some((accepted, table));
+    }
+    for accepted in backups(scanner) {
+        let Ok(table) = read_table(scanner, &accepted) else { continue };
+        let block = FsBlock(accepted.at / u64::from(accepted.geometry.block_size));
+        let problem = match &reason {
+            Some(reason) => Problem::new(Code::SuperblockTryBackup).name(reason),
+            None => Problem::new(Code::GroupDescriptorsTryBackup),
+        };
+        if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
+            problems.report(problem.group(accepted.group()).block(block));
+            return Ok((accepted, table));
+        }
+        second_best = second_best.or(Some((accepted, table)));
+    }
+    match (second_best, reason) {
+        (Some(found), _) => Ok(found),
+        (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
+            let reason = reason.unwrap_or_default();
+            Refusal::new(match recognise::look(scanner.device) {
+                Some(kind) => format!("no ext2, ext3 or ext4 volume: {kind}"),
+                None => format!("no ext2, ext3 or ext4 volume: {reason}, and no copy of the superblock is usable"),
+            })
+        }),
+    }
+}
+
+/// The primary with a field mended that is wrong only by what it says of the others, as e2fsck does when no copy helps.
+fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
+    let mut disk = read_superblock(scanner, superblock::OFFSET).ok()?;
+    let found = disk.s_first_meta_bg.get();
+    disk.s_first_meta_bg = 0.into();
+    let geometry = judge(&disk).ok()?;
+    // no meta group has its own descriptors when all of the table lies before the first that has
+    disk.s_first_meta_bg = geometry.descriptor_blocks.into();
+    let accepted = Accepted { geometry: judge(&disk).ok()?, disk, at: superblock::OFFSET };
+    let problem = Problem::new(Code::FirstMetaGroupTooLarge);
+    problems.report(problem.found(found.into()).expected(geometry.descriptor_blocks.into()));
+    let table = read_table(scanner, &accepted).ok()?;
+    Some((accepted, table))
+}
+
+/// The superblock the user named.
+fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) -> Result<Accepted, Refusal> {
+    let sizes = (0..7).map(|shift| 1024 << shift).filter(|size| block_size.is_none_or(|given| given == *size));
+    let mut reason = "block sizes are powers of two from 1024 to 65536".to_owned();
+    for size in sizes {
+        // the primary of larger blocks lies inside block 0
+        let at = if block == 0 { Some(superblock::OFFSET) } else { block.checked_mul(u64::from(size)) };
+        let Some(at) = at else { continue };
+        match accept_at(scanner, at) {
+            Ok(accepted) if accepted.geometry.block_size == size || block == 0 => return Ok(accepted),
+            Ok(accepted) => reason = format!("it speaks of blocks of {} bytes", accepted.geometry.block_size),
+            Err(Rejection::Final(what)) => return Err(Refusal::new(what)),
+            Err(Rejection::Corrupt(what)) => reason = what,
+        }
+    }
+    Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
+}
+
+/// The copies of the superblock that can be used, in the order in which they are tried.
+fn backups<'a>(scanner: &'a Scanner<'_>) -> impl Iterator<Item = Accepted> + 'a {
+    (0..7u32).flat_map(|shift| BACKUP_GROUPS.map(|group| (shift, group))).filter_map(|(shift, group)| {
+        let block_size = 1024u64 << shift;
+        // groups of the full size are what mke2fs makes unless told otherwise; the boot block shifts 1 KiB blocks by one
+        let block = u64::from(group) * block_size * 8 + u64::from(shift == 0);
+        let accepted = accept_at(scanner, block * block_size).ok()?;
+        (u64::from(accepted.geometry.block_size) == block_size).then_some(accepted)
+    })
+}
+
+fn read_superblock(scanner: &Scanner<'_>, at: u64) -> Result<DiskSuperblock, Rejection> {
+    let corrupt = |what: &str| Rejection::Corrupt(what.to_owned());
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    if at.checked_add(bytes.len() as u64).is_none_or(|end| end > scanner.device.geometry().len) {
+        return Err(corrupt("the device ends before the superblock does"));
+    }
+    scanner.counters.count(at, bytes.len() as u64);
+    scanner.device.read(at, &mut bytes).map_err(|error| corrupt(&error.to_string()))?;
+    DiskSuperblock::from_slice(&bytes).ok_or_else(|| corrupt("the device ends before the superblock does"))
+}
+
+fn accept_at(scanner: &Scanner<'_>, at: u64) -> Result<Accepted, Rejection> {
+    let disk = read_superblock(scanner, at)?;
+    let geometry = judge(&disk)?;
+    Ok(Accepted { disk, geometry, at })
+}
+
+/// Whether a superblock describes a volume that we can check.
+fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
+    let corrupt = |what: &str| Err(Rejection::Corrupt(what.to_owned()));
+    if disk.s_magic.get() != superblock::MAGIC {
+        return corrupt("the superblock's magic number is missing");
+    }
+    if disk.s_rev_level.get() > 1 {
+        return Err(Rejection::Final(format!("revision {} of the format is not known", disk.s_rev_level)));
+    }
+    let features = disk.features();
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        if disk.s_checksum_type != 1 {
+            let what = format!("checksums of type {} are not known", disk.s_checksum_type);
+            return Err(Rejection::Final(what));
+        }
+        if disk.checksum() != disk.s_checksum.get() {
+            return corrupt("the superblock's checksum does not match");
+        }
+    }
+    judge_features(disk, &features)?;
+    if disk.first_inode() < 11 || disk.first_inode() > disk.s_inodes_count.get() {
+        return Err(Rejection::Final(format!("the superblock's s_first_ino is {}", disk.first_inode())));
+    }
+    if u32::from(disk.s_reserved_gdt_blocks.get()) > 256u32.checked_shl(disk.s_log_block_size.get()).unwrap_or(0) {
+        return Err(Rejection::Final(format!(
+            "the superblock's s_reserved_gdt_blocks is {}",
+            disk.s_reserved_gdt_blocks
+        )));
+    }
+    let geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
+    let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
+    if !bigalloc && disk.s_log_cluster_size != disk.s_log_block_size {
+        return corrupt("s_log_cluster_size differs from s_log_block_size, but there are no clusters");
+    }
+    if !bigalloc && disk.s_clusters_per_group != disk.s_blocks_per_group {
+        return corrupt("s_clusters_per_group differs from s_blocks_per_group, but there are no clusters");
+    }
+    if disk.s_log_groups_per_flex > 31 {
+        return corrupt("s_log_groups_per_flex is 32 or more");
+    }
+    Ok(geometry)
+}
+
+/// A checker has to know every feature: what it does not know it would take for damage.
+fn judge_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Rejection> {
+    features.check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
+    let compat = Compat::all() - Compat::LAZY_BG - Compat::EXCLUDE_INODE - Compat::EXCLUDE_BITMAP;
+    let ro_compat = RoCompat::all() - RoCompat::BTREE_DIR - RoCompat::HAS_SNAPSHOT - RoCompat::REPLICA;
+    let unknown =
+        Features::from_words(features.compat.bits() & !compat.bits(), 0, features.ro_compat.bits() & !ro_compat.bits());
+    if unknown != Features::default() {
+        let names = unknown.names().join(", ");
+        return Err(Rejection::Final(format!("the volume uses {names}, which this version cannot check")));
+    }
+    if features.incompat.contains(Incompat::CASEFOLD) && disk.s_encoding.get() != 1 {
+        let what = format!("the volume's names have encoding {}, which is not known", disk.s_encoding);
+        return Err(Rejection::Final(what));
+    }
+    Ok(())
+}
+
+fn read_table(scanner: &Scanner<'_>, accepted: &Accepted) -> Result<Table, Refusal> {
+    let geometry = &accepted.geometry;
+    // before memory is taken for it
+    let bytes = u64::from(geometry.descriptor_blocks) * u64::from(geometry.block_size);
+    if bytes > scanner.device.geometry().len {
+        return Err(Refusal::new(format!(
+            "the superblock speaks of {} groups, more than the device has room to describe",
+            geometry.groups
+        )));
+    }
+    Ok(Table::read(scanner, geometry, accepted.group()))
+}
+
+/// What the superblock says against itself, and what is worth knowing of it.
+fn judge_superblock(volume: &Volume, problems: &Problems) {
+    let Volume { disk, features, geometry, .. } = volume;
+    let Features { compat, incompat, ro_compat } = *features;
+    let report = |bad: bool, problem: Problem| {
+        if bad {
+            problems.report(problem);
+        }
+    };
+    let first = u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1);
+    let found = geometry.first_data_block;
+    let problem = Problem::new(Code::FirstDataBlockWrong);
+    report(found != first, problem.found(found.into()).expected(first.into()));
+    let reserved = disk.reserved_blocks_count();
+    let problem = Problem::new(Code::SuperblockFieldWrong).name("s_r_blocks_count");
+    report(reserved > geometry.blocks / 2, problem.found(reserved));
+
+    report(disk.s_uuid == [0; 16], Problem::new(Code::UuidMissing));
+    const HURD: u32 = 1;
+    let hurd = disk.s_creator_os.get() == HURD && incompat.contains(Incompat::FILETYPE);
+    report(hurd, Problem::new(Code::HurdHasFileType));
+    let reserved = disk.s_reserved_gdt_blocks.get();
+    let without = reserved != 0 && !compat.contains(Compat::RESIZE_INODE);
+    report(without, Problem::new(Code::ReservedGdtBlocksWithoutFeature).found(reserved.into()));
+    let both = compat.contains(Compat::RESIZE_INODE) && incompat.contains(Incompat::META_BG);
+    report(both, Problem::new(Code::ResizeInodeWithMetaGroups));
+    let both = ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
+    report(both, Problem::new(Code::BothChecksumFeatures));
+    let wide = incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT);
+    report(wide, Problem::new(Code::SixtyFourBitWithoutExtents));
+    let seed = incompat.contains(Incompat::CSUM_SEED) && !ro_compat.contains(RoCompat::METADATA_CSUM);
+    report(seed, Problem::new(Code::ChecksumSeedWithoutChecksums));
+    let flags = Flags::from_bits_retain(disk.s_flags.get());
+    report(flags.contains(Flags::TEST_FILESYS), Problem::new(Code::TestFlagSet));
+    let hashes = compat.contains(Compat::DIR_INDEX) && !flags.intersects(Flags::SIGNED_HASH | Flags::UNSIGNED_HASH);
+    report(hashes, Problem::new(Code::DirectoryHashSignUnknown));
+
+    if ro_compat.contains(RoCompat::EXTRA_ISIZE) {
+        let room = geometry.inode_size - 128;
+        let wrong = |size: u16| u32::from(size) > room || size % 4 != 0;
+        let (least, wish) = (disk.s_min_extra_isize.get(), disk.s_want_extra_isize.get());
+        report(wrong(least), Problem::new(Code::MinExtraSizeWrong).found(least.into()));
+        report(wrong(wish), Problem::new(Code::WantExtraSizeWrong).found(wish.into()));
+    }
+    if ro_compat.contains(RoCompat::QUOTA) {
+        for quota in [disk.s_usr_quota_inum, disk.s_grp_quota_inum, disk.s_prj_quota_inum].map(|n| n.get()) {
+            report(quota > geometry.inodes, Problem::new(Code::QuotaInodeNumberWrong).found(quota.into()));
+        }
+    }
+    judge_dates(disk, problems);
+}
+
+/// The last mount and the last write lie in the past; a day more is put down to a clock that was wrong.
+fn judge_dates(disk: &DiskSuperblock, problems: &Problems) {
+    const DAY: u64 = 24 * 60 * 60;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = |low: u32, high: u8| u64::from(high) << 32 | u64::from(low);
+    let dates = [
+        (seconds(disk.s_mtime.get(), disk.s_mtime_hi), Code::LastMountBarelyInFuture, Code::LastMountInFuture),
+        (seconds(disk.s_wtime.get(), disk.s_wtime_hi), Code::LastWriteBarelyInFuture, Code::LastWriteInFuture),
+    ];
+    for (date, barely, clearly) in dates {
+        if date > now {
+            let code = if date - now <= DAY { barely } else { clearly };
+            problems.report(Problem::new(code).found(date));
+        }
+    }
+}
