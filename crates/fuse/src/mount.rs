@@ -87,7 +87,13 @@ fn attach(dir: &Path, options: &MountOptions) -> io::Result<(Mount, OwnedFd)> {
     if !dir.is_dir() {
         return Err(Errno::NOTDIR.into());
     }
-    let (device, keeper) = if geteuid().is_root() && !options.auto_unmount {
+    let root = geteuid().is_root();
+    if options.auto_unmount && !root && options.access == Access::Owner {
+        // the helper runs as root, whom the kernel would not let look whether the mount is dead
+        let why = "for users other than root, auto_unmount works only together with allow_other";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let (device, keeper) = if root && !options.auto_unmount {
         (attach_directly(&dir, options)?, None)
     } else {
         let (device, keeper) = attach_by_helper(&dir, options)?;

@@ -36,6 +36,10 @@ const MAX_REQUEST: u32 = 1 << 20;
 /// Requests of the kernel's own making (read-ahead) that may wait at once.
 const MAX_BACKGROUND: u16 = 64;
 
+/// Fewest and most threads; between them, as many as there are processors. A thread that waits for the device answers
+/// nobody else, so a few are there even on one processor.
+const THREADS: (usize, usize) = (4, 16);
+
 /// FS_IOC_GETFLAGS, which lsattr(1) uses.
 const GET_FLAGS: u32 = 0x8008_6601;
 
@@ -73,8 +77,8 @@ pub fn mount(
     let front =
         Front { ask_opens: judged || ops.checks_opens(), keep: if judged { Duration::ZERO } else { ALWAYS }, ops };
     let mut config = fuser::Config::default();
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    config.n_threads = Some(threads.clamp(2, 16));
+    config.n_threads =
+        Some(std::thread::available_parallelism().map_or(THREADS.0, usize::from).clamp(THREADS.0, THREADS.1));
     // each thread opens the device again for this, which fusermount3 may have done for a user who cannot
     config.clone_fd =
         rustix::fs::access("/dev/fuse", rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK).is_ok();
