@@ -1,1 +1,45 @@
-//! placeholder
+//! Extant measured beside its peers, in one run.
+//!
+//! A figure says little alone: machines differ, and one machine differs from hour to hour. So whatever is claimed is
+//! measured together with what it is compared to, turn by turn, and the ratio is taken pair by pair.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `runner` | [`Peer`], what takes turns; [`interleave`], who is next; [`Sample`], what a turn cost |
+//! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
+//! | `process` | a turn that is a child process: time, CPU, resident memory |
+//! | `strace` | what a process reads from a volume, as the system saw it |
+//! | `floor` | reading what a check needs and nothing else |
+//! | `check` | the checker beside e2fsck and the floor |
+//! | `mount` | file systems that come and go: Extant's, the kernel's, and the ceiling |
+//! | `ceiling` | a FUSE file system in memory: what no FUSE file system can beat |
+//! | `workload` | [`Workload`], what is done in a mounted tree |
+//! | `read` | reading through FUSE beside the kernel's own mount |
+//! | `volumes` | volumes as users have them, made by the kernel |
+//! | `environment` | the machine and the programs that a figure belongs to |
+//! | `table` | results for people; as JSON they serialise themselves |
+//!
+//! Nothing here is judged: a figure is reported, with its spread, and the reader decides.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod ceiling;
+pub mod check;
+pub mod environment;
+mod error;
+mod floor;
+mod mount;
+mod process;
+pub mod read;
+mod runner;
+mod statistics;
+mod strace;
+mod table;
+pub mod volumes;
+mod workload;
+
+pub use error::{Error, Result};
+pub use runner::{Peer, Sample, Series, interleave};
+pub use statistics::Spread;
+pub use strace::Reads;
+pub use workload::{SequentialRead, Walk, Workload};

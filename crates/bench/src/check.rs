@@ -1,0 +1,286 @@
+//! The checker beside e2fsck and beside the floor.
+//!
+//! Both checkers run as processes of their own, so that time, processors and memory are all of theirs and nothing else.
+//! The floor runs here: it reads what Extant's checker reads, each byte once, in order, with a checksum over it.
+
+use crate::cache::drop_cached;
+use crate::environment::Environment;
+use crate::floor::{self, Floor};
+use crate::process::{self, Program};
+use crate::runner::{Peer, Sample, Series, interleave};
+use crate::strace;
+use crate::table::{Table, grouped, maybe, mib, spread};
+use crate::{Error, Reads, Result, Spread};
+use blockdev::{BlockDevice, FileDevice, Trace};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// What to measure, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The volumes; only their metadata is read.
+    pub volumes: Vec<PathBuf>,
+    /// The program `extant`.
+    pub extant: PathBuf,
+    /// The program `e2fsck`; looked for where unset.
+    pub e2fsck: Option<PathBuf>,
+    /// Turns of each peer.
+    pub runs: usize,
+    /// Before each turn the volume is dropped from the page cache.
+    pub cold: bool,
+    /// Threads of Extant's checker; as many as it likes where unset.
+    pub threads: Option<usize>,
+}
+
+/// The result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bench {
+    /// Where it was measured.
+    pub environment: Environment,
+    /// One for each volume.
+    pub volumes: Vec<OnVolume>,
+}
+
+/// The result on one volume.
+#[derive(Debug, Clone, Serialize)]
+pub struct OnVolume {
+    /// The volume's file.
+    pub volume: PathBuf,
+    /// `ext2`, `ext3` or `ext4`.
+    pub format: String,
+    /// Size of the volume in bytes.
+    pub bytes: u64,
+    /// Inodes in use.
+    pub used_inodes: u64,
+    /// Whether Extant found the volume sound.
+    pub clean: bool,
+    /// Whether the page cache was empty of the volume before each turn.
+    pub cold: bool,
+    /// Each peer, with `floor` the last.
+    pub peers: Vec<PeerFigures>,
+    /// Bytes that the floor reads: what Extant's checker reads, each byte once.
+    pub floor_bytes: u64,
+    /// How many pieces these bytes lie in.
+    pub floor_pieces: usize,
+    /// Who read how; see [`Witness`].
+    pub reads: Vec<ReadFigures>,
+    /// Largest resident memory of Extant's checker in bytes, divided by the inodes in use.
+    pub resident_bytes_per_inode: f64,
+}
+
+/// What one peer took.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerFigures {
+    /// `extant`, `e2fsck` or `floor`.
+    pub peer: String,
+    /// Wall time of a turn, in seconds.
+    pub wall_seconds: Spread,
+    /// Time on processors, user and system, in seconds.
+    pub cpu_seconds: Option<Spread>,
+    /// Wall time in parts of e2fsck's in the same round.
+    pub wall_to_e2fsck: Option<Spread>,
+    /// Largest resident memory in bytes, seen in a turn of its own; not for the floor, which has no process.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// Who counted reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Witness {
+    /// The device of Extant's checker itself: what it asked for.
+    Trace,
+    /// strace(1): the system calls, the same for every program. Taken with the volume in the page cache.
+    Strace,
+}
+
+/// Reads of one peer.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReadFigures {
+    /// `extant` or `e2fsck`.
+    pub peer: String,
+    /// Who counted.
+    pub witness: Witness,
+    /// The counts.
+    #[serde(flatten)]
+    pub reads: Reads,
+}
+
+/// A checker as a child process.
+struct Checker<'a> {
+    name: &'static str,
+    program: Program,
+    cold: Option<&'a Path>,
+}
+
+impl Peer for Checker<'_> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        self.cold.map_or(Ok(()), drop_cached)
+    }
+
+    fn turn(&mut self) -> Result<Sample> {
+        self.program.run()
+    }
+}
+
+/// The floor, with the cache as the others find it.
+struct FloorPeer<'a> {
+    floor: Floor,
+    cold: Option<&'a Path>,
+}
+
+impl Peer for FloorPeer<'_> {
+    fn name(&self) -> &str {
+        self.floor.name()
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        self.cold.map_or(Ok(()), drop_cached)
+    }
+
+    fn turn(&mut self) -> Result<Sample> {
+        self.floor.turn()
+    }
+}
+
+/// Measures. `say` is told what is done next.
+///
+/// # Errors
+/// [`Error::Unsupported`] without e2fsck; otherwise the first thing that went wrong, with its volume or program.
+pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
+    let e2fsck = match &options.e2fsck {
+        Some(path) => path.clone(),
+        None => process::need("e2fsck", "e2fsprogs")?,
+    };
+    let environment = Environment::here().with("extant", &options.extant, "--version").with("e2fsck", &e2fsck, "-V");
+    let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, options, say);
+    Ok(Bench { environment, volumes: options.volumes.iter().map(on_volume).collect::<Result<_>>()? })
+}
+
+fn on_volume(volume: &Path, e2fsck: &Path, options: &Options, say: &dyn Fn(&str)) -> Result<OnVolume> {
+    // the statuses of a verdict: sound, or damage found
+    const VERDICTS: &[i32] = &[0, 4];
+    let name = volume.display();
+    say(&format!("{name}: tracing a check"));
+    let device = Trace::keeping(FileDevice::open(volume, blockdev::OpenOptions::default())?, usize::MAX);
+    let mut how = check::Options::default();
+    how.threads = options.threads.unwrap_or(how.threads);
+    let report =
+        check::check(&name.to_string(), &device, &how, &()).map_err(|refusal| Error::Failed(refusal.to_string()))?;
+    let traced = Reads::from(device.snapshot().reads);
+    let mut floor = FloorPeer { floor: Floor::new(volume, floor::ranges(&device.events())), cold: None };
+    let (floor_bytes, floor_pieces) = (floor.floor.bytes(), floor.floor.pieces());
+    let bytes = device.geometry().len;
+    drop(device);
+
+    let path = || OsString::from(volume);
+    let threads = options.threads.map(|threads| ["--threads".into(), threads.to_string().into()]);
+    let args = ["check".into(), "-fn".into()].into_iter().chain(threads.into_iter().flatten()).chain([path()]);
+    let program = Program { path: options.extant.clone(), args: args.collect(), answers: VERDICTS };
+    let mut extant = Checker { name: "extant", program, cold: None };
+    let program = Program { path: e2fsck.to_owned(), args: vec!["-fn".into(), path()], answers: VERDICTS };
+    let mut e2fsck = Checker { name: "e2fsck", program, cold: None };
+
+    let mut reads = vec![ReadFigures { peer: "extant".into(), witness: Witness::Trace, reads: traced }];
+    let mut memory = Vec::new();
+    for checker in [&extant, &e2fsck] {
+        say(&format!("{name}: memory and reads of {}", checker.name));
+        // the cache is warm from here on
+        memory.push(checker.program.peak_memory()?);
+        if let Some(counted) = strace::count(&checker.program, volume)? {
+            reads.push(ReadFigures { peer: checker.name.into(), witness: Witness::Strace, reads: counted });
+        }
+    }
+
+    say(&format!("{name}: {} turns of each", options.runs));
+    let cold = options.cold.then_some(volume);
+    (extant.cold, e2fsck.cold, floor.cold) = (cold, cold, cold);
+    let series = interleave(&mut [&mut extant, &mut e2fsck, &mut floor], options.runs)?;
+    Ok(OnVolume {
+        volume: volume.to_owned(),
+        format: report.format,
+        bytes,
+        used_inodes: report.counts.inodes,
+        clean: report.clean,
+        cold: options.cold,
+        peers: figures(&series, &memory),
+        floor_bytes,
+        floor_pieces,
+        reads,
+        resident_bytes_per_inode: memory[0] as f64 / report.counts.inodes.max(1) as f64,
+    })
+}
+
+/// `memory` is that of the first peers, in their order.
+fn figures(series: &[Series], memory: &[u64]) -> Vec<PeerFigures> {
+    let base = series.iter().find(|peer| peer.name == "e2fsck").map(|peer| &peer.wall);
+    let memory = memory.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let one = |(peer, peak_rss_bytes): (&Series, _)| PeerFigures {
+        peer: peer.name.clone(),
+        wall_seconds: peer.wall.clone(),
+        cpu_seconds: peer.cpu.clone(),
+        wall_to_e2fsck: base.and_then(|base| peer.wall.over(base)),
+        peak_rss_bytes,
+    };
+    series.iter().zip(memory).map(one).collect()
+}
+
+impl Bench {
+    /// For people: tables in Markdown.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let volumes: String = self.volumes.iter().map(OnVolume::text).collect();
+        format!("{}{volumes}", self.environment.lines())
+    }
+}
+
+impl OnVolume {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "\n{}: {}, {}, {} inodes in use, {}, page cache {}\n\n",
+            self.volume.display(),
+            self.format,
+            mib(self.bytes),
+            grouped(self.used_inodes),
+            if self.clean { "clean" } else { "damaged" },
+            if self.cold { "cold" } else { "warm" },
+        );
+        let mut table = Table::new(["peer", "wall s", "wall / e2fsck", "processor s", "resident"]);
+        for peer in &self.peers {
+            table.row([
+                peer.peer.clone(),
+                spread(&peer.wall_seconds),
+                maybe(peer.wall_to_e2fsck.as_ref()),
+                maybe(peer.cpu_seconds.as_ref()),
+                peer.peak_rss_bytes.map_or_else(|| "–".to_owned(), mib),
+            ]);
+        }
+        text += &table.text();
+        text += &format!(
+            "\nThe floor reads {} in {} pieces. Extant's checker has {:.1} resident bytes for each inode in use.\n\n",
+            mib(self.floor_bytes),
+            grouped(self.floor_pieces as u64),
+            self.resident_bytes_per_inode,
+        );
+        let mut table = Table::new(["reads of", "counted by", "reads", "bytes", "non-contiguous", "backward"]);
+        for ReadFigures { peer, witness, reads } in &self.reads {
+            let witness = if *witness == Witness::Trace { "its device" } else { "strace" };
+            let cells = [reads.reads, reads.bytes, reads.non_contiguous, reads.backward].map(grouped);
+            let [count, bytes, non_contiguous, backward] = cells;
+            table.row([peer.clone(), witness.into(), count, bytes, non_contiguous, backward]);
+        }
+        text += &table.text();
+        if !self.reads.iter().any(|figures| figures.witness == Witness::Strace) {
+            text += "strace is not installed, or must not be used here: reads of e2fsck are not known.\n";
+        }
+        for figures in self.reads.iter().filter(|figures| figures.reads.unseen > 0) {
+            let unseen = grouped(figures.reads.unseen);
+            text += &format!("{} handed {unseen} more to io_uring, where strace does not see them.\n", figures.peer);
+        }
+        text
+    }
+}

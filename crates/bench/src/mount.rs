@@ -1,0 +1,166 @@
+//! File systems that come and go: each turn mounts afresh, so that nothing is left of the turn before.
+
+use crate::ceiling::Tree;
+use crate::error::Trying;
+use crate::process::{must, need};
+use crate::{Error, Result};
+use fuser::BackgroundSession;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a file system may take to appear, and to be let go by those who use it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A file system that can be mounted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FileSystem<'a> {
+    /// The volume by Extant through FUSE.
+    Extant { program: &'a Path, volume: &'a Path },
+    /// The volume by the kernel through a loop device.
+    Kernel { volume: &'a Path },
+    /// A tree in memory through FUSE.
+    Ceiling { tree: &'a Arc<Tree> },
+}
+
+impl FileSystem<'_> {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Extant { .. } => "extant",
+            Self::Kernel { .. } => "kernel",
+            Self::Ceiling { .. } => "ceiling",
+        }
+    }
+
+    /// Mounts it, to be read only.
+    pub(crate) fn attach(&self) -> Result<Attached> {
+        match self {
+            Self::Extant { program, volume } => Attached::by_extant(program, volume),
+            Self::Kernel { volume } => Attached::by_kernel(volume, None, "ro,loop"),
+            Self::Ceiling { tree } => {
+                let dir = place()?;
+                let session = tree.mount(dir.path())?;
+                Ok(Attached { dir, server: Server::Ceiling(Some(session)) })
+            }
+        }
+    }
+}
+
+/// A mounted file system. It is unmounted when dropped; [`Attached::detach`] also says whether that went well.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    dir: TempDir,
+    server: Server,
+}
+
+/// Who answers for a mounted file system.
+#[derive(Debug)]
+enum Server {
+    Kernel,
+    Extant(Child),
+    Ceiling(Option<BackgroundSession>),
+    /// It is unmounted.
+    Gone,
+}
+
+impl Attached {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// By the kernel; it finds the format out itself where `format` does not say.
+    pub(crate) fn by_kernel(volume: &Path, format: Option<&str>, options: &str) -> Result<Self> {
+        let dir = place()?;
+        let format = format.map(|format| ["-t", format]);
+        let args = format.iter().flatten().copied().chain(["-o", options]).map(OsStr::new);
+        must(&need("mount", "mount")?, args.chain([volume.as_os_str(), dir.path().as_os_str()]))?;
+        Ok(Self { dir, server: Server::Kernel })
+    }
+
+    fn by_extant(program: &Path, volume: &Path) -> Result<Self> {
+        let dir = place()?;
+        let mut command = Command::new(program);
+        command.args(["mount", "-f", "-o", "ro"]).arg(volume).arg(dir.path());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut attached = Self { dir, server: Server::Extant(child.trying("run", program)?) };
+        attached.wait_until_mounted()?;
+        Ok(attached)
+    }
+
+    fn wait_until_mounted(&mut self) -> Result<()> {
+        let outside = std::env::temp_dir();
+        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev());
+        let before = device(&outside).trying("look at", &outside)?;
+        let start = Instant::now();
+        // an error: the server has not begun to answer
+        while device(self.dir.path()).map_or(true, |now| now == before) {
+            let Server::Extant(child) = &mut self.server else { return Ok(()) };
+            if let Some(status) = child.try_wait().trying("wait for the server of", self.dir.path())? {
+                let mut said = String::new();
+                if let Some(stderr) = &mut child.stderr {
+                    // what it could not say is not missed
+                    let _ = stderr.read_to_string(&mut said);
+                }
+                return Err(Error::Failed(format!("extant mount ended with {status}: {}", said.trim())));
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(Error::Failed("extant mount did not mount the volume in time".into()));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Unmounts it, and returns when its server has ended.
+    pub(crate) fn detach(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let umount = || {
+            let start = Instant::now();
+            loop {
+                match must(&need("umount", "mount")?, [self.dir.path()]) {
+                    // something still looks at it, as desktops do
+                    Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
+                    outcome => return outcome,
+                }
+            }
+        };
+        match &mut self.server {
+            Server::Kernel => umount()?,
+            Server::Extant(child) => {
+                if child.try_wait().ok().flatten().is_none() {
+                    umount()?;
+                }
+                child.wait().trying("wait for the server of", self.dir.path())?;
+            }
+            Server::Ceiling(session) => {
+                if let Some(session) = session.take() {
+                    session.umount_and_join().trying("unmount", self.dir.path())?;
+                }
+            }
+            Server::Gone => {}
+        }
+        self.server = Server::Gone;
+        Ok(())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // an error of the measurement is on its way already, and says more
+        let _ = self.end();
+    }
+}
+
+/// An empty directory to mount on.
+fn place() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("extant-bench-").tempdir().trying("make a directory in", &std::env::temp_dir())
+}

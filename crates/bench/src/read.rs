@@ -1,0 +1,215 @@
+//! Reading through FUSE beside the kernel's own mount of the same volume, and beside the ceiling of FUSE itself.
+
+use crate::cache::drop_cached;
+use crate::ceiling::Tree;
+use crate::environment::Environment;
+use crate::mount::{Attached, FileSystem};
+use crate::runner::{Peer, Sample, Series, Worker, interleave, timed};
+use crate::table::{Table, grouped, maybe, mib, spread};
+use crate::volumes::{self, Kind};
+use crate::{Error, Result, SequentialRead, Spread, Walk, Workload};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file has to be this large, in bytes, to be read in sequence.
+const LARGE: u64 = 32 << 20;
+
+/// What to measure, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The volume; one of [`Kind::ReadExt4`] is made, and removed, where unset.
+    pub volume: Option<PathBuf>,
+    /// The program `extant`.
+    pub extant: PathBuf,
+    /// Turns of each peer.
+    pub runs: usize,
+}
+
+/// The result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bench {
+    /// Where it was measured.
+    pub environment: Environment,
+    /// The volume's file.
+    pub volume: PathBuf,
+    /// Each workload.
+    pub workloads: Vec<OfWorkload>,
+}
+
+/// The result of one workload.
+#[derive(Debug, Clone, Serialize)]
+pub struct OfWorkload {
+    /// Its name.
+    pub workload: String,
+    /// What `amount` counts.
+    pub unit: String,
+    /// How much is done in a turn.
+    pub amount: u64,
+    /// Each peer.
+    pub peers: Vec<PeerFigures>,
+}
+
+/// What one peer took.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerFigures {
+    /// `extant`, `kernel` or `ceiling`.
+    pub peer: String,
+    /// Wall time of a turn, in seconds.
+    pub wall_seconds: Spread,
+    /// Amount in a second, from the median.
+    pub per_second: f64,
+    /// Speed in parts of the kernel's in the same round; above 1 is faster.
+    pub speed_to_kernel: Option<Spread>,
+    /// Speed in parts of the ceiling's in the same round.
+    pub speed_to_ceiling: Option<Spread>,
+}
+
+/// A workload on a file system, mounted afresh for each turn.
+struct OnMount<'a> {
+    file_system: FileSystem<'a>,
+    volume: &'a Path,
+    workload: &'a dyn Workload,
+    amount: u64,
+    attached: Option<Attached>,
+}
+
+impl Peer for OnMount<'_> {
+    fn name(&self) -> &str {
+        self.file_system.name()
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        // what the kernel knows of a mounted file system goes when it is unmounted, the rest with this
+        drop_cached(self.volume)?;
+        let attached = self.file_system.attach()?;
+        if self.workload.warm() {
+            self.workload.run(attached.path())?;
+        }
+        self.attached = Some(attached);
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<Sample> {
+        let Some(attached) = self.attached.take() else { return Err(Error::Failed("a turn was not prepared".into())) };
+        let (amount, sample) = timed(Worker::Others, || self.workload.run(attached.path()));
+        attached.detach()?;
+        let (amount, peer) = (amount?, self.name());
+        if amount != self.amount {
+            let (name, unit) = (self.workload.name(), self.workload.unit());
+            let expected = self.amount;
+            return Err(Error::Failed(format!("{name}: {peer} has {amount} {unit}, the kernel {expected}")));
+        }
+        Ok(sample)
+    }
+}
+
+/// Measures. `say` is told what is done next.
+///
+/// # Errors
+/// [`Error::Unsupported`] without root; otherwise the first thing that went wrong.
+pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::Unsupported("the kernel's mount is one of the peers, and that needs root".into()));
+    }
+    let Some(volume) = &options.volume else {
+        let folder = tempfile::tempdir().map_err(|source| Error::Io { what: "cannot make a folder".into(), source })?;
+        let volume = folder.path().join(Kind::ReadExt4.name());
+        volumes::make(Kind::ReadExt4, Kind::ReadExt4.files(), &volume, say)?;
+        return on_volume(&volume, options, say);
+    };
+    on_volume(volume, options, say)
+}
+
+fn on_volume(volume: &Path, options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
+    let kernel = FileSystem::Kernel { volume };
+    let extant = FileSystem::Extant { program: &options.extant, volume };
+    say(&format!("{}: what is in it", volume.display()));
+    let attached = kernel.attach()?;
+    let tree = Arc::new(Tree::of(attached.path())?);
+    let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
+    match largest_file(attached.path())? {
+        Some((size, file)) if size >= LARGE => workloads.push(Box::new(SequentialRead { file })),
+        _ => say(&format!("no file of {} to be read in sequence", mib(LARGE))),
+    }
+    workloads.extend([false, true].map(|warm| Box::new(Walk { warm }) as Box<dyn Workload>));
+    let amounts: Vec<u64> = workloads.iter().map(|workload| workload.run(attached.path())).collect::<Result<_>>()?;
+    attached.detach()?;
+
+    let mut results = Vec::new();
+    for (workload, amount) in workloads.iter().zip(amounts) {
+        say(&format!("{}: {} turns of each", workload.name(), options.runs));
+        let peer = |file_system| OnMount { file_system, volume, workload: &**workload, amount, attached: None };
+        let (mut extant, mut kernel) = (peer(extant), peer(kernel));
+        let mut ceiling = peer(FileSystem::Ceiling { tree: &tree });
+        let series = interleave(&mut [&mut extant, &mut kernel, &mut ceiling], options.runs)?;
+        results.push(OfWorkload {
+            workload: workload.name().to_owned(),
+            unit: workload.unit().to_owned(),
+            amount,
+            peers: figures(&series, amount),
+        });
+    }
+    let environment = Environment::here().with("extant", &options.extant, "--version");
+    Ok(Bench { environment, volume: volume.to_owned(), workloads: results })
+}
+
+/// Size and path, as seen from `root`, of the largest regular file.
+fn largest_file(root: &Path) -> Result<Option<(u64, PathBuf)>> {
+    let mut largest = None;
+    let mut dirs = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        let failed = |source| Error::Io { what: format!("cannot list {}", dir.display()), source };
+        for entry in fs::read_dir(&dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let metadata = entry.metadata().map_err(failed)?;
+            if metadata.is_dir() {
+                dirs.push(entry.path());
+            } else if metadata.is_file() && largest.as_ref().is_none_or(|(size, _)| metadata.len() > *size) {
+                largest = Some((metadata.len(), entry.path()));
+            }
+        }
+    }
+    Ok(largest.map(|(size, path)| (size, path.strip_prefix(root).map_or(path.clone(), Path::to_owned))))
+}
+
+fn figures(series: &[Series], amount: u64) -> Vec<PeerFigures> {
+    let speed_to = |peer: &Series, base: &str| {
+        // the time of the other in parts of ours is our speed in parts of theirs
+        series.iter().find(|series| series.name == base).and_then(|base| base.wall.over(&peer.wall))
+    };
+    let one = |peer: &Series| PeerFigures {
+        peer: peer.name.clone(),
+        wall_seconds: peer.wall.clone(),
+        per_second: amount as f64 / peer.wall.median,
+        speed_to_kernel: speed_to(peer, "kernel"),
+        speed_to_ceiling: speed_to(peer, "ceiling"),
+    };
+    series.iter().map(one).collect()
+}
+
+impl Bench {
+    /// For people: tables in Markdown.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n{}\n", self.environment.lines(), self.volume.display());
+        for OfWorkload { workload, unit, amount, peers } in &self.workloads {
+            text += &format!("\n{workload}: {} {unit}\n\n", grouped(*amount));
+            let rate = if unit == "bytes" { "MiB / s" } else { "1000 / s" };
+            let mut table = Table::new(["peer", "wall s", rate, "speed / kernel", "speed / ceiling"]);
+            for peer in peers {
+                let scale = if unit == "bytes" { f64::from(1 << 20) } else { 1000.0 };
+                table.row([
+                    peer.peer.clone(),
+                    spread(&peer.wall_seconds),
+                    format!("{:.0}", peer.per_second / scale),
+                    maybe(peer.speed_to_kernel.as_ref()),
+                    maybe(peer.speed_to_ceiling.as_ref()),
+                ]);
+            }
+            text += &table.text();
+        }
+        text
+    }
+}

@@ -1,0 +1,165 @@
+//! Peers that take turns.
+//!
+//! 1. Every round gives each peer one turn, so that all see the same weather.
+//! 2. The peer that begins a round is another each time: who comes after whom must not decide.
+//! 3. Nothing that [`Peer::prepare`] does is timed, and nothing outside of what a peer itself times counts.
+
+use crate::{Result, Spread};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// Something that is timed: one way to do a piece of work.
+pub trait Peer {
+    /// What the table calls it.
+    fn name(&self) -> &str;
+
+    /// Brings about the state that a turn starts from.
+    ///
+    /// # Errors
+    /// Whatever keeps it from doing so; the whole measurement ends.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Does the work once, and says what it cost.
+    ///
+    /// # Errors
+    /// Whatever keeps it from doing so; the whole measurement ends.
+    fn turn(&mut self) -> Result<Sample>;
+}
+
+/// What one turn cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// From beginning to end.
+    pub wall: Duration,
+    /// Of processors, in user space and in the kernel, by all threads of the peer; `None` where it runs in a process
+    /// that is not its own.
+    pub cpu: Option<Duration>,
+}
+
+/// What all turns of a peer cost.
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// The peer.
+    pub name: String,
+    /// Wall time, in seconds.
+    pub wall: Spread,
+    /// Processor time, in seconds.
+    pub cpu: Option<Spread>,
+}
+
+/// Gives each peer `runs` turns, after one for each that does not count. At least one run is made.
+///
+/// # Errors
+/// The first of a peer.
+pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize) -> Result<Vec<Series>> {
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
+    for round in 0..=runs.max(1) {
+        for turn in 0..peers.len() {
+            let which = (round + turn) % peers.len();
+            let peer = &mut peers[which];
+            peer.prepare()?;
+            let sample = peer.turn()?;
+            if round > 0 {
+                samples[which].push(sample);
+            }
+        }
+    }
+    let series = peers.iter().zip(samples).filter_map(|(peer, samples)| {
+        Some(Series {
+            name: peer.name().to_owned(),
+            wall: Spread::of(samples.iter().map(|s| s.wall.as_secs_f64()))?,
+            cpu: Spread::of(samples.iter().filter_map(|s| Some(s.cpu?.as_secs_f64()))),
+        })
+    });
+    Ok(series.collect())
+}
+
+/// Whose processor time a turn takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Worker {
+    /// The thread that calls.
+    Thread,
+    /// Child processes that end within the turn.
+    Children,
+    /// Other processes, or the kernel: not known.
+    Others,
+}
+
+impl Worker {
+    fn cpu(self) -> Option<Duration> {
+        match self {
+            // what getrusage(2) says of a running thread is as old as the last tick
+            Self::Thread => Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).ok(),
+            Self::Children => {
+                let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
+                let microseconds = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+                u64::try_from(microseconds).ok().map(Duration::from_micros)
+            }
+            Self::Others => None,
+        }
+    }
+}
+
+/// Times `work`.
+pub(crate) fn timed<T>(worker: Worker, work: impl FnOnce() -> T) -> (T, Sample) {
+    let before = worker.cpu();
+    let start = Instant::now();
+    let result = work();
+    let wall = start.elapsed();
+    let cpu = before.zip(worker.cpu()).map(|(before, after)| after.saturating_sub(before));
+    (result, Sample { wall, cpu })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    struct Noted<'a> {
+        name: &'static str,
+        turns: u64,
+        log: &'a RefCell<Vec<String>>,
+    }
+
+    impl Peer for Noted<'_> {
+        fn name(&self) -> &str {
+            self.name
+        }
+
+        fn prepare(&mut self) -> Result<()> {
+            self.log.borrow_mut().push(format!("({}", self.name));
+            Ok(())
+        }
+
+        fn turn(&mut self) -> Result<Sample> {
+            self.log.borrow_mut().push(format!("{})", self.name));
+            self.turns += 1;
+            Ok(Sample { wall: Duration::from_secs(self.turns), cpu: None })
+        }
+    }
+
+    #[test]
+    fn turns_alternate_and_the_first_does_not_count() {
+        let log = RefCell::default();
+        let mut a = Noted { name: "a", turns: 0, log: &log };
+        let mut b = Noted { name: "b", turns: 0, log: &log };
+        let series = interleave(&mut [&mut a, &mut b], 2).unwrap();
+        assert_eq!(log.borrow().join(" "), "(a a) (b b) (b b) (a a) (a a) (b b)");
+        assert_eq!(series.len(), 2);
+        assert_eq!((series[0].name.as_str(), &series[0].wall.turns[..]), ("a", &[2.0, 3.0][..]));
+        assert_eq!((series[1].name.as_str(), series[1].cpu.clone()), ("b", None));
+    }
+
+    #[test]
+    fn the_processor_time_of_a_thread_is_its_own() {
+        let burn = || (0..2_000_000u64).fold(0u64, |sum, n| std::hint::black_box(sum.wrapping_mul(31).wrapping_add(n)));
+        let (_, sample) = timed(Worker::Thread, burn);
+        assert!(sample.cpu.is_some_and(|cpu| cpu > Duration::ZERO), "{sample:?}");
+        let (_, sample) = timed(Worker::Others, burn);
+        assert_eq!(sample.cpu, None);
+    }
+}

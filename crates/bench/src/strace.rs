@@ -1,0 +1,228 @@
+//! What a process reads from a volume, told by strace(1): one witness for all, whatever program it is.
+//!
+//! Reads are in the order in which they were made, whichever thread made them. What goes through io_uring is not seen,
+//! only how many requests were handed over; with the volume in the page cache Extant hands over none.
+
+use crate::error::Trying;
+use crate::process::{Program, find};
+use crate::{Error, Result};
+use blockdev::Counts;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The calls that read, that say where the next read is, or that hand reads over.
+const CALLS: &str = "trace=open,openat,lseek,read,pread64,preadv,preadv2,io_uring_enter";
+
+/// Reads from a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Reads {
+    /// How many.
+    pub reads: u64,
+    /// Bytes they brought, each as often as it was read.
+    pub bytes: u64,
+    /// How many do not start where the one before ended. The first does not count: nothing was before.
+    pub non_contiguous: u64,
+    /// How many of these start before that place.
+    pub backward: u64,
+    /// Requests handed to io_uring, which are in no other figure.
+    pub unseen: u64,
+}
+
+impl Reads {
+    fn add(&mut self, position: &mut Option<u64>, offset: u64, bytes: u64) {
+        self.reads += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if let Some(position) = *position {
+            self.non_contiguous += u64::from(offset != position);
+            self.backward += u64::from(offset < position);
+        }
+        *position = Some(offset.saturating_add(bytes));
+    }
+}
+
+impl From<Counts> for Reads {
+    fn from(counts: Counts) -> Self {
+        Self {
+            reads: counts.requests,
+            bytes: counts.bytes,
+            non_contiguous: counts.seeks,
+            backward: counts.backward_seeks,
+            unseen: 0,
+        }
+    }
+}
+
+/// Runs a program under strace and counts its reads of `volume`; `None` where there is no strace.
+pub(crate) fn count(program: &Program, volume: &Path) -> Result<Option<Reads>> {
+    let Some(path) = find("strace") else { return Ok(None) };
+    let volume = volume.canonicalize().trying("find", volume)?;
+    let log = tempfile::NamedTempFile::new().trying("make a file in", &std::env::temp_dir())?;
+    let mut args: Vec<_> = ["-f", "-y", "-s", "0", "-e", CALLS, "-o"].map(Into::into).to_vec();
+    args.extend([log.path().into(), program.path.clone().into_os_string()]);
+    args.extend(program.args.iter().cloned());
+    let run = Program { path, args, answers: program.answers };
+    match run.run() {
+        Ok(_) => {}
+        // no permission to trace, as in some containers
+        Err(Error::Failed(said)) if said.contains("ptrace") => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    let text = std::fs::read(log.path()).trying("read", log.path())?;
+    Ok(Some(parse(&String::from_utf8_lossy(&text), &volume.to_string_lossy())))
+}
+
+/// Counts the reads of the file `volume` in a log of `strace -f -y`.
+fn parse(log: &str, volume: &str) -> Reads {
+    let mut reads = Reads::default();
+    let mut position = None;
+    // where a file descriptor stands
+    let mut positions: HashMap<u32, u64> = HashMap::new();
+    for line in whole_calls(log) {
+        let Some(call) = Call::parse(&line) else { continue };
+        match call.name {
+            "io_uring_enter" => reads.unseen += call.result,
+            "open" | "openat" if call.opened == Some(volume) => drop(positions.insert(call.result as u32, 0)),
+            _ => {}
+        }
+        let Some((fd, true)) = call.fd.map(|(fd, path)| (fd, path == volume)) else { continue };
+        match call.name {
+            "lseek" => drop(positions.insert(fd, call.result)),
+            "read" => {
+                let stands = positions.entry(fd).or_default();
+                reads.add(&mut position, *stands, call.result);
+                *stands += call.result;
+            }
+            "pread64" | "preadv" | "preadv2" => {
+                let skip = usize::from(call.name == "preadv2"); // the flags
+                let offset = call.args.rsplit(", ").nth(skip).and_then(|text| text.parse().ok());
+                if let Some(offset) = offset {
+                    reads.add(&mut position, offset, call.result);
+                }
+            }
+            _ => {}
+        }
+    }
+    reads
+}
+
+/// The lines of a log without the number of the thread; a call during which another thread's was told is put together
+/// again, in the place where it began.
+fn whole_calls(log: &str) -> Vec<String> {
+    const RESUMED: &str = " resumed>";
+    let mut calls: Vec<String> = Vec::new();
+    let mut open: HashMap<&str, usize> = HashMap::new();
+    for line in log.lines() {
+        let Some((thread, call)) = line.split_once(char::is_whitespace) else { continue };
+        let call = call.trim_start();
+        if let Some(start) = call.strip_suffix("<unfinished ...>") {
+            open.insert(thread, calls.len());
+            calls.push(start.trim_end().to_owned());
+        } else if let Some((_, rest)) = call.strip_prefix("<... ").and_then(|rest| rest.split_once(RESUMED)) {
+            if let Some(start) = open.remove(thread).and_then(|at| calls.get_mut(at)) {
+                start.push(' ');
+                start.push_str(rest.trim_start());
+            }
+        } else {
+            calls.push(call.to_owned());
+        }
+    }
+    calls
+}
+
+/// One call that succeeded.
+struct Call<'a> {
+    name: &'a str,
+    args: &'a str,
+    /// The first argument, where it is an open file, and the file's path.
+    fd: Option<(u32, &'a str)>,
+    result: u64,
+    /// The path of the file descriptor that is the result.
+    opened: Option<&'a str>,
+}
+
+impl<'a> Call<'a> {
+    /// Reads `name(FD</path>, …) = RESULT`.
+    fn parse(line: &'a str) -> Option<Self> {
+        let (name, rest) = line.split_once('(')?;
+        let (args, result) = rest.rsplit_once(" = ")?;
+        let args = args.trim_end().strip_suffix(')')?;
+        let (result, opened) = number_and_path(result);
+        Some(Self { name, args, fd: number_and_path_of_fd(args), result: result?, opened })
+    }
+}
+
+fn number_and_path_of_fd(args: &str) -> Option<(u32, &str)> {
+    let first = args.split_once(">,").map_or(args, |(first, _)| first);
+    match number_and_path(first) {
+        (Some(number), Some(path)) => Some((u32::try_from(number).ok()?, path)),
+        _ => None,
+    }
+}
+
+/// Reads `3</path>`, `3</path` or `3`.
+fn number_and_path(text: &str) -> (Option<u64>, Option<&str>) {
+    let (number, path) = text.split_once('<').map_or((text, None), |(n, path)| (n, Some(path)));
+    (number.trim().parse().ok(), path.map(|path| path.trim_end_matches('>')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = r#"10 openat(AT_FDCWD</home>, "/lib/x.so", O_RDONLY) = 3</lib/x.so>
+10 read(3</lib/x.so>, ""..., 832) = 832
+10 openat(AT_FDCWD</home>, "v.img", O_RDONLY) = 3</home/v.img>
+10 pread64(3</home/v.img>, ""..., 1024, 1024) = 1024
+10 pread64(3</home/v.img>, ""..., 1024, 2048) = 1024
+10 pread64(3</home/v.img>, 0x5581, 1024, 900000) = -1 EIO (Input/output error)
+10 clone3({flags=CLONE_VM} => {parent_tid=[11]}, 88) = 11
+10 preadv2(3</home/v.img>,  <unfinished ...>
+11 preadv2(3</home/v.img>, [{iov_base=""..., iov_len=4096}], 1, 4096, RWF_NOWAIT) = 4096
+10 <... preadv2 resumed>[{iov_base=""..., iov_len=8192}], 1, 65536, RWF_NOWAIT) = 8192
+11 preadv2(3</home/v.img>, [{iov_base=0x55, iov_len=4096}], 1, 0, RWF_NOWAIT) = -1 EAGAIN (Resource temporarily unavailable)
+10 openat(AT_FDCWD</home>, "v.img", O_RDONLY) = 4</home/v.img>
+10 read(4</home/v.img>, ""..., 4096) = 4096
+10 read(4</home/v.img>, ""..., 4096) = 4096
+10 lseek(4</home/v.img>, 20480, SEEK_SET) = 20480
+10 read(4</home/v.img>, ""..., 4096) = 100
+10 pread64(5</home/v.img.other>, ""..., 4096, 7) = 4096
+10 io_uring_enter(6<anon_inode:[io_uring]>, 12, 12, IORING_ENTER_GETEVENTS, NULL, 8) = 12
+10 +++ exited with 0 +++
+"#;
+
+    #[test]
+    fn reads_of_the_volume_are_counted_in_their_order() {
+        // 1024, 2048: follows; 65536: begun first; 4096: back; 0: back; 4096: follows; 20480: forward
+        let expected =
+            Reads { reads: 7, bytes: 2 * 1024 + 8192 + 3 * 4096 + 100, non_contiguous: 4, backward: 2, unseen: 12 };
+        assert_eq!(parse(LOG, "/home/v.img"), expected);
+        assert_eq!(parse(LOG, "/lib/x.so"), Reads { reads: 1, bytes: 832, unseen: 12, ..Reads::default() });
+    }
+
+    #[test]
+    fn a_broken_log_is_no_panic() {
+        for cut in 0..LOG.len() {
+            parse(&LOG[..cut], "/home/v.img");
+            parse(&LOG[cut..], "/home/v.img");
+        }
+    }
+
+    #[test]
+    fn a_real_program_is_seen() {
+        if !testkit::need(&["strace", "dd"]) {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bytes");
+        std::fs::write(&file, vec![0; 12288]).unwrap();
+        let args = [format!("if={}", file.display()), "of=/dev/null".into(), "bs=4096".into(), "skip=1".into()];
+        let dd = Program { path: find("dd").unwrap(), args: args.map(Into::into).to_vec(), answers: &[0] };
+        let Some(reads) = count(&dd, &file).unwrap() else {
+            println!("SKIPPED: this process must not trace others");
+            return;
+        };
+        // two blocks, and the end of the file
+        assert_eq!(reads, Reads { reads: 3, bytes: 8192, ..Reads::default() });
+    }
+}

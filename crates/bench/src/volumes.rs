@@ -1,0 +1,317 @@
+//! Volumes as users have them, made by mke2fs and filled by the kernel: what is compared with the kernel and e2fsck
+//! should be what they made themselves. Needs root and loop devices.
+//!
+//! The same kind, number of files and seed give the same names, sizes and order of operations; where the kernel puts
+//! the blocks is its own affair and differs a little from run to run.
+
+use crate::error::Trying;
+use crate::mount::Attached;
+use crate::process::{must, need};
+use crate::{Error, Result};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// What a volume is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// ext4 with mke2fs's defaults and many small files: a hundred a directory on average, a few directories with
+    /// thousands; 1 byte to 32 KiB, allocated, not written.
+    ManyExt4,
+    /// ext3 four fifths full, written by sixteen at once and changed ever since: most files in many pieces.
+    AgedExt3,
+    /// The same on ext4.
+    AgedExt4,
+    /// ext4 with small files as in [`Kind::ManyExt4`], and one of 1 GiB, `large`, in its root.
+    ReadExt4,
+}
+
+/// A random number generator with a fixed seed, so that a volume can be made again.
+type Random = fastrand::Rng;
+
+/// Least and most files of a volume.
+const FILES: RangeInclusive<u64> = 10..=100_000_000;
+
+/// Seed of every volume.
+const SEED: u64 = 0x0045_5854_414e_5400;
+/// For mke2fs: the volume's name and the seed of its directories' hashes.
+const UUID: &str = "6a7f3b58-0c1d-4e2f-8a9b-0123456789ab";
+/// Bytes of the large file of [`Kind::ReadExt4`].
+const LARGE: u64 = 1 << 30;
+
+impl Kind {
+    /// How many files there are where the user does not say.
+    #[must_use]
+    pub fn files(self) -> u64 {
+        match self {
+            Self::ManyExt4 => 150_000,
+            Self::AgedExt3 | Self::AgedExt4 => 6_000,
+            Self::ReadExt4 => 20_000,
+        }
+    }
+
+    /// What a file of this kind of volume is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ManyExt4 => "many-ext4",
+            Self::AgedExt3 => "aged-ext3",
+            Self::AgedExt4 => "aged-ext4",
+            Self::ReadExt4 => "read-ext4",
+        }
+    }
+
+    fn format(self) -> &'static str {
+        if self == Self::AgedExt3 { "ext3" } else { "ext4" }
+    }
+
+    /// Bytes of a volume that holds `files`.
+    fn size(self, files: u64) -> u64 {
+        let bytes = match self {
+            // mke2fs makes an inode for each 16 KiB
+            Self::ManyExt4 => files.saturating_mul(44 << 10),
+            Self::AgedExt3 | Self::AgedExt4 => files.saturating_mul(450 << 10),
+            Self::ReadExt4 => files.saturating_mul(44 << 10).saturating_add(2 * LARGE),
+        };
+        bytes.max(64 << 20).next_multiple_of(1 << 20)
+    }
+}
+
+/// Makes a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced. `say` is told how it goes.
+///
+/// # Errors
+/// [`Error::Unsupported`] without root or mke2fs; [`Error::Io`] where the disk below is full, among others.
+pub fn make(kind: Kind, files: u64, path: &Path, say: &dyn Fn(&str)) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::Unsupported("the kernel fills the volume, and mounting it there needs root".into()));
+    }
+    if !FILES.contains(&files) {
+        return Err(Error::Failed(format!("a volume has {} to {} files, not {files}", FILES.start(), FILES.end())));
+    }
+    let mke2fs = need("mke2fs", "e2fsprogs")?;
+    let size = kind.size(files);
+    say(&format!("{}: {} with {files} files, {} MiB", path.display(), kind.name(), size >> 20));
+    File::create(path).and_then(|file| file.set_len(size)).trying("make", path)?;
+    let hash_seed = format!("hash_seed={UUID}");
+    must(
+        &mke2fs,
+        ["-q", "-F", "-t", kind.format(), "-U", UUID, "-E", &hash_seed]
+            .map(AsRef::as_ref)
+            .into_iter()
+            .chain([path.as_os_str()]),
+    )?;
+    // the kernel would go on writing inode tables for minutes
+    let mounted = Attached::by_kernel(path, Some(kind.format()), "loop,noinit_itable")?;
+    let mut random = Random::with_seed(SEED);
+    let filled = match kind {
+        Kind::ManyExt4 => many(mounted.path(), files, &mut random),
+        Kind::AgedExt3 | Kind::AgedExt4 => Ageing::new(mounted.path(), files, &mut random).and_then(Ageing::run),
+        Kind::ReadExt4 => many(mounted.path(), files, &mut random).and_then(|()| large(&mounted.path().join("large"))),
+    };
+    filled.trying("fill", path)?;
+    mounted.detach()
+}
+
+/// Many small files.
+fn many(root: &Path, files: u64, random: &mut Random) -> io::Result<()> {
+    const DEEPEST: usize = 6;
+    let mut dirs = vec![(root.to_owned(), 0)];
+    for number in 1..(files / 100).max(2) {
+        let (parent, depth) = loop {
+            let (path, depth) = &dirs[random.usize(..dirs.len())];
+            if *depth < DEEPEST {
+                break (path, *depth);
+            }
+        };
+        let dir = parent.join(format!("folder-{number:x}"));
+        fs::create_dir(&dir)?;
+        dirs.push((dir, depth + 1));
+    }
+    // few directories have most of the files
+    let weights: Vec<f64> = dirs.iter().map(|_| (1.0 - random.f64()).powf(-0.75).min(300.0)).collect();
+    let unit = files as f64 / weights.iter().sum::<f64>();
+    let mut order: Vec<usize> = (0..dirs.len()).collect();
+    random.shuffle(&mut order);
+    for which in order {
+        let dir = &dirs[which].0;
+        for number in 0..(weights[which] * unit).round() as u64 {
+            let letters: String = (0..random.usize(..14)).map(|_| random.lowercase()).collect();
+            let path = dir.join(format!("{letters}{number:x}.dat"));
+            match random.u32(..100) {
+                0 => symlink("../somewhere/else", path)?,
+                1..5 => drop(File::create_new(path)?),
+                _ => {
+                    let size = logarithmic(random, 1, 32 << 10);
+                    fallocate(File::create_new(path)?, FallocateFlags::empty(), 0, size)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file that has to be read from the device.
+fn large(path: &Path) -> io::Result<()> {
+    let file = File::create_new(path)?;
+    // not zero, and not the same everywhere
+    let mut chunk: Vec<u8> = (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for at in (0..LARGE).step_by(chunk.len()) {
+        chunk[..8].copy_from_slice(&at.to_le_bytes());
+        file.write_all_at(&chunk, at)?;
+    }
+    file.sync_all()
+}
+
+/// Between `low` and `high`, where each doubling is as likely as every other.
+fn logarithmic(random: &mut Random, low: u64, high: u64) -> u64 {
+    let (from, to) = ((low as f64).ln(), (high as f64).ln());
+    ((from + random.f64() * (to - from)).exp() as u64).clamp(low, high)
+}
+
+/// Years of use.
+struct Ageing<'a> {
+    random: &'a mut Random,
+    dirs: Vec<PathBuf>,
+    files: Vec<Aged>,
+    /// How many files there are to be.
+    wanted: usize,
+    /// Bytes in files.
+    live: u64,
+    /// At most this many bytes in files.
+    limit: u64,
+    next: u64,
+}
+
+/// A file that ages.
+struct Aged {
+    path: PathBuf,
+    size: u64,
+}
+
+impl<'a> Ageing<'a> {
+    /// How many files grow at once.
+    const WRITERS: usize = 16;
+    const LARGEST: u64 = 2 << 20;
+
+    fn new(root: &Path, files: u64, random: &'a mut Random) -> io::Result<Self> {
+        let dirs: Vec<PathBuf> = (0..(files / 100).max(1)).map(|dir| root.join(format!("folder-{dir}"))).collect();
+        for dir in &dirs {
+            fs::create_dir(dir)?;
+        }
+        let limit = files.saturating_mul(360 << 10);
+        Ok(Self { random, dirs, files: Vec::new(), wanted: files as usize, live: 0, limit, next: 0 })
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        self.create(self.wanted)?;
+        // eight changes for each file
+        for _ in 0..self.wanted * 8 {
+            let full = self.live > self.limit;
+            let few = self.files.len() < self.wanted / 2;
+            match self.random.u32(..100) {
+                0..15 if !full && self.files.len() < self.wanted * 11 / 10 => self.create(1)?,
+                15..65 if !full => self.append()?,
+                65..80 => self.truncate()?,
+                _ if few => self.create(1)?,
+                80..100 => self.delete()?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes files, [`Self::WRITERS`] at once, each in pieces.
+    fn create(&mut self, count: usize) -> io::Result<()> {
+        let mut growing: Vec<(usize, u64)> = Vec::new();
+        let mut started = 0;
+        while started < count || !growing.is_empty() {
+            if started < count && growing.len() < Self::WRITERS {
+                let dir = self.random.usize(..self.dirs.len());
+                let path = self.dirs[dir].join(format!("{:06x}.dat", self.next));
+                self.next += 1;
+                File::create_new(&path)?;
+                growing.push((self.files.len(), logarithmic(self.random, 4096, Self::LARGEST)));
+                self.files.push(Aged { path, size: 0 });
+                started += 1;
+            }
+            let turn = self.random.usize(..growing.len());
+            let (which, target) = growing[turn];
+            let piece = logarithmic(self.random, 4096, 128 << 10).min(target - self.files[which].size);
+            self.grow(which, piece)?;
+            if self.files[which].size >= target || self.live > self.limit {
+                growing.swap_remove(turn);
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self) -> io::Result<()> {
+        let which = self.random.usize(..self.files.len());
+        let piece = logarithmic(self.random, 4096, 128 << 10);
+        if self.files[which].size < 2 * Self::LARGEST { self.grow(which, piece) } else { Ok(()) }
+    }
+
+    fn truncate(&mut self) -> io::Result<()> {
+        let which = self.random.usize(..self.files.len());
+        let file = &mut self.files[which];
+        let size = self.random.u64(..=file.size);
+        OpenOptions::new().write(true).open(&file.path)?.set_len(size)?;
+        self.live -= file.size - size;
+        file.size = size;
+        Ok(())
+    }
+
+    fn delete(&mut self) -> io::Result<()> {
+        let which = self.random.usize(..self.files.len());
+        let file = self.files.swap_remove(which);
+        self.live -= file.size;
+        fs::remove_file(file.path)
+    }
+
+    /// Writes `piece` bytes at a file's end; now and then down to the device, so that blocks are given out in the order
+    /// of the writes.
+    fn grow(&mut self, which: usize, piece: u64) -> io::Result<()> {
+        static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
+        let file = &mut self.files[which];
+        let open = OpenOptions::new().write(true).open(&file.path)?;
+        open.write_all_at(&ZEROS[..(piece as usize).min(ZEROS.len())], file.size)?;
+        file.size += piece;
+        self.live += piece;
+        if self.random.u32(..10) == 0 { open.sync_data() } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_volumes_of_each_kind_are_sound() {
+        if !testkit::need(&["mke2fs", "e2fsck"]) {
+            return;
+        }
+        if !testkit::tools::is_root() || !testkit::tools::has_loop() {
+            testkit::tools::skip("mounting needs root and loop devices");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for (kind, files) in [(Kind::ManyExt4, 1000), (Kind::AgedExt3, 60), (Kind::AgedExt4, 60)] {
+            let path = folder.path().join(kind.name());
+            make(kind, files, &path, &|_| {}).unwrap();
+            let verdict = testkit::oracle::e2fsck(&path);
+            assert!(verdict.clean, "{kind:?}: {}", verdict.text);
+            assert!(fs::metadata(&path).unwrap().len() == kind.size(files));
+        }
+    }
+
+    #[test]
+    fn sizes_stay_in_their_bounds() {
+        let mut random = Random::with_seed(1);
+        assert!((0..1000).all(|_| (4096..=131_072).contains(&logarithmic(&mut random, 4096, 131_072))));
+        assert_eq!(Kind::ManyExt4.size(1), 64 << 20);
+        assert_eq!(Kind::AgedExt3.size(*FILES.end()) % (1 << 20), 0);
+    }
+}

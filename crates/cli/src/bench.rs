@@ -1,0 +1,214 @@
+//! `extant bench`: Extant beside its peers, measured in one run.
+
+use crate::failure::{Failure, Result, say};
+use crate::output::{print_json, stdout};
+use bench::volumes::{self, Kind};
+use bench::{check, read};
+use clap::{Args, Subcommand, ValueEnum};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Measure Extant beside its peers",
+    after_help = "Examples:
+  extant bench check --volume volume.img                        the checker beside e2fsck
+  extant bench check --make many-ext4 --dir /tmp/volumes        on a volume that is made for it (needs root)
+  extant bench read --volume volume.img                         reading beside the kernel (needs root)
+
+Exit status: 0 figures are printed, 1 they could not be had, 2 wrong usage."
+)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Check(Check),
+    Read(Read),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Measure `check -fn` beside `e2fsck -fn`",
+    long_about = "Measures `extant check -fn` beside `e2fsck -fn`, turn by turn, and beside the floor: reading what the \
+                  check reads, each byte once, in order, with a CRC32C over it. Tells wall time with its spread, \
+                  processor time, resident memory and, where strace is installed, how many reads do not follow the \
+                  one before.",
+    after_help = "Examples:
+  extant bench check --volume a.img --volume b.img --threads 2
+  extant bench check --volume a.img --cold -n 11 --json
+  extant bench check --make aged-ext3 --dir /tmp/volumes --files 2000
+
+Exit status: 0 figures are printed, 1 they could not be had, 2 wrong usage."
+)]
+struct Check {
+    /// A volume; it is only read. May be given more than once
+    #[arg(long = "volume", value_name = "FILE")]
+    volumes: Vec<PathBuf>,
+
+    /// Make a volume of this kind and measure on it; it stays in DIR and is used again. Needs root
+    #[arg(long, value_enum, value_name = "KIND", requires = "dir")]
+    make: Vec<Shape>,
+
+    /// Where volumes are made
+    #[arg(long, value_name = "DIR", requires = "make")]
+    dir: Option<PathBuf>,
+
+    /// How many files a volume that is made has
+    #[arg(long, value_name = "N", requires = "make", value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
+    files: Option<u64>,
+
+    /// How many turns each peer has
+    #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 7, value_parser = runs)]
+    runs: usize,
+
+    /// Drop the volume from the page cache before each turn
+    #[arg(long)]
+    cold: bool,
+
+    /// Threads of Extant's checker
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+
+    /// The e2fsck to compare with
+    #[arg(long, value_name = "PATH")]
+    e2fsck: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Measure reading through FUSE beside the kernel's own mount",
+    long_about = "Mounts a volume by Extant and by the kernel, turn by turn, and reads its largest file in sequence and \
+                  walks its tree with stat; beside both, a FUSE file system in memory with the same tree shows what \
+                  FUSE itself costs. Needs root, for the kernel's mount.",
+    after_help = "Examples:
+  extant bench read                        on a volume of 3 GiB that is made in $TMPDIR, and removed
+  extant bench read --volume volume.img -n 11 --json
+
+Exit status: 0 figures are printed, 1 they could not be had, 2 wrong usage."
+)]
+struct Read {
+    /// The volume; it is only read. One is made where none is given
+    #[arg(long, value_name = "FILE")]
+    volume: Option<PathBuf>,
+
+    /// How many turns each peer has
+    #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 5, value_parser = runs)]
+    runs: usize,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A volume that can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Shape {
+    /// Many small files on ext4: 150 000 unless --files says so
+    ManyExt4,
+    /// ext3 with files in many pieces: 6 000 files in 3 GiB
+    AgedExt3,
+    /// The same on ext4
+    AgedExt4,
+}
+
+impl From<Shape> for Kind {
+    fn from(shape: Shape) -> Self {
+        match shape {
+            Shape::ManyExt4 => Self::ManyExt4,
+            Shape::AgedExt3 => Self::AgedExt3,
+            Shape::AgedExt4 => Self::AgedExt4,
+        }
+    }
+}
+
+/// A number of turns.
+fn runs(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(runs @ 1..=1000) => Ok(runs),
+        _ => Err("give a number from 1 to 1000".into()),
+    }
+}
+
+impl From<bench::Error> for Failure {
+    fn from(e: bench::Error) -> Self {
+        Self::Message(e.to_string())
+    }
+}
+
+impl Bench {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let extant = std::env::current_exe().map_err(|e| Failure::Message(format!("cannot find extant itself: {e}")))?;
+        match &self.what {
+            What::Check(check) => check.run(extant),
+            What::Read(read) => read.run(extant),
+        }
+    }
+}
+
+impl Check {
+    fn run(&self, extant: PathBuf) -> Result<u8> {
+        let mut volumes = self.volumes.clone();
+        for shape in &self.make {
+            volumes.push(self.made((*shape).into())?);
+        }
+        if volumes.is_empty() {
+            return Err(Failure::Message("name a volume with --volume, or have one made with --make and --dir".into()));
+        }
+        let options = check::Options {
+            volumes,
+            extant,
+            e2fsck: self.e2fsck.clone(),
+            runs: self.runs,
+            cold: self.cold,
+            threads: self.threads.map(usize::from),
+        };
+        let bench = check::run(&options, &tell)?;
+        if self.json { print_json(&bench)? } else { print(&bench.text())? }
+        Ok(0)
+    }
+
+    /// The volume of this kind in the folder, made unless it is there.
+    fn made(&self, kind: Kind) -> Result<PathBuf> {
+        let files = self.files.unwrap_or(kind.files());
+        let dir = self.dir.as_deref().unwrap_or(Path::new("."));
+        let path = dir.join(format!("{}-{files}.img", kind.name()));
+        if !path.exists() {
+            // under another name first, so that half a volume is never taken for a whole one
+            let partly = dir.join(format!("{}-{files}.part", kind.name()));
+            let failed = |e| Failure::Message(format!("cannot make {}: {e}", path.display()));
+            std::fs::create_dir_all(dir).map_err(failed)?;
+            volumes::make(kind, files, &partly, &tell)?;
+            std::fs::rename(&partly, &path).map_err(failed)?;
+        }
+        Ok(path)
+    }
+}
+
+impl Read {
+    fn run(&self, extant: PathBuf) -> Result<u8> {
+        let options = read::Options { volume: self.volume.clone(), extant, runs: self.runs };
+        let bench = read::run(&options, &tell)?;
+        if self.json { print_json(&bench)? } else { print(&bench.text())? }
+        Ok(0)
+    }
+}
+
+/// What is done next, for those who wait at a terminal.
+fn tell(what: &str) {
+    if std::io::stderr().is_terminal() {
+        say(what);
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    let mut out = stdout()?;
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
