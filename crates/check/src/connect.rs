@@ -9,12 +9,11 @@ use crate::problem::Problem;
 use crate::records::{Directories, Directory, Marks};
 use crate::table::Code;
 use format::InodeNo;
-use format::inode::FileKind;
 
 /// Judges all directories and marks those that the root reaches as [`Marks::CONNECTED`].
 pub(crate) fn judge(ctx: &Context<'_>, directories: &Directories) {
-    let root = ctx.inodes.get(InodeNo::ROOT).filter(|r| r.kind == Some(FileKind::Directory));
-    if root.is_none() {
+    // one that is no directory was reported with the inodes
+    if ctx.inodes.get(InodeNo::ROOT).is_none_or(|root| root.links == 0) {
         ctx.report(Problem::new(Code::RootMissing).inode(InodeNo::ROOT));
     }
     let mut ends = vec![End::Unknown; directories.iter().len()];

@@ -5,7 +5,8 @@
 //!    block of every directory, in any order, on any threads.
 //! 2. [`Names::again`] with the places of all directory blocks: what has to be read a second time, mostly nothing.
 //!    [`Names::judge_again`] for each of these blocks, in any order, on any threads.
-//! 3. [`Names::finish`]. Then the parents and `..` of all directories are known, and the names of all inodes counted.
+//! 3. [`Names::finish`], once all attributes were judged too. Then the parents and `..` of all directories are known, and
+//!    the names of all inodes counted.
 //!
 //! Invariants
 //! 1. Nothing is mended, so each entry is judged as it stands: an entry with a problem is counted as a name of its inode
@@ -51,6 +52,8 @@ pub(crate) struct Names<'a> {
     trees: HashTrees<'a>,
     rivals: Mutex<Rivals>,
     lost_and_found: AtomicBool,
+    /// Problems that are none where no attribute has its value in the inode.
+    suspects: Mutex<Vec<Problem>>,
     /// Directories hashed otherwise than the superblock says, known once all blocks came.
     foreign: BTreeMap<InodeNo, Hasher>,
     /// Their leaves.
@@ -138,6 +141,7 @@ impl<'a> Names<'a> {
             trees: HashTrees::new(ctx),
             rivals: Mutex::default(),
             lost_and_found: AtomicBool::new(false),
+            suspects: Mutex::default(),
             foreign: BTreeMap::new(),
             rehashed: Mutex::default(),
         }
@@ -350,6 +354,12 @@ impl<'a> Names<'a> {
         rivals.settle(self.ctx, self.directories);
         let rehashed = self.rehashed.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.trees.finish(self.directories, rehashed);
+        for problem in self.suspects.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let target = problem.inode.and_then(|inode| self.ctx.inodes.get(inode));
+            if target.is_some_and(|record| record.marks.contains(Marks::VALUE)) {
+                self.ctx.report(problem);
+            }
+        }
         if !self.lost_and_found.into_inner() {
             self.ctx.report(Problem::new(Code::LostAndFoundMissing).dir(InodeNo::ROOT));
         }

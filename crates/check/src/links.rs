@@ -14,8 +14,8 @@ const LINK_MAX: u32 = 65_000;
 /// Judges all inodes in use, in the order of their numbers.
 pub(crate) fn judge(ctx: &Context<'_>) {
     for (inode, record) in ctx.inodes.used() {
-        // a root is its own parent, so that it has names even if nothing else is right
-        if record.marks.contains(Marks::OWN) && inode != InodeNo::ROOT {
+        // the volume's own need no name; of a root without links it was said that there is none
+        if record.marks.contains(Marks::OWN) && (inode != InodeNo::ROOT || record.links == 0) {
             continue;
         }
         judge_inode(ctx, inode, record, ctx.inodes.names(inode));
@@ -25,12 +25,9 @@ pub(crate) fn judge(ctx: &Context<'_>) {
 fn judge_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u32) {
     let directory = record.kind == Some(FileKind::Directory);
     if names == 0 {
-        // the users of an attribute's inode are attributes, and counted with them
-        if !record.marks.contains(Marks::EA_INODE) {
-            if record.marks.contains(Marks::EMPTY) && record.kind == Some(FileKind::Regular) {
-                ctx.report(Problem::new(Code::InodeUnattachedEmpty).inode(inode));
-            }
-            ctx.report(Problem::new(Code::InodeUnattached).inode(inode));
+        // those who use a value are attributes, and were counted with them
+        if !record.marks.contains(Marks::VALUE) {
+            judge_unattached(ctx, inode, record);
         }
         return;
     }
@@ -55,4 +52,14 @@ fn judge_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u3
     } else {
         problem(Code::DirectoryLinkCountOverflow).expected(u64::from(names))
     });
+}
+
+fn judge_unattached(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord) {
+    if record.marks.contains(Marks::EA_INODE) {
+        ctx.report(Problem::new(Code::XattrValueInodeFlagStray).inode(inode));
+    }
+    if record.marks.contains(Marks::EMPTY) && record.kind == Some(FileKind::Regular) {
+        ctx.report(Problem::new(Code::InodeUnattachedEmpty).inode(inode));
+    }
+    ctx.report(Problem::new(Code::InodeUnattached).inode(inode));
 }

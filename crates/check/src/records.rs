@@ -31,6 +31,8 @@ bitflags::bitflags! {
         const OWN = 0x1000;
         /// size is zero
         const EMPTY = 0x2000;
+        /// an attribute names it as the place of its value
+        const VALUE = 0x4000;
         /// its encryption context stands in its own body
         const CONTEXT = 0x4000;
     }

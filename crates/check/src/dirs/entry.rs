@@ -18,6 +18,9 @@ const MIN_ENCRYPTED: usize = 16;
 /// A record of "." longer than this could hold another entry beside it.
 const DOT_REC_LEN: usize = 12 + MIN_REC_LEN;
 
+/// So many entries of inodes marked as holding values are remembered; beyond that a volume has worse to tell.
+const MAX_SUSPECTS: usize = 1 << 16;
+
 /// The number of a file's type in its entries.
 pub(super) fn file_type(kind: FileKind) -> u8 {
     match kind {
@@ -159,7 +162,7 @@ impl Names<'_> {
             return;
         }
         if target.marks.contains(Marks::EA_INODE) {
-            self.report(dir, entry, Code::EntryLinksXattrInode);
+            self.suspect(dir, entry);
         }
         let encryptable = matches!(target.kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
         if dir.is_encrypted() && encryptable && !target.marks.contains(Marks::ENCRYPTED) {
@@ -167,6 +170,15 @@ impl Names<'_> {
         }
         if adopts && target.kind == Some(FileKind::Directory) {
             self.adopt(dir, entry);
+        }
+    }
+
+    /// Remembers an entry of an inode that may hold an attribute's value.
+    #[cold]
+    fn suspect(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if suspects.len() < MAX_SUSPECTS {
+            suspects.push(dir.problem(Code::EntryLinksXattrInode).inode(entry.inode).name(entry.name));
         }
     }
 
