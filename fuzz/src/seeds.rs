@@ -44,8 +44,25 @@ pub(crate) fn volumes() -> &'static [Volume] {
             let image = if mmp { made } else { made.indexed() }.build();
             Volume { bytes: image.bytes(), metadata: metadata_ranges(image.path(), 1024) }
         };
-        KINDS.iter().map(volume).collect()
+        KINDS.iter().map(volume).chain([needs_recovery()]).collect()
     })
+}
+
+/// A volume whose journal holds transactions, which write into free blocks.
+fn needs_recovery() -> Volume {
+    let image = Image::mke2fs(&["-t", "ext3", "-b", "1024", "-J", "size=1"], 4 << 20).build();
+    log_transactions(&image, "jo");
+    Volume { bytes: image.bytes(), metadata: metadata_ranges(image.path(), 1024) }
+}
+
+/// Writes two transactions into the journal, a revocation, and a block that has to be escaped.
+fn log_transactions(image: &Image, open: &str) {
+    const BLOCK: usize = 1024;
+    let content = image.beside("content");
+    let escaped = [&format::jbd2::MAGIC.to_be_bytes()[..], &[7; BLOCK - 4]].concat();
+    std::fs::write(&content, [&escaped[..], &[1; BLOCK], &[2; BLOCK]].concat()).expect("writing a file");
+    let write = format!("jw -b 3000,3001,3002 {}", content.display());
+    image.debugfs(&[open, &write, "jw -r 3001,2999", &write, "jc"]);
 }
 
 /// The superblock of each volume.
@@ -78,9 +95,8 @@ pub(crate) fn blocks() -> Vec<Vec<u8>> {
     seeds.into_iter().collect()
 }
 
-/// Journals of 64 blocks with transactions that debugfs wrote: each version of the checksums, revokes, escapes.
+/// Journals of 64 blocks: each version of the checksums, narrow and wide.
 pub(crate) fn journals() -> Vec<Vec<u8>> {
-    const BLOCK: usize = 1024;
     const KEPT: u32 = 64;
     let mut seeds = Vec::new();
     for (features, open) in [
@@ -91,22 +107,13 @@ pub(crate) fn journals() -> Vec<Vec<u8>> {
         ("64bit", "jo -c -v 3"),
     ] {
         let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", features, "-J", "size=1"], 4 << 20).build();
-        let content = image.beside("content");
-        // a block that begins with the journal's magic number has to be escaped
-        let escaped = [jbd2_magic(), [7; BLOCK - 4].to_vec()].concat();
-        std::fs::write(&content, [escaped, vec![1; BLOCK], vec![2; BLOCK]].concat()).expect("writing a file");
-        let write = format!("jw -b 3000,3001,3002 {}", content.display());
-        image.debugfs(&[open, &write, "jw -r 3001,2999", &write, "jc"]);
+        log_transactions(&image, open);
         let out = image.beside("journal");
         image.debugfs(&[&format!("dump <8> {}", out.display())]);
         let mut journal = std::fs::read(&out).expect("debugfs dumps the journal");
-        journal.truncate(KEPT as usize * BLOCK);
+        journal.truncate(KEPT as usize * 1024);
         journal[16..20].copy_from_slice(&KEPT.to_be_bytes()); // s_maxlen
         seeds.push(journal);
     }
     seeds
-}
-
-fn jbd2_magic() -> Vec<u8> {
-    format::jbd2::MAGIC.to_be_bytes().to_vec()
 }

@@ -67,7 +67,7 @@ fn apply(&[p0, p1, p2, what, v0, v1, v2, v3]: &[u8; CHANGE], volume: &Volume, by
         }
         6 => {
             let (from, to) = (block(volume.place(number), bytes), block(at, bytes).start);
-            if to + from.len() <= bytes.len() {
+            if !from.is_empty() && to + from.len() <= bytes.len() {
                 bytes.copy_within(from, to);
             }
             return;
