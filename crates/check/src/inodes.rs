@@ -202,7 +202,7 @@ impl InodeCheck<'_> {
             Role::Root if raw.disk.i_dtime.get() != 0 => Some(Code::RootHasDeletionTime),
             Role::Journal if self.is_journal(inode) => (!regular).then_some(Code::JournalInodeModeWrong),
             Role::Journal => holds_something.then_some(Code::JournalInodeNotClear),
-            Role::Quota if features.ro_compat.contains(RoCompat::QUOTA) => {
+            Role::Quota if features.ro_compat.contains(RoCompat::QUOTA) && self.is_quota(inode) => {
                 (mode != 0 && !regular).then_some(Code::QuotaInodeModeWrong)
             }
             Role::Quota => holds_something.then_some(Code::QuotaInodeNotClear),
@@ -221,8 +221,18 @@ impl InodeCheck<'_> {
     }
 
     fn is_journal(&self, inode: InodeNo) -> bool {
-        let volume = self.ctx.volume;
-        volume.features.compat.contains(Compat::HAS_JOURNAL) && volume.disk.s_journal_inum.get() == inode.get()
+        // whatever the features say: phase 0 judges that
+        self.ctx.volume.disk.s_journal_inum.get() == inode.get()
+    }
+
+    fn is_quota(&self, inode: InodeNo) -> bool {
+        let disk = &self.ctx.volume.disk;
+        let named = match inode {
+            InodeNo::USER_QUOTA => disk.s_usr_quota_inum,
+            InodeNo::GROUP_QUOTA => disk.s_grp_quota_inum,
+            _ => disk.s_prj_quota_inum,
+        };
+        named.get() == inode.get()
     }
 
     /// The list of bad blocks is a block map and nothing else.
@@ -495,7 +505,7 @@ impl InodeCheck<'_> {
             }
         } else {
             let own = matches!(inode, InodeNo::BAD_BLOCKS | InodeNo::RESIZE);
-            if volume.geometry.cluster_blocks > 1 && raw.block_words::<15>() != [0; 15] && !own {
+            if volume.features.ro_compat.contains(RoCompat::BIGALLOC) && raw.block_words::<15>() != [0; 15] && !own {
                 self.report(Problem::new(Code::BlockMapWithBigalloc).inode(inode));
             }
             let words = words(&raw.disk.i_block);

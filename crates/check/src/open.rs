@@ -115,6 +115,10 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         };
         if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
             problems.report(problem.group(accepted.group()).block(block));
+            for passed in accepted.geometry.backup_groups().take_while(|group| *group < accepted.group()) {
+                let what = "neither it nor its descriptors could be used";
+                problems.report(Problem::new(Code::BackupSuperblockUnusable).group(passed).name(what));
+            }
             return Ok((accepted, table));
         }
         second_best = second_best.or(Some((accepted, table)));
@@ -131,18 +135,21 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     }
 }
 
-/// The primary with a field mended that is wrong only by what it says of the others, as e2fsck does when no copy helps.
+/// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
+/// table is then taken to lie behind the superblock, and to be as long as the field says.
 fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
-    let mut disk = read_superblock(scanner, superblock::OFFSET).ok()?;
-    let found = disk.s_first_meta_bg.get();
-    disk.s_first_meta_bg = 0.into();
-    let geometry = judge(&disk).ok()?;
-    // no meta group has its own descriptors when all of the table lies before the first that has
-    disk.s_first_meta_bg = geometry.descriptor_blocks.into();
-    let accepted = Accepted { geometry: judge(&disk).ok()?, disk, at: superblock::OFFSET };
-    let problem = Problem::new(Code::FirstMetaGroupTooLarge);
-    problems.report(problem.found(found.into()).expected(geometry.descriptor_blocks.into()));
+    let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
+    let mut mended = disk;
+    mended.s_first_meta_bg = 0.into();
+    if disk.checksum() == disk.s_checksum.get() {
+        mended.s_checksum = mended.checksum().into();
+    }
+    let mut geometry = judge(&mended).ok()?;
+    let (found, most) = (disk.s_first_meta_bg.get(), geometry.descriptor_blocks);
+    (geometry.first_meta_group, geometry.descriptor_blocks) = (found, found);
+    let accepted = Accepted { geometry, disk, at: superblock::OFFSET };
     let table = read_table(scanner, &accepted).ok()?;
+    problems.report(Problem::new(Code::FirstMetaGroupTooLarge).found(found.into()).expected(most.into()));
     Some((accepted, table))
 }
 
@@ -221,7 +228,16 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
             disk.s_reserved_gdt_blocks
         )));
     }
-    let geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
+    let descriptor = disk.s_desc_size.get();
+    let sizes = 64..=1024;
+    if features.incompat.contains(Incompat::BIT64) && !(descriptor.is_power_of_two() && sizes.contains(&descriptor)) {
+        return Err(Rejection::Final(format!("the superblock's s_desc_size is {descriptor}")));
+    }
+    let mut geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
+    // blocks kept for growth are the groups' own whether or not an inode holds them; meta groups have no use for them
+    let reserved = disk.s_reserved_gdt_blocks.get();
+    geometry.reserved_descriptor_blocks =
+        if features.incompat.contains(Incompat::META_BG) { 0 } else { u32::from(reserved) };
     let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
     if !bigalloc && disk.s_log_cluster_size != disk.s_log_block_size {
         return corrupt("s_log_cluster_size differs from s_log_block_size, but there are no clusters");

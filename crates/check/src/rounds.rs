@@ -7,6 +7,7 @@
 //! The same rounds run a second time, without judging, where blocks were claimed twice: then a [`Claimer`] that notes
 //! owners takes the place of the block map.
 
+use crate::bitmaps;
 use crate::claims::Claims;
 use crate::context::Context;
 use crate::files::{OpenFile, judge_sums};
@@ -15,6 +16,7 @@ use crate::problem::Problem;
 use crate::records::Directory;
 use crate::report::Counts;
 use crate::scan::{Item, REQUEST, Scanner};
+use crate::special;
 use crate::table::Code;
 use crate::trees::{DirRun, Found, LinkTarget, Node, NodeKind, Trees};
 use crate::xattrs::XattrRef;
@@ -138,7 +140,8 @@ impl Rounds<'_> {
                 for (block, kind) in
                     [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)]
                 {
-                    if let Some(offset) = volume.geometry.byte_offset(block) {
+                    let written = bitmaps::is_written(volume, group, kind);
+                    if let Some(offset) = volume.geometry.byte_offset(block).filter(|_| written) {
                         let tag = GroupPart::Bitmap(group, kind);
                         items.push(Item { offset, len: volume.geometry.block_size, tag });
                     }
@@ -288,7 +291,10 @@ impl Rounds<'_> {
         match node.kind {
             NodeKind::Extents(_) => trees.extent_node(&file.facts, node, bytes, &mut tally, found),
             NodeKind::Indirect(1) if node.inode == InodeNo::RESIZE => {
-                // judged in phase 0; here only the space it takes counts
+                if !special::names_copies(self.ctx.volume, node.block, bytes) {
+                    self.report(Problem::new(Code::ResizeInodeBad).inode(node.inode).block(FsBlock(node.block)));
+                }
+                // the groups claim those blocks themselves: only the space they take counts here
                 let used = format::indirect::pointers(bytes).iter().filter(|p| p.get() != 0).count();
                 tally.clusters += used as u64;
             }

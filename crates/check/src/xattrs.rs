@@ -212,7 +212,8 @@ impl<'a> Area<'a, '_> {
                 return elsewhere;
             };
             values.push((start, end));
-            self.judge_hash(entry, name, value);
+            // the hash runs over whole words: bytes behind the value's end count as they stand
+            self.judge_hash(entry, name, self.bytes.get(start..end).unwrap_or(value));
             each(entry, name, value);
         }
         // the terminator belongs to the names

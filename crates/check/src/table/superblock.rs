@@ -17,7 +17,8 @@ macro_rules! superblock_rows {
         0x000004 SuperblockCorrupt Fatal stops
             "No superblock describes an ext2, ext3 or ext4 volume here."
             => "Nothing; name a backup with -b and -B." [];
-        0x000005 BeyondDevice Error stops
+        // seen: e2fsck -n exits 0 where nothing it needs lies beyond; what does cannot be read, and that is an error
+        0x000005 BeyondDevice Advice stops
             "The superblock claims {found} blocks, but the device has {expected}."
             => "Nothing; either the superblock or the partition table is wrong." [ReadError];
         0x000006 FragmentsUnsupported Fatal stops
@@ -68,13 +69,14 @@ macro_rules! superblock_rows {
         0x000015 JournalSuperblockBad Error mends
             "The journal's superblock is corrupt."
             => "Writes a new one; changes not yet replayed are lost." [];
-        0x000016 JournalFeatureMissing Error mends
+        // seen, with 0x000018: e2fsck -n exits 0
+        0x000016 JournalFeatureMissing Advice mends
             "The superblock lacks the has_journal feature, but names {inode} as the journal's inode."
             => "Sets the feature or clears the journal." [];
         0x000017 JournalRecoveryWithoutJournal Error mends
             "The superblock asks for recovery, but the volume has no journal."
             => "Clears the flag." [];
-        0x000018 JournalRecoveryFlagMissing Error stops
+        0x000018 JournalRecoveryFlagMissing Advice stops
             "The superblock does not ask for recovery, but the journal holds changes."
             => "Replays the journal." [];
         0x00001a FeaturesInRevision0 Advice mends
@@ -90,10 +92,11 @@ macro_rules! superblock_rows {
         0x000022 OrphanBlockAlreadyFree Error stops
             "Orphan inode {inode} has block {block}, which is free already."
             => "Leaves the block out when it frees the inode." [];
-        0x000023 OrphanHeadOutOfRange Error stops
+        // seen, with the next: e2fsck -n passes over the list; its inodes speak in pass 1
+        0x000023 OrphanHeadOutOfRange Advice stops
             "The orphan list starts at inode {found}, which does not exist or is not an orphan."
             => "Drops the list; the cross-check finds its inodes." [OrphanLinkInDeletionTime];
-        0x000024 OrphanInodeOutOfRange Error stops
+        0x000024 OrphanInodeOutOfRange Advice stops
             "The orphan list leads to inode {found}, which does not exist or is not an orphan."
             => "Drops the rest of the list; the cross-check finds its inodes." [OrphanLinkInDeletionTime];
         0x000025 JournalReadOnlyFeatureUnknown Error stops
@@ -105,17 +108,19 @@ macro_rules! superblock_rows {
         0x000027 JournalVersionUnsupported Error stops
             "The journal's superblock is of version {found}, which is not supported."
             => "Nothing." [];
-        0x00002a JournalVersion1HasFeatures Error stops
+        // seen: e2fsck -n exits 0
+        0x00002a JournalVersion1HasFeatures Advice stops
             "The journal's superblock is of version 1, but uses fields of version 2."
             => "Clears those fields." [];
         // seen: f_special_ea exits 0
         0x00002d JournalBackupMissing Advice stops
             "The superblock holds no current copy of the journal's block map."
             => "Writes the copy." [];
-        0x00002e ReservedGdtBlocksWithoutFeature Error stops
+        // seen, with the next: e2fsck -n exits 0
+        0x00002e ReservedGdtBlocksWithoutFeature Advice stops
             "The superblock reserves {found} descriptor blocks for growth, but lacks the resize_inode feature."
             => "Sets the number to 0." [];
-        0x00002f ResizeInodeNotClear Error stops
+        0x00002f ResizeInodeNotClear Advice stops
             "The resize inode is in use, but the volume lacks the resize_inode feature."
             => "Clears the inode." [];
         // seen: f_jnl_errno exits 0
@@ -132,11 +137,12 @@ macro_rules! superblock_rows {
         0x000034 DirectoryHashSignUnknown Advice stops
             "The superblock does not say whether directory hashes take characters as signed."
             => "Writes down what this machine does." [];
-        // seen: e2fsck -n exits 0 where nothing else comes of it; an error all the same, the kernel will not mount the volume
-        0x000035 GroupChecksumWrong Error mends
-            "The descriptor of group {group} has checksum {found:x}, computed is {expected:x}."
+        // seen: e2fsck -n exits 0 where nothing else comes of it, though the kernel will not mount the volume
+        0x000035 GroupChecksumWrong Advice mends
+            "The descriptor of group {group} has checksum {found:x}, computed is {expected:x}; the kernel will not mount this."
             => "Computes it anew and trusts no uninitialised mark of the group." [GroupUnusedInodesWrong];
-        0x000036 GroupUninitWithoutFeature Error mends
+        // seen: e2fsck -n exits 0
+        0x000036 GroupUninitWithoutFeature Advice mends
             "Group {group} is marked uninitialised, but the volume has no group checksums."
             => "Clears the mark." [];
         0x000038 GroupUnusedInodesWrong Error mends
@@ -171,7 +177,8 @@ macro_rules! superblock_rows {
         0x000042 MmpBlockOutOfRange Error mends
             "The block for multiple-mount protection is {found}, which cannot be."
             => "Makes a new one." [];
-        0x000043 MmpMagicWrong Advice mends
+        // seen: e2fsck -n exits 12
+        0x000043 MmpMagicWrong Error mends
             "The block for multiple-mount protection, {block}, is not one."
             => "Writes it anew." [];
         // seen: f_zero_inode_size exits 0
@@ -185,7 +192,8 @@ macro_rules! superblock_rows {
         0x000046 BothChecksumFeatures Advice mends
             "The superblock has both metadata_csum and uninit_bg, of which the second is void."
             => "Clears uninit_bg." [];
-        0x000047 MmpChecksumWrong Advice mends
+        // seen: e2fsck -n exits 12
+        0x000047 MmpChecksumWrong Error mends
             "The block for multiple-mount protection, {block}, has checksum {found:x}, computed is {expected:x}."
             => "Computes it anew." [];
         0x000048 SixtyFourBitWithoutExtents Advice mends
@@ -236,7 +244,8 @@ macro_rules! superblock_rows {
         0x0E0001 BackupSuperblockDiffers Advice stops
             "The copy of the superblock in group {group} differs from the primary in {name}."
             => "Writes the primary over the copy." [];
-        0x0E0002 BackupSuperblockUnusable Advice stops
+        // found only where the primary is unusable too; seen: e2fsck gives up then
+        0x0E0002 BackupSuperblockUnusable Error stops
             "The copy of the superblock in group {group} is not usable ({name})."
             => "Writes the primary over the copy." [BackupGroupDescriptorsDiffer];
         0x0E0003 BackupGroupDescriptorsDiffer Advice stops

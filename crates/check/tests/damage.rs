@@ -1,0 +1,130 @@
+//! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not.
+
+use blockdev::MemoryDevice;
+use extant_check::{Options, check};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use testkit::damage::{self, Damager};
+use testkit::oracle::e2fsck;
+use testkit::{Image, Spec, Tree, cases, need, repair_checksums};
+
+/// Volumes of every format, small enough for thousands of cases.
+fn volumes() -> Vec<Volume> {
+    let tree = Tree::new(7, &Spec::small());
+    [
+        &["-t", "ext2", "-b", "1024"] as &[_],
+        &["-t", "ext3", "-b", "1024", "-J", "size=1"],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1"],
+        &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-O", "uninit_bg,^metadata_csum,^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode,^metadata_csum,^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-O", "ea_inode,^metadata_csum,^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^metadata_csum,^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-O", "inline_data,quota,^metadata_csum,^has_journal"],
+    ]
+    .into_iter()
+    .map(|args| {
+        let image = Image::mke2fs(args, 16 << 20).with_tree(&tree).build();
+        let block = if args.contains(&"4096") && !args.contains(&"-C") { 4096 } else { 1024 };
+        let damager = Damager::within(block, damage::metadata_ranges(image.path(), block));
+        let before = e2fsck(image.path());
+        // what mke2fs itself leaves unsound is no ground to stand on
+        Volume { name: args.join(" "), bytes: image.bytes(), damager, sound: before.clean }
+    })
+    .filter(|volume| volume.sound)
+    .collect()
+}
+
+struct Volume {
+    name: String,
+    bytes: Vec<u8>,
+    damager: Damager,
+    sound: bool,
+}
+
+/// Whether the check calls these bytes clean. Panics with the damage where the check does.
+fn is_clean(bytes: &[u8], said: &str) -> bool {
+    let device = MemoryDevice::from_vec(bytes.to_vec());
+    let options = Options { threads: 2, ..Options::default() };
+    match catch_unwind(AssertUnwindSafe(|| check("volume", &device, &options, &()))) {
+        Ok(Ok(report)) => report.clean,
+        Ok(Err(refusal)) => {
+            assert!(!refusal.sentence.is_empty() && !refusal.sentence.contains('\n'), "{said}");
+            false
+        }
+        Err(_) => panic!("the check panicked: {said}"),
+    }
+}
+
+fn judge(volume: &Volume, bytes: &[u8], said: &str, scratch: &Image) {
+    let said = format!("mke2fs {}: {said}", volume.name);
+    if is_clean(bytes, &said) {
+        scratch.set_bytes(bytes);
+        let verdict = e2fsck(scratch.path());
+        assert!(verdict.clean, "called clean, but e2fsck says (exit {:?}): {}\n{said}", verdict.exit, verdict.text);
+    }
+}
+
+#[test]
+fn sound_volumes_are_clean() {
+    if !need(&["mke2fs", "e2fsck", "e2image"]) {
+        return;
+    }
+    let volumes = volumes();
+    assert!(volumes.len() >= 8, "only {} sound volumes to start from", volumes.len());
+    for volume in volumes {
+        let device = MemoryDevice::from_vec(volume.bytes);
+        let report = check("volume", &device, &Options::default(), &()).expect("a volume");
+        assert!(report.clean, "{}: {:?}", volume.name, report.problems);
+    }
+}
+
+#[test]
+fn flipped_bytes_are_never_called_clean_against_e2fsck() {
+    if !need(&["mke2fs", "e2fsck", "e2image"]) {
+        return;
+    }
+    let volumes = volumes();
+    let scratch = Image::from_bytes(&[]);
+    for case in cases("flips", 400) {
+        let mut rng = case.rng();
+        let volume = rng.pick(&volumes);
+        let mut bytes = volume.bytes.clone();
+        let said = volume.damager.any(&mut bytes, &mut rng);
+        if rng.chance(50) {
+            repair_checksums(&mut bytes);
+        }
+        judge(volume, &bytes, &said, &scratch);
+    }
+}
+
+#[test]
+fn truncated_volumes_are_never_called_clean_against_e2fsck() {
+    if !need(&["mke2fs", "e2fsck", "e2image"]) {
+        return;
+    }
+    let volumes = volumes();
+    let scratch = Image::from_bytes(&[]);
+    for case in cases("truncations", 60) {
+        let mut rng = case.rng();
+        let volume = rng.pick(&volumes);
+        let mut bytes = volume.bytes.clone();
+        let said = damage::truncate(&mut bytes, &mut rng);
+        judge(volume, &bytes, &said, &scratch);
+    }
+}
+
+#[test]
+fn any_bytes_at_all_get_one_sentence() {
+    for case in cases("noise", 200) {
+        let mut rng = case.rng();
+        let len = rng.magnitude(1 << 16) as usize;
+        let mut bytes = rng.bytes(len);
+        if let Some(magic) = bytes.get_mut(1080..1082)
+            && rng.chance(70)
+        {
+            magic.copy_from_slice(&[0x53, 0xEF]);
+        }
+        assert!(!is_clean(&bytes, "noise"));
+    }
+}
