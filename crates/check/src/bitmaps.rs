@@ -234,8 +234,9 @@ impl Comparison<'_> {
         let geometry = &self.ctx.volume.geometry;
         let per_group = geometry.inodes_per_group;
         let mut used = vec![0u64; per_group.div_ceil(64) as usize];
-        let (mut count, mut directories) = (0u32, 0u32);
+        let (mut count, mut directories, mut last) = (0u32, 0u32, None);
         for (place, directory) in self.ctx.inodes.used_in_group(self.group) {
+            last = Some(place);
             if let Some(word) = used.get_mut(place as usize / 64) {
                 *word |= 1 << (place % 64);
             }
@@ -243,10 +244,16 @@ impl Comparison<'_> {
             directories += u32::from(directory);
         }
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
-        let uninit = checksums && self.descriptor.flags.contains(GroupFlags::INODE_UNINIT);
-        if uninit && count > 0 {
+        let flagged = self.descriptor.flags.contains(GroupFlags::INODE_UNINIT);
+        // without checksums neither the flag nor the count is believed, but both are read by others
+        if flagged && count > 0 {
             self.report(Problem::new(Code::GroupInodeUninitInUse));
         }
+        let unused = self.descriptor.itable_unused;
+        if !checksums && last.is_some_and(|last| last >= per_group.saturating_sub(unused)) {
+            self.report(Problem::new(Code::GroupUnusedInodesWrong).found(unused.into()));
+        }
+        let uninit = checksums && flagged;
         if !(uninit && self.trusted)
             && let Some(arrived) = self.readable(arrived, self.descriptor.inode_bitmap)
         {

@@ -11,6 +11,7 @@ use crate::metadata;
 use crate::multiply::Owners;
 use crate::open::{self, Refusal};
 use crate::problem::{Limits, Problem, Problems};
+use crate::quota;
 use crate::records::{Directories, Directory};
 use crate::report::{Counts, Report, Scan};
 use crate::rounds::{BitmapKind, Outcome, Rounds, Visitor};
@@ -118,7 +119,7 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
     let directories = OnceLock::new();
     let names = OnceLock::new();
     let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
-    let Outcome { mut counts, large_file, large_directory, mut dir_runs } =
+    let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: used } =
         Rounds { ctx: &ctx, scanner, claimer: &ctx.claims }.run(&judges);
     xattrs::judge_values(&ctx);
     if let Some(owners) = Owners::of(&ctx) {
@@ -145,6 +146,8 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
     links::judge(&ctx);
     progress.phase(Phase::Bitmaps);
     bitmaps.compare(&ctx, &mut counts);
+    progress.phase(Phase::After);
+    quota::judge(scanner, &ctx, &used);
     counts
 }
 

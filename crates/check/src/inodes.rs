@@ -7,6 +7,7 @@
 use crate::context::Context;
 use crate::files::{Facts, OpenFile, Tally, judge_sums};
 use crate::problem::Problem;
+use crate::quota;
 use crate::records::{Directory, InodeRecord, Marks};
 use crate::report::Counts;
 use crate::rounds::Claimer;
@@ -43,6 +44,8 @@ pub(crate) struct Harvest {
     pub(crate) large_file: bool,
     /// There is a directory of 2 GiB or more.
     pub(crate) large_directory: bool,
+    /// What every user, group and project has.
+    pub(crate) quota: quota::Usage,
 }
 
 impl Harvest {
@@ -57,6 +60,7 @@ impl Harvest {
         self.counts += &other.counts;
         self.large_file |= other.large_file;
         self.large_directory |= other.large_directory;
+        self.quota.append(&mut other.quota);
     }
 }
 
@@ -124,6 +128,7 @@ impl InodeCheck<'_> {
             self.ctx.inodes.put(inode, InodeRecord { kind, marks, links });
         }
         harvest.counts.count_inode(kind, raw.size());
+        harvest.quota.count(self.ctx.volume, inode, &raw);
         if unused_own {
             return;
         }

@@ -14,6 +14,7 @@
 //! | `bitmaps`, `metadata` | phase 5, and the blocks that are the volume's own |
 //! | `context`, `records`, `claims` | what the phases share: what is known of each inode and block |
 //! | `table`, `problem`, `report`, `render` | what can be wrong, what was, and how it is told |
+//! | `quota` | after all: the quota files against what everyone has |
 //! | `estimate` | how long it will take |
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ mod metadata;
 mod multiply;
 mod open;
 mod ownfile;
+mod quota;
 mod recognise;
 mod records;
 mod rounds;

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::files::{OpenFile, judge_sums};
 use crate::inodes::{Harvest, InlineDirectory, InodeCheck};
 use crate::problem::Problem;
+use crate::quota;
 use crate::records::Directory;
 use crate::report::Counts;
 use crate::scan::{Item, REQUEST, Scanner};
@@ -95,6 +96,8 @@ pub(crate) struct Outcome {
     pub(crate) large_directory: bool,
     /// Every run of blocks that directories map, in no order.
     pub(crate) dir_runs: Vec<DirRun>,
+    /// What every user, group and project has.
+    pub(crate) quota: quota::Usage,
 }
 
 /// Runs the rounds.
@@ -125,8 +128,8 @@ impl Rounds<'_> {
         if self.claimer.is_judging() {
             self.close(&harvest.files, &mut harvest.counts);
         }
-        let Harvest { counts, large_file, large_directory, .. } = harvest;
-        Outcome { counts, large_file, large_directory, dir_runs }
+        let Harvest { counts, large_file, large_directory, quota, .. } = harvest;
+        Outcome { counts, large_file, large_directory, dir_runs, quota }
     }
 
     /// Bitmaps and inode tables, in the order in which they lie.

@@ -1,0 +1,129 @@
+//! What users, groups and projects use, counted over all inodes, against what the quota files say.
+
+use crate::context::{Context, Volume};
+use crate::ownfile::OwnFile;
+use crate::problem::Problem;
+use crate::scan::Scanner;
+use crate::table::Code;
+use format::feature::RoCompat;
+use format::inode::{InodeFlags, RawInode};
+use format::quota::{BLOCK_SIZE, Kind, QuotaFile};
+use format::{Error, InodeNo, Structure};
+use std::collections::HashMap;
+
+/// What one id uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Use {
+    bytes: u64,
+    inodes: u64,
+}
+
+impl Use {
+    fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.inodes = self.inodes.saturating_add(other.inodes);
+    }
+}
+
+/// What every id uses. Threads count for themselves and add up.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    users: HashMap<u32, Use>,
+    groups: HashMap<u32, Use>,
+    projects: HashMap<u32, Use>,
+    /// There are attribute values in inodes of their own, which are charged to those who share them.
+    shared_values: bool,
+}
+
+impl Usage {
+    /// Counts an inode in use, where the volume keeps quota. The volume's own inodes are nobody's.
+    pub(crate) fn count(&mut self, volume: &Volume, inode: InodeNo, raw: &RawInode<'_>) {
+        let features = volume.features.ro_compat;
+        if !features.contains(RoCompat::QUOTA) {
+            return;
+        }
+        let own = [volume.disk.s_prj_quota_inum, volume.disk.s_orphan_file_inum].map(|n| n.get());
+        let ordinary = inode.get() >= volume.geometry.first_inode && !own.contains(&inode.get());
+        if !ordinary && inode != InodeNo::ROOT {
+            return;
+        }
+        if raw.flags().contains(InodeFlags::EA_INODE) {
+            self.shared_values = true;
+            return;
+        }
+        let sectors = raw.sectors(features.contains(RoCompat::HUGE_FILE), volume.geometry.block_size);
+        let used = Use { bytes: sectors.saturating_mul(512), inodes: 1 };
+        self.users.entry(raw.uid()).or_default().add(used);
+        self.groups.entry(raw.gid()).or_default().add(used);
+        self.projects.entry(raw.project()).or_default().add(used);
+    }
+
+    /// Adds what another thread counted.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        self.shared_values |= other.shared_values;
+        for (all, more) in [
+            (&mut self.users, &mut other.users),
+            (&mut self.groups, &mut other.groups),
+            (&mut self.projects, &mut other.projects),
+        ] {
+            for (id, used) in more.drain() {
+                all.entry(id).or_default().add(used);
+            }
+        }
+    }
+}
+
+/// Compares each quota file with the usage.
+pub(crate) fn judge(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
+    let disk = &ctx.volume.disk;
+    if !ctx.volume.features.ro_compat.contains(RoCompat::QUOTA) {
+        return;
+    }
+    for (kind, inode, used) in [
+        (Kind::User, disk.s_usr_quota_inum, &usage.users),
+        (Kind::Group, disk.s_grp_quota_inum, &usage.groups),
+        (Kind::Project, disk.s_prj_quota_inum, &usage.projects),
+    ] {
+        let inode = InodeNo(inode.get());
+        if inode.get() == 0 {
+            continue;
+        }
+        let problem = Problem::new(Code::QuotaUsageWrong).inode(inode);
+        match differing_id(scanner, ctx.volume, inode, kind, used) {
+            Ok(Some(id)) if !usage.shared_values => ctx.report(problem.found(id.into())),
+            Ok(_) => {}
+            Err(_) => ctx.report(problem),
+        }
+    }
+}
+
+/// The smallest id whose use the file states wrongly or not at all.
+fn differing_id(
+    scanner: &Scanner<'_>,
+    volume: &Volume,
+    inode: InodeNo,
+    kind: Kind,
+    used: &HashMap<u32, Use>,
+) -> Result<Option<u32>, Error> {
+    let unreadable = || Error::corrupt(Structure::Quota, "cannot be read");
+    let file = OwnFile::read(scanner, volume, inode).ok_or_else(unreadable)?;
+    let read = |n: u32, bytes: &mut [u8; BLOCK_SIZE]| {
+        let at = u64::from(n) * BLOCK_SIZE as u64;
+        let block_size = u64::from(volume.geometry.block_size);
+        let block = file.block(at / block_size).and_then(|block| volume.offset(block)).ok_or_else(unreadable)?;
+        let offset = block + at % block_size;
+        scanner.counters.count(offset, BLOCK_SIZE as u64);
+        scanner.device.read(offset, bytes).map_err(|_| unreadable())
+    };
+    let mut header = [0; BLOCK_SIZE];
+    read(0, &mut header)?;
+    let quota = QuotaFile::parse(&header, kind, file.size)?;
+    let mut stated = HashMap::new();
+    quota.walk(read, |entry| {
+        stated.insert(entry.id, Use { bytes: entry.bytes, inodes: entry.inodes });
+    })?;
+    let nothing = Use::default();
+    let wrong = stated.iter().filter(|(id, stated)| **stated != used.get(id).copied().unwrap_or(nothing));
+    let missing = used.keys().filter(|id| !stated.contains_key(id));
+    Ok(wrong.map(|(id, _)| *id).chain(missing.copied()).min())
+}
