@@ -86,7 +86,7 @@ fn every_text_can_be_filled_in() {
         assert!(!text.contains(['{', '}', '?']), "{code}: {text}");
     }
     let hex = sentence(&Problem::new(Code::GroupChecksumWrong).group(GroupNo(3)).found(0xbe4b).expected(0x1a));
-    assert_eq!(hex, "The descriptor of group 3 has checksum 0xbe4b, computed is 0x1a.");
+    assert_eq!(hex, "The descriptor of group 3 has checksum 0xbe4b, computed is 0x1a; the kernel will not mount this.");
     let octal = sentence(&Problem::new(Code::InodeModeWrong).inode(InodeNo(12)).found(0o170_644));
     assert_eq!(octal, "Inode 12 has mode 0170644, which is no kind of file.");
     assert_eq!(sentence(&Problem::new(Code::LinkCountWrong)), "Inode ? counts ? links, but has ?.");
@@ -139,7 +139,6 @@ fn severity_is_what_e2fsck_was_seen_to_do() {
         JournalBackupMissing,
         ResizeInodeBad,
         SuperblockTryBackup,
-        GroupDescriptorsTryBackup,
         FirstMetaGroupTooLarge,
         MinExtraSizeWrong,
         WantExtraSizeWrong,
