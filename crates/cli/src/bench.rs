@@ -144,7 +144,8 @@ impl From<bench::Error> for Failure {
 
 impl Bench {
     pub(crate) fn run(&self) -> Result<u8> {
-        let extant = std::env::current_exe().map_err(|e| Failure::Message(format!("cannot find extant itself: {e}")))?;
+        let extant =
+            std::env::current_exe().map_err(|e| Failure::Message(format!("cannot find extant itself: {e}")))?;
         match &self.what {
             What::Check(check) => check.run(extant),
             What::Read(read) => read.run(extant),
@@ -170,7 +171,11 @@ impl Check {
             threads: self.threads.map(usize::from),
         };
         let bench = check::run(&options, &tell)?;
-        if self.json { print_json(&bench)? } else { print(&bench.text())? }
+        if self.json {
+            print_json(&bench)?
+        } else {
+            print(&bench.text())?
+        }
         Ok(0)
     }
 
@@ -195,7 +200,11 @@ impl Read {
     fn run(&self, extant: PathBuf) -> Result<u8> {
         let options = read::Options { volume: self.volume.clone(), extant, runs: self.runs };
         let bench = read::run(&options, &tell)?;
-        if self.json { print_json(&bench)? } else { print(&bench.text())? }
+        if self.json {
+            print_json(&bench)?
+        } else {
+            print(&bench.text())?
+        }
         Ok(0)
     }
 }

@@ -1,1 +1,161 @@
-fn main() {}
+//! The `extant` program: one file per command, and what they share.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `check`, `info`, `ls`, `tree`, `stat`, `cat`, `get`, … | a command each: its flags, its help, what it does |
+//! | `source` | DEVICE: opening a volume, and finding a file on it |
+//! | `facts`, `output` | what is said of a file, in text and in JSON |
+//! | `failure` | what cannot be done: one sentence, an exit status |
+//! | `progress` | a bar with the remaining time |
+//! | `multicall` | `fsck.ext4`, `mount.extant` and other names of this program |
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cat;
+mod check;
+mod completions;
+mod facts;
+mod failure;
+mod get;
+mod info;
+mod ls;
+mod man;
+mod multicall;
+mod output;
+mod progress;
+mod source;
+mod stat;
+mod tree;
+
+use clap::{Parser, Subcommand};
+use failure::{Failure, Result, say};
+use multicall::Line;
+use std::ffi::{OsStr, OsString};
+use std::process::ExitCode;
+
+/// Reads, mounts and checks ext2, ext3 and ext4 volumes in user space.
+#[derive(Debug, Parser)]
+#[command(
+    name = "extant",
+    version,
+    propagate_version = true,
+    max_term_width = 110,
+    after_help = "Examples:
+  extant info volume.img           what is on this volume
+  extant ls -l volume.img /etc     look inside without mounting it
+  extant check -fn volume.img      is it sound?
+
+DEVICE is a path, or mem:SIZE. Each command's --help has examples and its exit status."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Info(info::Info),
+    Ls(ls::Ls),
+    Tree(tree::Tree),
+    Stat(stat::Stat),
+    Cat(cat::Cat),
+    Get(get::Get),
+    Check(check::Check),
+    Bench(bench::Bench),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+impl Command {
+    fn run(&self) -> Result<u8> {
+        match self {
+            Command::Info(command) => command.run(),
+            Command::Ls(command) => command.run(),
+            Command::Tree(command) => command.run(),
+            Command::Stat(command) => command.run(),
+            Command::Cat(command) => command.run(),
+            Command::Get(command) => command.run(),
+            Command::Check(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::Completions(command) => command.run(),
+            Command::Man(command) => command.run(),
+        }
+    }
+
+    /// The exit status where a command ends in a [`Failure`].
+    fn failure(&self) -> u8 {
+        match self {
+            Command::Check(_) => check::Check::FAILURE,
+            _ => 1,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let line = match multicall::read(std::env::args_os().collect()) {
+        Line::Run(line) => line,
+        Line::Nothing => return ExitCode::SUCCESS,
+        Line::Wrong(sentence) => {
+            say(&sentence);
+            return ExitCode::FAILURE;
+        }
+    };
+    let cli = match Cli::try_parse_from(&line) {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e, &line),
+    };
+    match cli.command.run() {
+        Ok(status) => status.into(),
+        Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Err(Failure::Message(sentence)) => {
+            say(&sentence);
+            cli.command.failure().into()
+        }
+    }
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+fn usage(e: &clap::Error, line: &[OsString]) -> ExitCode {
+    // nobody is left to tell where this fails
+    let _ = e.print();
+    if !e.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    let command = line.get(1).map(OsString::as_os_str);
+    if command == Some(OsStr::new("check")) { check::Check::USAGE.into() } else { 2.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn every_command(command: &clap::Command, see: &mut impl FnMut(&clap::Command)) {
+        see(command);
+        for below in command.get_subcommands() {
+            every_command(below, see);
+        }
+    }
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example_and_says_its_exit_status() {
+        let mut count = 0;
+        every_command(&Cli::command(), &mut |command| {
+            count += 1;
+            let name = command.get_name();
+            let help = command.get_after_help().unwrap_or_else(|| panic!("{name}: no after_help")).to_string();
+            assert!(help.starts_with("Examples:\n  extant "), "{name}: {help}");
+            assert!(help.to_lowercase().contains("exit status"), "{name}: {help}");
+            assert!(command.get_about().is_some(), "{name}: no about");
+            for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
+                assert!(argument.get_help().is_some(), "{name}: {} is not explained", argument.get_id());
+            }
+        });
+        assert!(count >= 10, "{count}");
+    }
+}

@@ -219,6 +219,21 @@ impl Features {
         .concat()
     }
 
+    /// What people call a volume with these features: `ext2`, `ext3` where it has a journal, `ext4` where it has what only
+    /// ext4 can read.
+    #[must_use]
+    pub fn format_name(&self) -> &'static str {
+        let incompat = Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
+        let ro_compat = RoCompat::HUGE_FILE | RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM | RoCompat::BIGALLOC;
+        if self.incompat.intersects(incompat) || self.ro_compat.intersects(ro_compat) {
+            "ext4"
+        } else if self.compat.contains(Compat::HAS_JOURNAL) {
+            "ext3"
+        } else {
+            "ext2"
+        }
+    }
+
     /// Refuses a volume that needs something we cannot read, with its name.
     ///
     /// # Errors

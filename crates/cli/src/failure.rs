@@ -1,0 +1,96 @@
+//! How a command says that it could not do what was asked: one sentence to standard error, and an exit status.
+
+use check::render::escape;
+use std::io::{self, Write};
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A sentence for the user, without `extant: ` before it.
+    Message(String),
+    /// Whoever read the output wants no more of it (`| head`): no failure, nothing to say.
+    ReaderGone,
+}
+
+impl Failure {
+    /// A failure that concerns `device`.
+    pub(crate) fn on(device: &str, why: impl ToString) -> Self {
+        Self::Message(format!("{}: {}", escape(device.as_bytes()), without_errno(&why.to_string())))
+    }
+}
+
+/// Standard output is the only thing that commands write with `?`.
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => Self::ReaderGone,
+            _ => Self::Message(format!("cannot write the output: {}", without_errno(&e.to_string()))),
+        }
+    }
+}
+
+/// The device could not be opened; the error names it.
+impl From<blockdev::Error> for Failure {
+    fn from(e: blockdev::Error) -> Self {
+        Self::Message(without_errno(&escape(e.to_string().as_bytes())))
+    }
+}
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Says one sentence on standard error. There is nobody to tell where that fails.
+pub(crate) fn say(sentence: &str) {
+    let _ = writeln!(io::stderr().lock(), "extant: {sentence}");
+}
+
+/// A sentence without the number that the standard library puts behind the words of the operating system.
+pub(crate) fn without_errno(sentence: &str) -> String {
+    let mut out = String::with_capacity(sentence.len());
+    let mut rest = sentence;
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        out.push_str(before);
+        rest = after.split_once(')').map_or("", |(_, after)| after);
+    }
+    out + rest
+}
+
+/// What went wrong with single files, while the command goes on with the others.
+#[derive(Debug)]
+pub(crate) struct Complaints<'a> {
+    device: &'a str,
+    count: u64,
+}
+
+impl<'a> Complaints<'a> {
+    pub(crate) fn new(device: &'a str) -> Self {
+        Self { device, count: 0 }
+    }
+
+    /// Says that something is wrong with the file at `path` of the volume.
+    pub(crate) fn about(&mut self, path: &[u8], why: impl ToString) {
+        self.count += 1;
+        let (device, why) = (escape(self.device.as_bytes()), without_errno(&why.to_string()));
+        say(&format!("{device}: {}: {why}", escape(path)));
+    }
+
+    /// The exit status: 1 where anything went wrong.
+    pub(crate) fn exit(&self) -> u8 {
+        u8::from(self.count > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_system_are_left_out() {
+        let error = io::Error::from_raw_os_error(2).to_string();
+        assert_eq!(without_errno(&format!("a: {error}; b: {error}")), {
+            let plain = error.replace(" (os error 2)", "");
+            format!("a: {plain}; b: {plain}")
+        });
+        assert_eq!(without_errno("nothing (to) do"), "nothing (to) do");
+        assert_eq!(without_errno("cut (os error 2"), "cut");
+    }
+}

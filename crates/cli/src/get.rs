@@ -1,0 +1,457 @@
+//! `extant get`: copies files of a volume to this machine.
+//!
+//! What arrives is what `cp -a` would have copied from a mounted volume: holes stay holes, hard links stay one file, modes
+//! and times are kept, and as root owners and device nodes. How names are kept inside the destination: [`below`].
+
+use crate::failure::{Complaints, Failure, Result, say, without_errno};
+use crate::ls::join;
+use crate::output::{counted, human};
+use crate::progress::{Bar, Unit, on_terminal};
+use crate::source::{Opened, Source};
+use below::{Below, Dress, Undressed, dress_open};
+use check::render::escape;
+use clap::Args;
+use fs::{FileKind, Inode, InodeNo, ReadDir, Volume};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+mod below;
+
+/// Bytes read at once.
+const BUFFER: usize = 1 << 20;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Copy files of a volume to this machine",
+    after_help = "Examples:
+  extant get volume.img /etc/fstab .              one file
+  extant get -r volume.img /home/ada /srv/ada     a directory and all below it
+  extant get -r volume.img / restored             the whole volume
+  extant get volume.img /a /b /c some-directory
+
+Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is copied.
+What exists is left alone unless --force is given; directories are joined. Symbolic links are copied as they are, except
+the one that PATH itself may be, which is followed inside the volume. Nothing is written outside DEST, whatever the names
+on the volume are. Owners, device nodes and set-user-id bits are kept only for root. PATH may also be an inode's number
+in angle brackets, '<12>'.
+
+Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
+)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    source: Source,
+
+    /// Files of the volume, then the place for them on this machine
+    #[arg(value_names = ["PATH", "DEST"], num_args = 2.., required = true)]
+    paths: Vec<OsString>,
+
+    /// Copy directories with all that is below them
+    #[arg(short, long)]
+    recursive: bool,
+
+    /// Replace files that exist
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// A directory that is being copied.
+struct Level<'a> {
+    into: Below,
+    /// Its path on the volume.
+    path: Vec<u8>,
+    /// Its path relative to where the copy began.
+    relative: Vec<u8>,
+    entries: ReadDir<'a>,
+    /// What it is dressed in at the end, where it was made here.
+    inode: Option<Arc<Inode>>,
+}
+
+struct Copier<'a> {
+    opened: &'a Opened,
+    complaints: Complaints<'a>,
+    is_root: bool,
+    /// Where the copy begins: links to files copied before start here.
+    base: Below,
+    /// Files with several names, and where the first of them was copied to, relative to `base`.
+    linked: HashMap<InodeNo, Vec<u8>>,
+    /// Attributes that could not be set, and the first of them.
+    undressed: (u64, Option<String>),
+    buffer: Vec<u8>,
+    copied: Copied,
+    bar: Bar,
+}
+
+#[derive(Default)]
+struct Copied {
+    directories: u64,
+    files: u64,
+    bytes: u64,
+}
+
+impl Get {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let Some((dest, paths)) = self.paths.split_last() else {
+            return Err(Failure::Message("give a PATH of the volume and a DEST".into()));
+        };
+        let opened = self.source.open()?;
+        let (base, name) = self.destination(dest, paths)?;
+        // modes are set as they are on the volume
+        rustix::process::umask(rustix::fs::Mode::empty());
+        let mut copier = Copier {
+            opened: &opened,
+            complaints: Complaints::new(&self.source.device),
+            is_root: rustix::process::geteuid().is_root(),
+            base,
+            linked: HashMap::new(),
+            undressed: (0, None),
+            buffer: vec![0; BUFFER],
+            copied: Copied::default(),
+            bar: Bar::hidden(),
+        };
+        let mut sources = Vec::new();
+        for path in paths {
+            match opened.find(path, true) {
+                Ok(inode) if inode.kind == FileKind::Directory && !self.recursive => {
+                    copier.complaints.about(path.as_bytes(), "is a directory: -r copies it with all that is below it");
+                }
+                Ok(inode) => sources.push((path.as_bytes(), inode)),
+                Err(e) => copier.complaints.about(path.as_bytes(), e),
+            }
+        }
+        if on_terminal() {
+            let total = sources.iter().map(|(_, inode)| data_below(&opened.volume, inode)).fold(0, u64::saturating_add);
+            copier.bar = Bar::new("copying", total, Unit::Bytes);
+        }
+        for (path, inode) in sources {
+            let own_name = name.as_deref().unwrap_or_else(|| last_name(path));
+            copier.copy(path, &inode, own_name);
+        }
+        Ok(copier.finish(self.source.verbose))
+    }
+
+    /// The directory to copy into, and the name to give there where it is not the file's own.
+    fn destination(&self, dest: &OsString, paths: &[OsString]) -> Result<(Below, Option<Vec<u8>>)> {
+        let path = Path::new(dest);
+        let failure = |why: &dyn ToString| Failure::on(&path.display().to_string(), why.to_string());
+        if path.is_dir() {
+            return Ok((Below::open(path, self.force).map_err(|e| failure(&e))?, None));
+        }
+        if paths.len() > 1 {
+            return Err(failure(&"several files need a directory to go to, and this is none"));
+        }
+        let Some(name) = path.file_name() else { return Err(failure(&"there is no such directory")) };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.map_or(PathBuf::from("."), Path::to_path_buf);
+        let base = Below::open(&parent, self.force).map_err(|e| Failure::on(&parent.display().to_string(), e))?;
+        Ok((base, Some(name.as_bytes().to_vec())))
+    }
+}
+
+impl<'a> Copier<'a> {
+    /// Copies the file or directory at `path` under `name`. An empty name stands for the destination itself.
+    fn copy(&mut self, path: &[u8], inode: &Arc<Inode>, name: &[u8]) {
+        let base = match self.base.descend(b"") {
+            Ok(base) => base,
+            Err(e) => return self.complaints.about(path, e),
+        };
+        if inode.kind != FileKind::Directory {
+            return self.leaf(&base, path, name, name, inode);
+        }
+        let mut entered = HashSet::from([inode.number]);
+        let first = if name.is_empty() {
+            self.open_level(base, false, path.to_vec(), Vec::new(), inode)
+        } else {
+            self.directory(&base, path.to_vec(), name.to_vec(), name, inode)
+        };
+        let mut levels = Vec::from_iter(first);
+        while let Some(level) = levels.last_mut() {
+            let entry = match level.entries.next() {
+                Some(Ok(entry)) if matches!(&entry.name[..], b"." | b"..") => continue,
+                Some(Ok(entry)) => entry,
+                Some(Err(e)) => {
+                    self.complaints.about(&level.path, e);
+                    continue;
+                }
+                None => {
+                    if let Some(done) = levels.pop() {
+                        self.close(&done);
+                    }
+                    continue;
+                }
+            };
+            let path = join(&level.path, &entry.name);
+            let relative =
+                if level.relative.is_empty() { entry.name.clone() } else { join(&level.relative, &entry.name) };
+            let inode = match self.opened.volume.inode(entry.inode) {
+                Ok(inode) => inode,
+                Err(e) => {
+                    self.complaints.about(&path, e);
+                    continue;
+                }
+            };
+            if inode.kind != FileKind::Directory {
+                self.leaf(&level.into, &path, &relative, &entry.name, &inode);
+            } else if !entered.insert(inode.number) {
+                // a damaged volume may name a directory twice, and so lead in circles
+                self.complaints.about(&path, "this directory was copied already, under another name");
+            } else if let Some(next) = self.directory(&level.into, path, relative, &entry.name, &inode) {
+                levels.push(next);
+            }
+        }
+    }
+
+    /// Makes a directory, or joins one that exists, and begins to copy what is in it.
+    fn directory(
+        &mut self,
+        into: &Below,
+        path: Vec<u8>,
+        relative: Vec<u8>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> Option<Level<'a>> {
+        match into.make_directory(name) {
+            Ok((dir, made)) => self.open_level(dir, made, path, relative, inode),
+            Err(e) => {
+                self.complaints.about(&path, creation(&e));
+                None
+            }
+        }
+    }
+
+    fn open_level(
+        &mut self,
+        into: Below,
+        made: bool,
+        path: Vec<u8>,
+        relative: Vec<u8>,
+        inode: &Arc<Inode>,
+    ) -> Option<Level<'a>> {
+        self.copied.directories += 1;
+        match self.opened.volume.read_dir(inode, 0) {
+            Ok(entries) => Some(Level { into, path, relative, entries, inode: made.then(|| Arc::clone(inode)) }),
+            Err(e) => {
+                self.complaints.about(&path, e);
+                None
+            }
+        }
+    }
+
+    /// Dresses a directory once all that is in it has been copied.
+    fn close(&mut self, level: &Level<'_>) {
+        if let Some(inode) = &level.inode {
+            let dress = self.dress_of(&level.path, inode);
+            let done = level.into.dress(&dress);
+            self.dressed(&level.path, done);
+        }
+    }
+
+    /// Copies what is no directory.
+    fn leaf(&mut self, into: &Below, path: &[u8], relative: &[u8], name: &[u8], inode: &Arc<Inode>) {
+        let several_names = inode.raw().disk.i_links_count.get() > 1;
+        if several_names && let Some(first) = self.linked.get(&inode.number) {
+            match self.link(into, name, first) {
+                Ok(()) => self.copied.files += 1,
+                Err(e) => self.complaints.about(path, creation(&e)),
+            }
+            return;
+        }
+        let done = match inode.kind {
+            FileKind::Regular => self.regular(into, path, name, inode),
+            FileKind::Symlink => self.symlink(into, path, name, inode),
+            _ => self.node(into, path, name, inode),
+        };
+        match done {
+            Ok(()) => {
+                self.copied.files += 1;
+                if several_names {
+                    self.linked.insert(inode.number, relative.to_vec());
+                }
+            }
+            Err(why) => self.complaints.about(path, why),
+        }
+    }
+
+    /// One more name for a file that was copied to `first`.
+    fn link(&self, into: &Below, name: &[u8], first: &[u8]) -> io::Result<()> {
+        let at = first.iter().rposition(|byte| *byte == b'/');
+        let (folder, old) = at.map_or((&b""[..], first), |at| (&first[..at], &first[at + 1..]));
+        into.link(name, &self.base.descend(folder)?, old)
+    }
+
+    fn regular(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
+        // before there is a file that would stay empty
+        self.opened.volume.readable(inode).map_err(|e| e.to_string())?;
+        let file = into.create_file(name).map_err(|e| creation(&e))?;
+        let content = self.content(&file, inode);
+        let dress = self.dress_of(path, inode);
+        let done = dress_open(&file, &dress);
+        self.dressed(path, done);
+        content
+    }
+
+    /// Copies the data of a file and leaves the holes.
+    fn content(&mut self, file: &File, inode: &Inode) -> Result<(), String> {
+        let volume = &self.opened.volume;
+        let geometry = &volume.superblock().geometry;
+        // a damaged map may name the same blocks again and again
+        let most = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
+        let (mut at, mut copied) = (0, 0u64);
+        let ended = |at: u64, why: &dyn ToString| format!("copied up to byte {at} only: {}", why.to_string());
+        while let Some(start) = volume.seek_data(inode, at).map_err(|e| ended(at, &e))? {
+            let end = volume.seek_hole(inode, start).map_err(|e| ended(start, &e))?.unwrap_or(inode.size);
+            at = start;
+            while at < end {
+                let len = usize::try_from(end - at).map_or(BUFFER, |left| left.min(BUFFER));
+                let buffer = &mut self.buffer[..len];
+                let len = volume.read_at(inode, at, buffer).map_err(|e| ended(at, &e))?;
+                file.write_all_at(&buffer[..len], at).map_err(|e| ended(at, &e))?;
+                if len == 0 {
+                    break;
+                }
+                at += len as u64;
+                copied += len as u64;
+                self.copied.bytes += len as u64;
+                self.bar.advance(len as u64);
+                if copied > most {
+                    return Err(ended(at, &"its map names more blocks than the volume has"));
+                }
+            }
+        }
+        file.set_len(inode.size).map_err(|e| ended(at, &e))
+    }
+
+    fn symlink(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
+        let target = self.opened.volume.read_link(inode).map_err(|e| e.to_string())?;
+        into.create_symlink(name, &target).map_err(|e| creation(&e))?;
+        self.dress_node(into, path, name, inode);
+        Ok(())
+    }
+
+    fn node(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
+        let attributes = self.opened.volume.attributes(inode);
+        let device = attributes.device;
+        into.create_node(name, inode.kind, device.unwrap_or_default(), self.mode(attributes.mode)).map_err(|e| {
+            match device {
+                Some(_) if e.kind() == io::ErrorKind::PermissionDenied => "only root can make device nodes".into(),
+                _ => creation(&e),
+            }
+        })?;
+        self.dress_node(into, path, name, inode);
+        Ok(())
+    }
+
+    fn dress_node(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) {
+        let dress = self.dress_of(path, inode);
+        let done = into.dress_node(name, &dress);
+        self.dressed(path, done);
+    }
+
+    /// What a file is beside its content; complains of attributes that cannot be read.
+    fn dress_of(&mut self, path: &[u8], inode: &Inode) -> Dress {
+        let volume = &self.opened.volume;
+        let attributes = volume.attributes(inode);
+        let mut xattrs = Vec::new();
+        match volume.list_xattrs(inode) {
+            Err(e) => self.complaints.about(path, e),
+            Ok(names) => {
+                for name in names {
+                    match volume.get_xattr(inode, &name) {
+                        Ok(value) => xattrs.push((name, value)),
+                        Err(e) => self.complaints.about(path, format!("{}: {e}", escape(&name))),
+                    }
+                }
+            }
+        }
+        Dress {
+            owner: self.is_root.then_some((attributes.uid, attributes.gid)),
+            mode: self.mode(attributes.mode),
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            xattrs,
+        }
+    }
+
+    /// Without the owner, bits that lend the owner's rights would lend another's.
+    fn mode(&self, mode: u16) -> u16 {
+        if self.is_root { mode } else { mode & 0o1777 }
+    }
+
+    fn dressed(&mut self, path: &[u8], done: io::Result<Vec<Undressed>>) {
+        match done {
+            Err(e) => self.complaints.about(path, format!("owner, mode or times could not be set: {e}")),
+            Ok(undressed) => {
+                let (count, first) = &mut self.undressed;
+                *count += undressed.len() as u64;
+                if let Some((name, e)) = undressed.first() {
+                    first.get_or_insert_with(|| {
+                        let why = without_errno(&e.to_string());
+                        format!("{} of {}: {why}", escape(name), escape(path))
+                    });
+                }
+            }
+        }
+    }
+
+    fn finish(self, verbose: bool) -> u8 {
+        self.bar.finish();
+        if let (count, Some(first)) = &self.undressed {
+            let count = counted(*count, "extended attribute", "extended attributes");
+            say(&format!("{count} could not be set in the destination, the first: {first}"));
+        }
+        if verbose {
+            let Copied { directories, files, bytes } = self.copied;
+            let directories = counted(directories, "directory", "directories");
+            let files = counted(files, "file", "files");
+            say(&format!("{directories} and {files} copied, {} of data", human(bytes)));
+        }
+        self.complaints.exit()
+    }
+}
+
+/// Why something could not be made.
+fn creation(e: &io::Error) -> String {
+    match e.kind() {
+        io::ErrorKind::AlreadyExists => "exists already in the destination (--force replaces files)".to_owned(),
+        _ => format!("cannot be made in the destination: {e}"),
+    }
+}
+
+/// The last name of a path; empty where the path has none of its own.
+fn last_name(path: &[u8]) -> &[u8] {
+    match path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()) {
+        None | Some(b"." | b"..") => b"",
+        Some(name) => name,
+    }
+}
+
+/// About how many bytes of data a file has, or all files below a directory have.
+fn data_below(volume: &Volume, inode: &Inode) -> u64 {
+    let of = |inode: &Inode| match inode.kind {
+        FileKind::Regular => inode.size.min(inode.sectors(volume.superblock()).saturating_mul(512)),
+        _ => 0,
+    };
+    if inode.kind != FileKind::Directory {
+        return of(inode);
+    }
+    let all = volume.walk(inode.number).filter_map(|(_, found)| found.ok());
+    all.map(|inode| of(&inode)).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_names() {
+        for (path, name) in [("/a/b", "b"), ("/a/b/", "b"), ("a", "a"), ("/", ""), ("", ""), ("a/..", ""), ("a/.", "")]
+        {
+            assert_eq!(last_name(path.as_bytes()), name.as_bytes(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Writing below a directory of this machine with names that nobody vouches for: they come from a volume.
+//!
+//! 1. A name is one component. The empty name, `.`, `..`, and names with a slash or a NUL are refused.
+//! 2. Every step is relative to a directory that is open, and follows no symbolic link, so whatever was put there (by the
+//!    volume a moment ago, or by anyone else) nothing is written outside the directory the user named.
+//! 3. Nothing that exists is opened for writing: files are made new, and what is to be replaced is unlinked first.
+
+use fs::{FileKind, Timestamp};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fsetxattr, linkat,
+    lsetxattr, makedev, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// An open directory, and whether names in it that are taken may be replaced.
+#[derive(Debug)]
+pub(super) struct Below {
+    fd: OwnedFd,
+    replace: bool,
+}
+
+/// What a file is beside its content.
+#[derive(Debug)]
+pub(super) struct Dress {
+    /// Owner and group, where they are to be set.
+    pub(super) owner: Option<(u32, u32)>,
+    /// Permission bits.
+    pub(super) mode: u16,
+    pub(super) atime: Timestamp,
+    pub(super) mtime: Timestamp,
+    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// An attribute that could not be set.
+pub(super) type Undressed = (Vec<u8>, io::Error);
+
+impl Below {
+    /// Opens a directory that the user names; links on the way are the user's own.
+    pub(super) fn open(path: &Path, replace: bool) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { fd: openat(rustix::fs::CWD, path, flags, Mode::empty())?, replace })
+    }
+
+    /// Opens the directory of that name.
+    pub(super) fn enter(&self, name: &[u8]) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self { fd: openat(&self.fd, component(name)?, flags, Mode::empty())?, replace: self.replace })
+    }
+
+    /// Opens the directory that a relative path leads to, name by name.
+    pub(super) fn descend(&self, path: &[u8]) -> io::Result<Self> {
+        let mut at = Self { fd: self.fd.try_clone()?, replace: self.replace };
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            at = at.enter(name)?;
+        }
+        Ok(at)
+    }
+
+    /// The directory of that name, and whether it was made just now.
+    pub(super) fn make_directory(&self, name: &[u8]) -> io::Result<(Self, bool)> {
+        let made = match mkdirat(&self.fd, component(name)?, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(e) => return Err(e.into()),
+        };
+        match self.enter(name) {
+            Ok(dir) => Ok((dir, made)),
+            // of something else, say what everyone knows
+            Err(_) if !made => Err(Errno::EXIST.into()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A new empty file, for this user alone.
+    pub(super) fn create_file(&self, name: &[u8]) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = self.put(name, |name| openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR))?;
+        Ok(File::from(fd))
+    }
+
+    pub(super) fn create_symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        self.put(name, |name| symlinkat(target, &self.fd, name))
+    }
+
+    /// A device, pipe or socket, with these permission bits: the process has no umask.
+    pub(super) fn create_node(&self, name: &[u8], kind: FileKind, device: (u32, u32), mode: u16) -> io::Result<()> {
+        let file_type = match kind {
+            FileKind::CharDevice => FileType::CharacterDevice,
+            FileKind::BlockDevice => FileType::BlockDevice,
+            FileKind::Socket => FileType::Socket,
+            _ => FileType::Fifo,
+        };
+        let (major, minor) = device;
+        self.put(name, |name| mknodat(&self.fd, name, file_type, permissions(mode), makedev(major, minor)))
+    }
+
+    /// One more name for the file `old` of the directory `from`.
+    pub(super) fn link(&self, name: &[u8], from: &Self, old: &[u8]) -> io::Result<()> {
+        let old = component(old)?;
+        self.put(name, |name| linkat(&from.fd, old, &self.fd, name, AtFlags::empty()))
+    }
+
+    /// Makes something of that name; what has it already is unlinked where that was asked for.
+    fn put<T>(&self, name: &[u8], make: impl Fn(&[u8]) -> rustix::io::Result<T>) -> io::Result<T> {
+        let name = component(name)?;
+        match make(name) {
+            Err(Errno::EXIST) if self.replace => {
+                unlinkat(&self.fd, name, AtFlags::empty())?;
+                Ok(make(name)?)
+            }
+            made => Ok(made?),
+        }
+    }
+
+    /// Dresses what was made under that name and is neither file nor directory. Its mode it has already.
+    pub(super) fn dress_node(&self, name: &[u8], dress: &Dress) -> io::Result<Vec<Undressed>> {
+        let name = component(name)?;
+        if let Some((uid, gid)) = dress.owner {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            chownat(&self.fd, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        // there is no call that sets an attribute relative to an open directory
+        let path = [format!("/proc/self/fd/{}/", self.fd.as_raw_fd()).as_bytes(), name].concat();
+        let undressed = set_all(&dress.xattrs, |key, value| lsetxattr(&path[..], key, value, XattrFlags::empty()));
+        utimensat(&self.fd, name, &dress.times(), AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(undressed)
+    }
+
+    /// Dresses the directory itself.
+    pub(super) fn dress(&self, dress: &Dress) -> io::Result<Vec<Undressed>> {
+        dress_open(&self.fd, dress)
+    }
+}
+
+/// Dresses a file or directory that is open. The owner comes first, for that takes capabilities away; the mode after
+/// the attributes, for an access control list changes it; the times last.
+pub(super) fn dress_open(fd: impl AsFd, dress: &Dress) -> io::Result<Vec<Undressed>> {
+    let fd = fd.as_fd();
+    if let Some((uid, gid)) = dress.owner {
+        rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    let undressed = set_all(&dress.xattrs, |key, value| fsetxattr(fd, key, value, XattrFlags::empty()));
+    fchmod(fd, permissions(dress.mode))?;
+    rustix::fs::futimens(fd, &dress.times())?;
+    Ok(undressed)
+}
+
+fn set_all(xattrs: &[(Vec<u8>, Vec<u8>)], set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>) -> Vec<Undressed> {
+    let failed = |(key, value): &(Vec<u8>, Vec<u8>)| Some((key.clone(), set(key, value).err()?.into()));
+    xattrs.iter().filter_map(failed).collect()
+}
+
+impl Dress {
+    fn times(&self) -> Timestamps {
+        // beyond 10^9 the system takes some numbers for commands
+        let spec = |time: Timestamp| Timespec {
+            tv_sec: time.seconds,
+            tv_nsec: if time.nanos < 1_000_000_000 { i64::from(time.nanos) } else { 0 },
+        };
+        Timestamps { last_access: spec(self.atime), last_modification: spec(self.mtime) }
+    }
+}
+
+fn permissions(mode: u16) -> Mode {
+    Mode::from_raw_mode(u32::from(mode & 0o7777))
+}
+
+/// A name that can do no harm.
+fn component(name: &[u8]) -> io::Result<&[u8]> {
+    if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this name could lead out of the destination"));
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn destination() -> (tempfile::TempDir, Below) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("dest")).unwrap();
+        std::fs::write(folder.path().join("outside"), "untouched").unwrap();
+        let below = Below::open(&folder.path().join("dest"), false).unwrap();
+        (folder, below)
+    }
+
+    #[test]
+    fn names_that_lead_out_are_refused() {
+        let (folder, below) = destination();
+        for name in [&b""[..], b".", b"..", b"../outside", b"/etc/passwd", b"a/b", b"a\0b"] {
+            assert!(below.create_file(name).is_err(), "{name:?}");
+            assert!(below.create_symlink(name, b"x").is_err(), "{name:?}");
+            assert!(below.create_node(name, FileKind::Fifo, (0, 0), 0o600).is_err(), "{name:?}");
+            assert!(below.make_directory(name).is_err(), "{name:?}");
+            assert!(below.enter(name).is_err(), "{name:?}");
+            assert!(below.link(name, &below, b"x").is_err() && below.link(b"x", &below, name).is_err(), "{name:?}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path().join("dest")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_in_the_destination_are_not_followed() {
+        for replace in [false, true] {
+            let (folder, mut below) = destination();
+            below.replace = replace;
+            below.create_symlink(b"up", b"..").unwrap();
+            below.create_symlink(b"file", b"../outside").unwrap();
+            assert!(below.enter(b"up").is_err());
+            assert!(below.descend(b"up/dest").is_err());
+            assert!(below.make_directory(b"up").is_err());
+            assert_eq!(below.create_file(b"file").is_ok(), replace);
+            assert_eq!(std::fs::read(folder.path().join("outside")).unwrap(), b"untouched");
+            let is_link = folder.path().join("dest/file").symlink_metadata().unwrap().is_symlink();
+            assert_eq!(is_link, !replace);
+        }
+    }
+
+    #[test]
+    fn the_users_own_link_is_the_users_choice() {
+        let (folder, _) = destination();
+        symlink("dest", folder.path().join("way")).unwrap();
+        let below = Below::open(&folder.path().join("way"), false).unwrap();
+        below.make_directory(b"a").unwrap().0.create_file(b"b").unwrap();
+        assert!(folder.path().join("dest/a/b").is_file());
+        assert!(below.descend(b"a").unwrap().enter(b"b").is_err());
+    }
+}

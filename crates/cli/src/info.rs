@@ -1,0 +1,159 @@
+//! `extant info`: what a volume says of itself: superblock, group descriptors, journal.
+//!
+//! One list of rows makes both the text and the JSON, so that neither can leave out what the other shows.
+
+use crate::failure::{Complaints, Result};
+use crate::output::{print_json, stdout};
+use crate::source::Source;
+use check::render::escape;
+use clap::Args;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+use std::io::{self, Write};
+
+mod groups;
+mod rows;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Show what a volume says of itself",
+    after_help = "Examples:
+  extant info volume.img                   size, features, times, journal, as dumpe2fs -h shows them
+  extant info --groups volume.img          the block groups as well
+  extant info -b 32768 volume.img          from a copy of the superblock, where the first is damaged
+  extant info --json volume.img | jq -r .identity.uuid
+
+The volume is shown as it stands on the device, without what its journal may hold.
+
+Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
+)]
+pub(crate) struct Info {
+    #[command(flatten)]
+    source: Source,
+
+    /// Show each block group
+    #[arg(short, long)]
+    groups: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Rows that belong together.
+struct Section {
+    title: &'static str,
+    key: &'static str,
+    rows: Vec<Row>,
+}
+
+/// One fact: for people, and for programs.
+struct Row {
+    label: &'static str,
+    key: &'static str,
+    text: String,
+    value: Value,
+}
+
+impl Section {
+    fn new(title: &'static str, key: &'static str) -> Self {
+        Self { title, key, rows: Vec::new() }
+    }
+
+    fn row(&mut self, label: &'static str, key: &'static str, text: impl Into<String>, value: impl Into<Value>) {
+        self.rows.push(Row { label, key, text: text.into(), value: value.into() });
+    }
+
+    /// A number that reads the same everywhere.
+    fn number(&mut self, label: &'static str, key: &'static str, number: impl Into<u64>) {
+        let number = number.into();
+        self.row(label, key, number.to_string(), number);
+    }
+}
+
+/// Each section under its key, in the order in which they are shown.
+struct Report<'a> {
+    device: &'a str,
+    sections: &'a [Section],
+    groups: Option<Vec<groups::Group>>,
+}
+
+impl Serialize for Report<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(None)?;
+        object.serialize_entry("device", self.device)?;
+        for section in self.sections {
+            object.serialize_entry(section.key, section)?;
+        }
+        if let Some(groups) = &self.groups {
+            object.serialize_entry("groups", groups)?;
+        }
+        object.end()
+    }
+}
+
+impl Serialize for Section {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.rows.iter().map(|row| (row.key, &row.value)))
+    }
+}
+
+impl Info {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let opened = self.source.open_as_it_stands()?;
+        let mut complaints = Complaints::new(&self.source.device);
+        let sections = rows::sections(&opened.volume, &mut complaints);
+        let groups = if self.groups { Some(groups::read(&opened.volume, &mut complaints)) } else { None };
+        if self.json {
+            print_json(&Report { device: &self.source.device, sections: &sections, groups })?;
+        } else {
+            let mut out = stdout()?;
+            print_sections(&sections, &mut out)?;
+            if let Some(groups) = groups {
+                groups::print(&groups, &mut out)?;
+            }
+            out.flush()?;
+        }
+        Ok(complaints.exit())
+    }
+}
+
+fn print_sections(sections: &[Section], out: &mut impl Write) -> io::Result<()> {
+    let rows = sections.iter().flat_map(|section| &section.rows);
+    let width = rows.map(|row| row.label.len()).max().unwrap_or(0);
+    for (at, section) in sections.iter().enumerate() {
+        writeln!(out, "{}{}", if at == 0 { "" } else { "\n" }, section.title)?;
+        for row in &section.rows {
+            let indent = width + 4;
+            writeln!(out, "  {:width$}  {}", row.label, wrapped(&row.text, indent))?;
+        }
+    }
+    Ok(())
+}
+
+/// A text in lines of at most 100 columns where that is possible, all but the first indented. What has no space to break
+/// it, as a name, stays in one line.
+fn wrapped(text: &str, indent: usize) -> String {
+    let mut out = String::new();
+    let mut column = indent;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if out.is_empty() {
+            column += len;
+        } else if column + 1 + len <= 100 {
+            out.push(' ');
+            column += 1 + len;
+        } else {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+            column = indent + len;
+        }
+        out.push_str(word);
+    }
+    out
+}
+
+/// A text of the volume, for people.
+fn quoted(text: &str) -> String {
+    if text.is_empty() { "none".to_owned() } else { escape(text.as_bytes()) }
+}

@@ -1,0 +1,299 @@
+//! `extant ls`: names of a directory, with what their inodes say where that is asked for.
+
+use crate::facts::{Facts, target_of};
+use crate::failure::{Complaints, Result};
+use crate::output::{MINUTES, Text, human, local_time, mode_letters, print_json, stdout};
+use crate::source::{Opened, Source};
+use check::render::escape;
+use clap::Args;
+use fs::{Attributes, FileKind, Inode, InodeNo};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "List directories of a volume",
+    after_help = "Examples:
+  extant ls volume.img                     names in the root directory
+  extant ls -la volume.img /etc /home      everything about all names in two directories
+  extant ls -lR --human volume.img /var    a whole tree, sizes in KiB, MiB and so on
+  extant ls --json volume.img / | jq -r '.paths[].entries[].name'
+
+PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. A symbolic link is shown, not followed;
+end its PATH with a slash to list the directory it leads to. Names that do not print are escaped; in JSON they are not,
+and a name that is not UTF-8 has its bytes in name_bytes.
+
+Exit status: 0 all was listed, 1 something could not be read, 2 wrong usage."
+)]
+pub(crate) struct Ls {
+    #[command(flatten)]
+    source: Source,
+
+    /// Directories or files of the volume; the root directory unless given
+    #[arg(value_name = "PATH", default_value = "/")]
+    paths: Vec<OsString>,
+
+    /// Show type, mode, links, owner, group, size and time
+    #[arg(short, long)]
+    long: bool,
+
+    /// Show names that begin with a dot, too
+    #[arg(short, long)]
+    all: bool,
+
+    /// Show inode numbers
+    #[arg(short, long)]
+    inode: bool,
+
+    /// List the directories below, too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+
+    /// Show a directory itself, not what is in it
+    #[arg(short, long)]
+    directory: bool,
+
+    /// Sizes in KiB, MiB and so on
+    #[arg(long)]
+    human: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of a list.
+struct Row {
+    name: Vec<u8>,
+    number: InodeNo,
+    /// Known where it was asked for and could be read.
+    inode: Option<Arc<Inode>>,
+    target: Option<Vec<u8>>,
+}
+
+/// One directory, or one file that was named.
+#[derive(Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    path: Text,
+    entries: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    #[serde(flatten)]
+    name: Text,
+    /// Of a file that cannot be read there is no more than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u32>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    facts: Option<Facts>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    device: &'a str,
+    paths: Vec<Listed>,
+}
+
+impl Ls {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let opened = self.source.open()?;
+        let mut list =
+            List { args: self, opened: &opened, complaints: Complaints::new(&self.source.device), listed: Vec::new() };
+        let mut out = stdout()?;
+        list.run(&mut out)?;
+        let exit = list.complaints.exit();
+        if self.json {
+            print_json(&Report { device: &self.source.device, paths: list.listed })?;
+        }
+        out.flush()?;
+        Ok(exit)
+    }
+
+    fn wants_inodes(&self) -> bool {
+        self.long || self.json
+    }
+}
+
+struct List<'a> {
+    args: &'a Ls,
+    opened: &'a Opened,
+    complaints: Complaints<'a>,
+    /// What was listed, for JSON.
+    listed: Vec<Listed>,
+}
+
+impl List<'_> {
+    fn run(&mut self, out: &mut impl Write) -> io::Result<()> {
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        for path in &self.args.paths {
+            match self.opened.find(path, false) {
+                Ok(inode) if inode.kind == FileKind::Directory && !self.args.directory => {
+                    directories.push((path.as_bytes().to_vec(), inode));
+                }
+                Ok(inode) => files.push(self.row(path.as_bytes().to_vec(), path.as_bytes(), inode)),
+                Err(e) => self.complaints.about(path.as_bytes(), e),
+            }
+        }
+        let headings = self.args.recursive || self.args.paths.len() > 1;
+        let mut first = files.is_empty();
+        for row in &files {
+            self.keep(&row.name, std::slice::from_ref(row));
+        }
+        self.print(&files, out)?;
+        // the next one last, so that it is taken first
+        directories.reverse();
+        let mut seen = HashSet::new();
+        while let Some((path, dir)) = directories.pop() {
+            // a damaged volume may name a directory twice, and so lead in circles
+            if self.args.recursive && !seen.insert(dir.number) {
+                self.complaints.about(&path, "this directory was listed already, under another name");
+                continue;
+            }
+            let rows = self.read(&path, &dir);
+            if headings && !self.args.json {
+                writeln!(out, "{}{}:", if first { "" } else { "\n" }, escape(&path))?;
+            }
+            first = false;
+            self.keep(&path, &rows);
+            self.print(&rows, out)?;
+            if self.args.recursive {
+                directories.extend(rows.iter().rev().filter_map(|row| self.below(&path, row)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory that `row` of the directory at `path` is.
+    fn below(&self, path: &[u8], row: &Row) -> Option<(Vec<u8>, Arc<Inode>)> {
+        let inode = row.inode.as_ref().filter(|inode| inode.kind == FileKind::Directory)?;
+        let is_dot = matches!(&row.name[..], b"." | b"..");
+        (!is_dot).then(|| (join(path, &row.name), Arc::clone(inode)))
+    }
+
+    fn row(&mut self, name: Vec<u8>, path: &[u8], inode: Arc<Inode>) -> Row {
+        let target = target_of(&self.opened.volume, &inode).unwrap_or_else(|e| {
+            self.complaints.about(path, e);
+            None
+        });
+        Row { name, number: inode.number, inode: Some(inode), target }
+    }
+
+    /// What is in a directory, by name.
+    fn read(&mut self, path: &[u8], dir: &Arc<Inode>) -> Vec<Row> {
+        let volume = &self.opened.volume;
+        let mut rows = Vec::new();
+        let entries = match volume.read_dir(dir, 0) {
+            Ok(entries) => entries,
+            Err(e) => {
+                self.complaints.about(path, e);
+                return rows;
+            }
+        };
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) if entry.name.starts_with(b".") && !self.args.all => continue,
+                Ok(entry) => entry,
+                Err(e) => {
+                    self.complaints.about(path, e);
+                    continue;
+                }
+            };
+            let may_be_directory = entry.kind.is_none_or(|kind| kind == FileKind::Directory);
+            let wanted = self.args.wants_inodes() || self.args.recursive && may_be_directory;
+            if !wanted {
+                rows.push(Row { name: entry.name, number: entry.inode, inode: None, target: None });
+                continue;
+            }
+            let full = join(path, &entry.name);
+            match volume.inode(entry.inode) {
+                Ok(inode) => rows.push(self.row(entry.name, &full, inode)),
+                Err(e) => {
+                    self.complaints.about(&full, e);
+                    rows.push(Row { name: entry.name, number: entry.inode, inode: None, target: None });
+                }
+            }
+        }
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        rows
+    }
+
+    fn keep(&mut self, path: &[u8], rows: &[Row]) {
+        if !self.args.json {
+            return;
+        }
+        let volume = &self.opened.volume;
+        let entry = |row: &Row| Entry {
+            name: Text::new("name", &row.name),
+            inode: row.inode.is_none().then(|| row.number.get()),
+            facts: row.inode.as_ref().map(|inode| Facts::of(volume, inode, row.target.as_deref())),
+        };
+        self.listed.push(Listed { path: Text::new("path", path), entries: rows.iter().map(entry).collect() });
+    }
+
+    fn print(&self, rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+        if self.args.json {
+            return Ok(());
+        }
+        let lines: Vec<_> = rows.iter().map(|row| self.columns(row)).collect();
+        let mut widths = [0; COLUMNS];
+        for line in &lines {
+            for (width, text) in widths.iter_mut().zip(line) {
+                *width = text.len().max(*width);
+            }
+        }
+        for (row, line) in rows.iter().zip(&lines) {
+            for (text, width) in line.iter().zip(widths).filter(|(_, width)| *width > 0) {
+                write!(out, "{text:>width$} ")?;
+            }
+            out.write_all(escape(&row.name).as_bytes())?;
+            if let Some(target) = row.target.as_deref().filter(|_| self.args.long) {
+                write!(out, " -> {}", escape(target))?;
+            }
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+
+    /// Inode number, mode, links, owner, group, size or device, time; empty where not asked for.
+    fn columns(&self, row: &Row) -> [String; COLUMNS] {
+        let mut columns = <[String; COLUMNS]>::default();
+        if self.args.inode {
+            columns[0] = row.number.to_string();
+        }
+        if !self.args.long {
+            return columns;
+        }
+        let Some(inode) = &row.inode else {
+            // nothing is known but the name
+            columns[1] = "??????????".into();
+            columns[2..].fill("?".into());
+            return columns;
+        };
+        let Attributes { kind, mode, links, uid, gid, size, device, mtime, .. } = self.opened.volume.attributes(inode);
+        columns[1] = mode_letters(kind, mode);
+        columns[2] = links.to_string();
+        columns[3] = uid.to_string();
+        columns[4] = gid.to_string();
+        columns[5] = match device {
+            Some((major, minor)) => format!("{major}, {minor}"),
+            None if self.args.human => human(size),
+            None => size.to_string(),
+        };
+        columns[6] = local_time(mtime, MINUTES);
+        columns
+    }
+}
+
+const COLUMNS: usize = 7;
+
+/// A name in the directory at `path`.
+pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
+    [path, slash, name].concat()
+}

@@ -1,0 +1,51 @@
+//! `extant man`: manual pages, made from the same words as `--help`.
+
+use crate::failure::{Failure, Result};
+use crate::output::stdout;
+use clap::{Args, CommandFactory};
+use clap_mangen::Man as Page;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Print or write the manual pages",
+    after_help = "Examples:
+  extant man check | man -l -                          read the page of a command
+  extant man --out /usr/local/share/man/man1           write a page for each command
+
+Exit status: 0 printed or written, 1 a page could not be written, 2 wrong usage."
+)]
+pub(crate) struct Man {
+    /// The command whose page to print; that of the whole program unless given
+    #[arg(value_name = "COMMAND", conflicts_with = "out")]
+    command: Option<String>,
+
+    /// Write all pages into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl Man {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let mut program = crate::Cli::command().disable_help_subcommand(true);
+        if let Some(folder) = &self.out {
+            return match clap_mangen::generate_to(program, folder) {
+                Ok(()) => Ok(0),
+                Err(e) => Err(Failure::on(&folder.display().to_string(), e)),
+            };
+        }
+        program.build();
+        let command = match &self.command {
+            None => program,
+            Some(name) => program
+                .find_subcommand(name)
+                .ok_or_else(|| Failure::Message(format!("there is no command `{name}`: see extant --help")))?
+                .clone(),
+        };
+        let mut out = stdout()?;
+        Page::new(command).render(&mut out)?;
+        out.flush()?;
+        Ok(0)
+    }
+}

@@ -1,0 +1,129 @@
+//! The names under which other programs call this one: fsck(8) calls `fsck.TYPE`, mount(8) calls `mount.TYPE`.
+//! What they write is put as `extant COMMAND …` would be written.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// What a command line comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// This command line, the program's name first.
+    Run(Vec<OsString>),
+    /// There is nothing to do.
+    Nothing,
+    /// It is wrong: one sentence.
+    Wrong(String),
+}
+
+/// Names under which the program is `extant check`.
+const CHECKERS: [&str; 5] = ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "e2fsck"];
+
+/// Reads a command line by the name the program was called by.
+pub(crate) fn read(line: Vec<OsString>) -> Line {
+    let name = line.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str).unwrap_or("extant");
+    let rest = line.iter().skip(1).cloned();
+    if CHECKERS.contains(&name) {
+        Line::Run(["extant".into(), "check".into()].into_iter().chain(rest).collect())
+    } else if name == "mount.extant" {
+        mount(rest)
+    } else {
+        Line::Run(line)
+    }
+}
+
+/// What mount(8) asks of its helpers: `mount.TYPE DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+fn mount(words: impl Iterator<Item = OsString>) -> Line {
+    let mut places = Vec::new();
+    let mut line: Vec<OsString> = vec!["extant".into(), "mount".into()];
+    let mut words = words;
+    let mut pretend = false;
+    while let Some(word) = words.next() {
+        let flags = match word.to_str().and_then(|word| word.strip_prefix('-')) {
+            Some(flags) if !flags.is_empty() => flags.to_owned(),
+            _ => {
+                places.push(word);
+                continue;
+            }
+        };
+        for (at, flag) in flags.char_indices() {
+            match flag {
+                // unknown options, and the list of mounts, are mount(8)'s business
+                's' | 'n' | 'v' => {}
+                'f' => pretend = true,
+                'o' | 't' | 'N' => {
+                    let attached = &flags[at + 1..];
+                    let value = if attached.is_empty() { words.next() } else { Some(attached.into()) };
+                    match (flag, value) {
+                        (_, None) => return Line::Wrong(format!("-{flag} needs a value")),
+                        ('o', Some(options)) => line.extend(["-o".into(), options]),
+                        ('N', Some(_)) => return Line::Wrong("-N: other mount namespaces are not supported".into()),
+                        _ => {}
+                    }
+                    break;
+                }
+                other => return Line::Wrong(format!("unknown flag -{other}: see mount(8), \"external helpers\"")),
+            }
+        }
+    }
+    if places.len() != 2 {
+        return Line::Wrong("give DEVICE and DIR: mount.extant DEVICE DIR [-sfnv] [-o OPTIONS]".into());
+    }
+    if pretend {
+        return Line::Nothing;
+    }
+    // a name may begin with a dash, or be a number
+    line.push("--".into());
+    line.append(&mut places);
+    Line::Run(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Line {
+        read(text.split(' ').map(OsString::from).collect())
+    }
+
+    fn run(text: &str) -> Line {
+        Line::Run(text.split(' ').map(OsString::from).collect())
+    }
+
+    #[test]
+    fn checkers() {
+        assert_eq!(line("/sbin/fsck.ext4 -a -C0 /dev/sda1"), run("extant check -a -C0 /dev/sda1"));
+        assert_eq!(line("e2fsck -fn x"), run("extant check -fn x"));
+        assert_eq!(line("fsck.extant"), run("extant check"));
+    }
+
+    #[test]
+    fn other_names_change_nothing() {
+        assert_eq!(line("/usr/bin/extant ls x"), run("/usr/bin/extant ls x"));
+        assert_eq!(line("extant-0.1 --help"), run("extant-0.1 --help"));
+        assert_eq!(read(Vec::new()), Line::Run(Vec::new()));
+    }
+
+    #[test]
+    fn mount_helper() {
+        let plain = "extant mount -o ro,nodev -- /dev/sda1 /mnt";
+        for text in [
+            "mount.extant /dev/sda1 /mnt -o ro,nodev",
+            "/sbin/mount.extant /dev/sda1 /mnt -sn -o ro,nodev",
+            "mount.extant -v -oro,nodev /dev/sda1 -t fuse.extant /mnt",
+            "mount.extant -svoro,nodev /dev/sda1 /mnt",
+        ] {
+            assert_eq!(line(text), run(plain), "{text}");
+        }
+        assert_eq!(line("mount.extant a b"), run("extant mount -- a b"));
+        assert_eq!(line("mount.extant a b -f -o ro"), Line::Nothing);
+        for text in [
+            "mount.extant a",
+            "mount.extant a b c",
+            "mount.extant a b -o",
+            "mount.extant a b -x",
+            "mount.extant a b -N 3",
+        ] {
+            assert!(matches!(line(text), Line::Wrong(_)), "{text}");
+        }
+    }
+}

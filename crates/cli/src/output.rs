@@ -1,0 +1,211 @@
+//! What all commands share in what they print: names, sizes, times, modes, JSON.
+//!
+//! Names come from the volume and may hold anything. In text they are escaped ([`check::render::escape`]); in JSON they
+//! are strings, and where they are not UTF-8 a second field, whose key ends in `_bytes`, has their bytes in hexadecimal.
+
+use crate::failure::Result;
+use fs::{FileKind, Timestamp};
+use jiff::tz::TimeZone;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+
+/// Standard output without the buffer that Rust's own keeps for lines.
+///
+/// # Errors
+/// Where standard output is closed.
+pub(crate) fn raw_stdout() -> io::Result<File> {
+    Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+/// Standard output for text. It has to be flushed.
+pub(crate) fn stdout() -> io::Result<BufWriter<File>> {
+    Ok(BufWriter::with_capacity(1 << 16, raw_stdout()?))
+}
+
+/// Prints `value` as JSON, in lines.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    let mut out = stdout()?;
+    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Bytes in a unit that keeps the number short: `512 bytes`, `4 KiB`, `1.5 GiB`.
+pub(crate) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return if bytes == 1 { "1 byte".into() } else { format!("{bytes} bytes") };
+    }
+    // the unit in which it is 1 or more, unless tenths round it up to 1 024
+    let mut power = (bytes.ilog2() / 10) as usize;
+    let tenths = |power: usize| {
+        let unit = 1u128 << (10 * power);
+        (u128::from(bytes) * 10 + unit / 2) / unit
+    };
+    if tenths(power) >= 10_240 && power < UNITS.len() {
+        power += 1;
+    }
+    let (number, unit) = (tenths(power), UNITS[power - 1]);
+    if number % 10 == 0 { format!("{} {unit}", number / 10) } else { format!("{}.{} {unit}", number / 10, number % 10) }
+}
+
+/// A count with its noun, in the plural unless there is one.
+pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {more}") }
+}
+
+/// A time for people, in the zone of this machine.
+pub(crate) fn local_time(time: Timestamp, format: &str) -> String {
+    match moment(time) {
+        Some(moment) => moment.to_zoned(TimeZone::system()).strftime(format).to_string(),
+        None => beyond_calendars(time),
+    }
+}
+
+/// To the nanosecond.
+pub(crate) const FULL_TIME: &str = "%Y-%m-%d %H:%M:%S.%9f %z";
+/// To the second, where the volume records no more.
+pub(crate) const SECONDS: &str = "%Y-%m-%d %H:%M:%S %z";
+/// To the minute.
+pub(crate) const MINUTES: &str = "%Y-%m-%d %H:%M";
+
+/// A time for programs: RFC 3339, UTC, nine digits after the second.
+pub(crate) fn utc_time(time: Timestamp) -> String {
+    moment(time).map_or_else(|| beyond_calendars(time), |moment| format!("{moment:.9}"))
+}
+
+fn moment(time: Timestamp) -> Option<jiff::Timestamp> {
+    // nanoseconds on a damaged volume may be any 30 bits
+    let nanos = i32::try_from(time.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    jiff::Timestamp::new(time.seconds, nanos).ok()
+}
+
+/// A time that no calendar has.
+fn beyond_calendars(time: Timestamp) -> String {
+    format!("@{}.{:09}", time.seconds, time.nanos)
+}
+
+/// The type of a file, as a word in JSON.
+pub(crate) fn kind_word(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::CharDevice => "character-device",
+        FileKind::BlockDevice => "block-device",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+    }
+}
+
+/// The ten letters of `ls -l`.
+pub(crate) fn mode_letters(kind: FileKind, mode: u16) -> String {
+    let mut out = String::with_capacity(10);
+    out.push(match kind {
+        FileKind::Regular => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::CharDevice => 'c',
+        FileKind::BlockDevice => 'b',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+    });
+    for (shift, special, with_x, without_x) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+        let bits = mode >> shift;
+        out.push(if bits & 4 != 0 { 'r' } else { '-' });
+        out.push(if bits & 2 != 0 { 'w' } else { '-' });
+        out.push(match (mode & special != 0, bits & 1 != 0) {
+            (true, true) => with_x,
+            (true, false) => without_x,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    out
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        // writing to a String cannot fail
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+/// Bytes from a volume as one or two fields of a JSON object; to be flattened into it.
+#[derive(Debug, Clone)]
+pub(crate) struct Text {
+    key: &'static str,
+    bytes: Vec<u8>,
+}
+
+impl Text {
+    pub(crate) fn new(key: &'static str, bytes: &[u8]) -> Self {
+        Self { key, bytes: bytes.to_vec() }
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut fields = Map::new();
+        fields.insert(self.key.to_owned(), Value::from(String::from_utf8_lossy(&self.bytes)));
+        if std::str::from_utf8(&self.bytes).is_err() {
+            fields.insert(format!("{}_bytes", self.key), Value::from(hex(&self.bytes)));
+        }
+        fields.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            ((1 << 20) - 1, "1 MiB"),
+            (128 << 20, "128 MiB"),
+            (3 << 39, "1.5 TiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+
+    #[test]
+    fn modes() {
+        assert_eq!(mode_letters(FileKind::Regular, 0o100_644), "-rw-r--r--");
+        assert_eq!(mode_letters(FileKind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_letters(FileKind::Regular, 0o6711), "-rws--s--x");
+        assert_eq!(mode_letters(FileKind::Fifo, 0o7000), "p--S--S--T");
+    }
+
+    #[test]
+    fn times() {
+        let at = |seconds, nanos| utc_time(Timestamp { seconds, nanos });
+        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(at(-1, 5), "1969-12-31T23:59:59.000000005Z");
+        assert_eq!(at(15_032_385_535, 999_999_999), "2446-05-10T22:38:55.999999999Z");
+        // what only damage or forty bits of seconds give
+        assert_eq!(at(1 << 40, 0), "@1099511627776.000000000");
+        assert_eq!(at(0, (1 << 30) - 1), "@0.1073741823");
+        assert_eq!(local_time(Timestamp { seconds: 1 << 40, nanos: 0 }, MINUTES), "@1099511627776.000000000");
+    }
+
+    #[test]
+    fn names_in_json() {
+        let json = |bytes: &[u8]| serde_json::to_value(Text::new("name", bytes)).unwrap();
+        assert_eq!(json("größe\n".as_bytes()), serde_json::json!({ "name": "größe\n" }));
+        assert_eq!(json(b"a\xff"), serde_json::json!({ "name": "a\u{fffd}", "name_bytes": "61ff" }));
+    }
+}

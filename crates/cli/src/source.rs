@@ -1,0 +1,136 @@
+//! DEVICE as the commands that look into a volume take it, and how they find a file on it.
+
+use crate::failure::{Failure, Result, say};
+use crate::output::human;
+use blockdev::{BlockDevice, Trace};
+use check::render::escape;
+use clap::Args;
+use fs::{FsBlock, Inode, InodeNo, Volume};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// The volume, and how to open it.
+#[derive(Debug, Args)]
+pub(crate) struct Source {
+    /// Volume: a path, or `mem:SIZE`
+    #[arg(value_name = "DEVICE")]
+    pub(crate) device: String,
+
+    /// Use the copy of the superblock in block SB
+    #[arg(short = 'b', long, value_name = "SB", help_heading = "Opening the volume")]
+    pub(crate) superblock: Option<u64>,
+
+    /// Block size by which SB is counted; without it every size is tried
+    #[arg(short = 'B', long, value_name = "BYTES", help_heading = "Opening the volume")]
+    block_size: Option<u32>,
+
+    /// Device with the volume's journal, where that is not in the volume
+    #[arg(short = 'j', long, value_name = "DEVICE", help_heading = "Opening the volume")]
+    journal: Option<String>,
+
+    /// Show what is on the device, without what the journal holds
+    #[arg(long, help_heading = "Opening the volume")]
+    no_replay: bool,
+
+    /// Say how the volume was opened and what was read
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// An open volume.
+pub(crate) struct Opened {
+    pub(crate) volume: Volume,
+    /// Counts what is read; only for `-v`.
+    trace: Option<Arc<Trace<Arc<dyn BlockDevice>>>>,
+    device: String,
+}
+
+impl Source {
+    /// Opens the volume, and says on standard error what its user should know.
+    pub(crate) fn open(&self) -> Result<Opened> {
+        self.open_with(self.no_replay)
+    }
+
+    /// Opens the volume as it stands on the device, whatever its journal holds.
+    pub(crate) fn open_as_it_stands(&self) -> Result<Opened> {
+        self.open_with(true)
+    }
+
+    fn open_with(&self, ignore_journal: bool) -> Result<Opened> {
+        let options = fs::OpenOptions {
+            superblock: self.superblock.map(FsBlock),
+            block_size: self.block_size,
+            external_journal: self.journal.as_deref().map(open_device).transpose()?,
+            ignore_journal,
+            ..fs::OpenOptions::default()
+        };
+        let mut device = open_device(&self.device)?;
+        let mut trace = None;
+        if self.verbose {
+            let counting = Arc::new(Trace::new(device));
+            device = Arc::clone(&counting) as Arc<dyn BlockDevice>;
+            trace = Some(counting);
+        }
+        let volume = Volume::open(device, &options).map_err(|e| Failure::on(&self.device, no_volume(&e)))?;
+        for note in volume.notes() {
+            // what was asked for is no news
+            if !(ignore_journal && *note == fs::Note::JournalIgnored) {
+                say(&format!("{}: {note}", escape(self.device.as_bytes())));
+            }
+        }
+        let opened = Opened { volume, trace, device: self.device.clone() };
+        if self.verbose {
+            let geometry = &opened.volume.superblock().geometry;
+            let length = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
+            opened.tell(&format!("{} in blocks of {}", human(length), human(u64::from(geometry.block_size))));
+        }
+        Ok(opened)
+    }
+}
+
+impl Opened {
+    /// The inode that `path` leads to. `<N>` is inode N, as in debugfs. A link at the end is followed where `follow`.
+    pub(crate) fn find(&self, path: &OsStr, follow: bool) -> fs::Result<Arc<Inode>> {
+        let by_number = path.to_str().and_then(|path| path.strip_prefix('<')?.strip_suffix('>')?.parse().ok());
+        let number = match by_number {
+            Some(number) => InodeNo(number),
+            None if follow => self.volume.resolve(path.as_bytes())?,
+            None => self.volume.resolve_nofollow(path.as_bytes())?,
+        };
+        self.volume.inode(number)
+    }
+
+    fn tell(&self, what: &str) {
+        say(&format!("{}: {what}", escape(self.device.as_bytes())));
+    }
+}
+
+/// With `-v`, says what was read.
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(trace) = &self.trace {
+            let reads = trace.snapshot().reads;
+            let (requests, seeks) = (reads.requests, reads.seeks);
+            self.tell(&format!("{} read in {requests} requests, {seeks} of them after a seek", human(reads.bytes)));
+        }
+    }
+}
+
+/// Why a volume could not be opened. Most who see this gave the wrong file, and some a damaged volume.
+fn no_volume(e: &fs::Error) -> String {
+    let fs::Error::NoSuperblock(why) = e else { return e.to_string() };
+    let what = match &**why {
+        fs::Error::Corrupt { what, .. } => what.split(": this is").next().unwrap_or(what).to_owned(),
+        other => other.to_string(),
+    };
+    format!(
+        "this is no ext2, ext3 or ext4 volume, or a damaged one ({what}); a damaged one may have a copy of its superblock: \
+         try -b 32768, or -b 8193 for blocks of 1 KiB"
+    )
+}
+
+/// Opens a device for reading.
+pub(crate) fn open_device(spec: &str) -> Result<Arc<dyn BlockDevice>> {
+    Ok(blockdev::open(spec, blockdev::OpenOptions::default())?)
+}

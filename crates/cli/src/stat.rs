@@ -1,0 +1,431 @@
+//! `extant stat`: all that an inode says.
+
+use crate::facts::{Facts, flag_names, target_of};
+use crate::failure::{Complaints, Result};
+use crate::output::{FULL_TIME, Text, counted, hex, human, local_time, mode_letters, print_json, stdout};
+use crate::source::{Opened, Source};
+use check::render::escape;
+use clap::Args;
+use format::acl::{Acl, Tag};
+use format::extent::RawNode;
+use fs::{FileBlock, FileKind, Inode, InodeFlags, Place, Run, Volume};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Show everything about files of a volume",
+    after_help = "Examples:
+  extant stat volume.img /etc/passwd
+  extant stat --blocks volume.img /disk.raw     where each piece lies on the device
+  extant stat volume.img '<8>'                  inode 8, as in debugfs
+  extant stat --json volume.img /etc/passwd | jq '.files[0].mtime'
+
+A symbolic link is shown, not followed; end its PATH with a slash to see the directory it leads to.
+
+Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
+)]
+pub(crate) struct Stat {
+    #[command(flatten)]
+    source: Source,
+
+    /// Files of the volume, or inode numbers as '<12>'
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+
+    /// List where each piece of the file lies
+    #[arg(long)]
+    blocks: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One file in JSON.
+#[derive(Serialize)]
+struct Entry {
+    #[serde(flatten)]
+    path: Text,
+    #[serde(flatten)]
+    facts: Facts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map: Option<Map>,
+    xattrs: Vec<Xattr>,
+}
+
+/// How a file's blocks are found.
+#[derive(Serialize)]
+struct Map {
+    /// `inline`, `extents` or `indirect`.
+    kind: &'static str,
+    /// Levels of the extent tree below the inode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depth: Option<u16>,
+    /// Pieces with data, or allocated and never written.
+    pieces: u64,
+    /// Blocks with data.
+    data_blocks: u64,
+    /// Blocks allocated and never written.
+    unwritten_blocks: u64,
+    /// With `--blocks`: the pieces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<Vec<Piece>>,
+}
+
+/// Blocks of a file that lie one behind the other.
+#[derive(Serialize)]
+struct Piece {
+    file_block: u64,
+    block: u64,
+    len: u64,
+    unwritten: bool,
+}
+
+#[derive(Serialize)]
+struct Xattr {
+    #[serde(flatten)]
+    name: Text,
+    #[serde(flatten)]
+    value: Text,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    device: &'a str,
+    files: Vec<Entry>,
+}
+
+/// A file as it is shown.
+struct Shown<'a> {
+    path: &'a [u8],
+    inode: &'a Inode,
+    target: Option<Vec<u8>>,
+    map: Option<Map>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Stat {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let opened = self.source.open()?;
+        let mut complaints = Complaints::new(&self.source.device);
+        let mut out = stdout()?;
+        let mut files = Vec::new();
+        let mut first = true;
+        for path in &self.paths {
+            let path_bytes = path.as_bytes();
+            let inode = match opened.find(path, false) {
+                Ok(inode) => inode,
+                Err(e) => {
+                    complaints.about(path_bytes, e);
+                    continue;
+                }
+            };
+            let shown = self.look(&opened, path_bytes, &inode, &mut complaints);
+            if self.json {
+                files.push(shown.into_json(&opened.volume));
+                continue;
+            }
+            if !std::mem::take(&mut first) {
+                writeln!(out)?;
+            }
+            shown.print(&opened.volume, &mut out)?;
+        }
+        out.flush()?;
+        if self.json {
+            print_json(&Report { device: &self.source.device, files })?;
+        }
+        Ok(complaints.exit())
+    }
+
+    /// Gathers what there is to show; complains of what cannot be read.
+    fn look<'a>(
+        &self,
+        opened: &Opened,
+        path: &'a [u8],
+        inode: &'a Inode,
+        complaints: &mut Complaints<'_>,
+    ) -> Shown<'a> {
+        let volume = &opened.volume;
+        let target = target_of(volume, inode).unwrap_or_else(|e| {
+            complaints.about(path, e);
+            None
+        });
+        let map = map_of(volume, inode, self.blocks).unwrap_or_else(|e| {
+            complaints.about(path, e);
+            None
+        });
+        let mut xattrs = Vec::new();
+        match volume.list_xattrs(inode) {
+            Err(e) => complaints.about(path, e),
+            Ok(names) => {
+                for name in names {
+                    match volume.get_xattr(inode, &name) {
+                        Ok(value) => xattrs.push((name, value)),
+                        Err(e) => complaints.about(path, format!("{}: {e}", escape(&name))),
+                    }
+                }
+            }
+        }
+        Shown { path, inode, target, map, xattrs }
+    }
+}
+
+/// What the map of a file says; nothing for files that have none. All pieces are kept only where `keep`.
+fn map_of(volume: &Volume, inode: &Inode, keep: bool) -> fs::Result<Option<Map>> {
+    let flags = inode.raw().flags();
+    let mapped = match inode.kind {
+        FileKind::Regular | FileKind::Directory => true,
+        FileKind::Symlink => !inode.is_fast_symlink(),
+        _ => false,
+    };
+    if !mapped {
+        return Ok(None);
+    }
+    let (kind, depth) = if flags.contains(InodeFlags::INLINE_DATA) {
+        ("inline", None)
+    } else if flags.contains(InodeFlags::EXTENTS) {
+        let root = RawNode::from_bytes(&inode.raw().disk.i_block);
+        ("extents", root.map(|root| root.header.eh_depth.get()))
+    } else {
+        ("indirect", None)
+    };
+    let mut map = Map { kind, depth, pieces: 0, data_blocks: 0, unwritten_blocks: 0, runs: keep.then(Vec::new) };
+    let mut pieces = Pieces { volume, inode, at: FileBlock(0), seen: 0, pending: None };
+    while let Some(piece) = pieces.next_piece()? {
+        map.pieces += 1;
+        *(if piece.unwritten { &mut map.unwritten_blocks } else { &mut map.data_blocks }) += piece.len;
+        if let Some(runs) = &mut map.runs {
+            runs.push(piece);
+        }
+    }
+    Ok(Some(map))
+}
+
+/// The pieces of a file, each as long as it goes on without a gap, holes left out.
+struct Pieces<'a> {
+    volume: &'a Volume,
+    inode: &'a Inode,
+    at: FileBlock,
+    /// Blocks that the map has named so far.
+    seen: u64,
+    /// A run that belongs to the next piece.
+    pending: Option<Piece>,
+}
+
+impl Pieces<'_> {
+    fn next_piece(&mut self) -> fs::Result<Option<Piece>> {
+        let mut piece = self.pending.take();
+        while let Some(run) = self.next_run()? {
+            let (block, unwritten) = match run.place {
+                Place::Hole => continue,
+                Place::Data(block) => (block.get(), false),
+                Place::Unwritten(block) => (block.get(), true),
+            };
+            let next = Piece { file_block: run.logical.get(), block, len: run.len, unwritten };
+            match &mut piece {
+                None => piece = Some(next),
+                Some(piece) if piece.goes_on_in(&next) => piece.len += next.len,
+                Some(_) => {
+                    self.pending = Some(next);
+                    break;
+                }
+            }
+        }
+        Ok(piece)
+    }
+
+    /// The next run, up to the end of what the map can hold. A map that loops is cut off: no file has more blocks than
+    /// its volume.
+    fn next_run(&mut self) -> fs::Result<Option<Run>> {
+        if self.at.get() == u64::MAX {
+            return Ok(None);
+        }
+        let run = self.volume.map(self.inode, self.at)?;
+        let behind_all = run.place == Place::Hole && run.end() >= self.reach();
+        self.at = if behind_all { FileBlock(u64::MAX) } else { run.end() };
+        if run.place != Place::Hole {
+            self.seen = self.seen.saturating_add(run.len);
+        }
+        if self.seen > self.volume.superblock().geometry.blocks {
+            let (structure, at) = (format::Structure::Inode, format::Where::Inode(self.inode.number));
+            let what = "its map names more blocks than the volume has";
+            return Err(fs::Error::Corrupt { structure, at, what });
+        }
+        Ok(Some(run))
+    }
+
+    /// The first block behind everything a file of this kind can map.
+    fn reach(&self) -> FileBlock {
+        if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
+            FileBlock(u64::from(u32::MAX))
+        } else {
+            FileBlock(format::indirect::reach(self.volume.superblock().geometry.block_size))
+        }
+    }
+}
+
+impl Piece {
+    fn goes_on_in(&self, next: &Self) -> bool {
+        self.unwritten == next.unwritten
+            && self.file_block.checked_add(self.len) == Some(next.file_block)
+            && self.block.checked_add(self.len) == Some(next.block)
+    }
+}
+
+impl Shown<'_> {
+    fn into_json(self, volume: &Volume) -> Entry {
+        let xattr = |(name, value): (Vec<u8>, Vec<u8>)| Xattr {
+            name: Text::new("name", &name),
+            value: Text::new("value", &value),
+        };
+        Entry {
+            path: Text::new("path", self.path),
+            facts: Facts::of(volume, self.inode, self.target.as_deref()),
+            map: self.map,
+            xattrs: self.xattrs.into_iter().map(xattr).collect(),
+        }
+    }
+
+    fn print(&self, volume: &Volume, out: &mut impl Write) -> io::Result<()> {
+        let a = volume.attributes(self.inode);
+        let mut row = |label: &str, text: String| writeln!(out, "{label:>9}  {text}");
+        let name = escape(self.path);
+        row(
+            "Path",
+            match &self.target {
+                Some(target) => format!("{name} -> {}", escape(target)),
+                None => name,
+            },
+        )?;
+        row("Inode", format!("{}, generation {}", a.inode, a.generation))?;
+        row(
+            "Type",
+            match a.device {
+                Some((major, minor)) => format!("{}, {major}:{minor}", kind_words(a.kind)),
+                None => kind_words(a.kind).to_owned(),
+            },
+        )?;
+        row("Mode", format!("{:04o} ({})", a.mode & 0o7777, mode_letters(a.kind, a.mode)))?;
+        let project = if a.project == 0 { String::new() } else { format!(", project {}", a.project) };
+        row("Owner", format!("user {}, group {}{project}", a.uid, a.gid))?;
+        row("Links", a.links.to_string())?;
+        let exact = if a.size < 1024 { String::new() } else { format!(" ({} bytes)", a.size) };
+        row("Size", format!("{}{exact}", human(a.size)))?;
+        let sectors = counted(a.blocks, "sector", "sectors");
+        row("On disk", format!("{} ({sectors} of 512 bytes)", human(a.blocks.saturating_mul(512))))?;
+        let flags = flag_names(a.flags);
+        row("Flags", if flags.is_empty() { "none".to_owned() } else { flags.join(", ") })?;
+        row("Accessed", local_time(a.atime, FULL_TIME))?;
+        row("Modified", local_time(a.mtime, FULL_TIME))?;
+        row("Changed", local_time(a.ctime, FULL_TIME))?;
+        if let Some(created) = a.crtime {
+            row("Created", local_time(created, FULL_TIME))?;
+        }
+        if let Some(map) = &self.map {
+            row("Map", map.sentence())?;
+        }
+        for (at, (name, value)) in self.xattrs.iter().enumerate() {
+            let label = if at == 0 { "Xattrs" } else { "" };
+            row(label, format!("{} = {}", escape(name), readable(name, value)))?;
+        }
+        match self.map.as_ref().and_then(|map| map.runs.as_deref()) {
+            Some(runs) if !runs.is_empty() => print_pieces(runs, out),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Map {
+    fn sentence(&self) -> String {
+        if self.kind == "inline" {
+            return "none, the content stands in the inode".to_owned();
+        }
+        let mut out = match self.depth {
+            Some(0) => "extents in the inode".to_owned(),
+            Some(depth) => format!("extent tree of depth {depth}"),
+            None => "direct and indirect blocks".to_owned(),
+        };
+        let pieces = counted(self.pieces, "piece", "pieces");
+        // writing to a String cannot fail
+        let _ = match (self.data_blocks, self.unwritten_blocks) {
+            (0, 0) => write!(out, "; nothing is mapped"),
+            (data, 0) => write!(out, "; {} in {pieces}", counted(data, "block", "blocks")),
+            (data, unwritten) => {
+                write!(out, "; {} and {unwritten} unwritten in {pieces}", counted(data, "block", "blocks"))
+            }
+        };
+        out
+    }
+}
+
+fn print_pieces(runs: &[Piece], out: &mut impl Write) -> io::Result<()> {
+    let digits = |numbers: &dyn Fn(&Piece) -> u64, title: &str| {
+        runs.iter().map(|run| numbers(run).to_string().len()).max().unwrap_or(0).max(title.len())
+    };
+    let wide = [
+        digits(&|run| run.file_block, "file block"),
+        digits(&|run| run.block, "block"),
+        digits(&|run| run.len, "blocks"),
+    ];
+    let [a, b, c] = wide;
+    writeln!(out, "\n{:>a$}  {:>b$}  {:>c$}", "file block", "block", "blocks")?;
+    for run in runs {
+        let note = if run.unwritten { "  unwritten" } else { "" };
+        writeln!(out, "{:>a$}  {:>b$}  {:>c$}{note}", run.file_block, run.block, run.len)?;
+    }
+    Ok(())
+}
+
+/// So much of an attribute's value is shown to people; JSON has all of it.
+const SHOWN: usize = 256;
+
+/// An attribute's value for people: a list of access rights, a text in quotes, or bytes in hexadecimal.
+fn readable(name: &[u8], value: &[u8]) -> String {
+    if name.starts_with(b"system.posix_acl_")
+        && let Ok(acl) = Acl::from_xattr(value)
+    {
+        return acl_words(&acl);
+    }
+    let shown = value.get(..SHOWN).unwrap_or(value);
+    let more = if shown.len() < value.len() { format!("… ({} bytes)", value.len()) } else { String::new() };
+    match std::str::from_utf8(value.strip_suffix(b"\0").unwrap_or(value)) {
+        Ok(text) if !text.chars().any(char::is_control) => {
+            let shown: String = text.chars().take(SHOWN).collect();
+            format!("\"{}\"{more}", escape(shown.as_bytes()))
+        }
+        _ => format!("0x{}{more}", hex(shown)),
+    }
+}
+
+/// As setfacl writes them.
+fn acl_words(acl: &Acl) -> String {
+    let entry = |entry: &format::acl::AclEntry| {
+        let who = match entry.tag {
+            Tag::UserObj => "user:".to_owned(),
+            Tag::User(id) => format!("user:{id}"),
+            Tag::GroupObj => "group:".to_owned(),
+            Tag::Group(id) => format!("group:{id}"),
+            Tag::Mask => "mask:".to_owned(),
+            Tag::Other => "other:".to_owned(),
+        };
+        let bit = |bit: u16, letter| if entry.perm & bit != 0 { letter } else { '-' };
+        format!("{who}:{}{}{}", bit(4, 'r'), bit(2, 'w'), bit(1, 'x'))
+    };
+    acl.0.iter().map(entry).collect::<Vec<_>>().join(",")
+}
+
+fn kind_words(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "regular file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+        FileKind::Fifo => "named pipe",
+        FileKind::Socket => "socket",
+    }
+}

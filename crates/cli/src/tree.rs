@@ -1,0 +1,249 @@
+//! `extant tree`: a directory and all below it.
+
+use crate::facts::{Facts, target_of};
+use crate::failure::{Complaints, Failure, Result};
+use crate::ls::join;
+use crate::output::{Text, counted, print_json, stdout};
+use crate::source::{Opened, Source};
+use check::render::escape;
+use clap::Args;
+use fs::{DirEntry, FileKind, Inode, InodeNo};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Show a directory of a volume and all below it",
+    after_help = "Examples:
+  extant tree volume.img                 the whole volume
+  extant tree -L 2 volume.img /home      two levels below /home
+  extant tree --json volume.img | jq -r '.entries[] | select(.size > 1000000) | .path'
+
+PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. Symbolic links are shown, not followed.
+Names that do not print are escaped; in JSON they are not, and a path that is not UTF-8 has its bytes in path_bytes.
+
+Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
+)]
+pub(crate) struct Tree {
+    #[command(flatten)]
+    source: Source,
+
+    /// Directory of the volume
+    #[arg(value_name = "PATH", default_value = "/")]
+    path: OsString,
+
+    /// Show names that begin with a dot, too
+    #[arg(short, long)]
+    all: bool,
+
+    /// Go down N levels at most
+    #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    level: Option<u32>,
+
+    /// Show directories only
+    #[arg(short, long)]
+    directories: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One file in JSON.
+#[derive(Serialize)]
+struct Entry {
+    /// Relative to the directory that was asked for.
+    #[serde(flatten)]
+    path: Text,
+    /// 1 for what is in that directory itself.
+    depth: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u32>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    facts: Option<Facts>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    /// That which was asked for is not counted.
+    directories: u64,
+    /// Everything else.
+    files: u64,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    device: &'a str,
+    #[serde(flatten)]
+    path: Text,
+    entries: Vec<Entry>,
+    summary: Summary,
+}
+
+/// A directory on the way from the root of the walk down to where it is.
+struct Level {
+    /// Path relative to the start, empty for the start.
+    path: Vec<u8>,
+    /// What stands before each of its lines.
+    indent: String,
+    entries: std::vec::IntoIter<DirEntry>,
+}
+
+impl Tree {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let opened = self.source.open()?;
+        let path = self.path.as_bytes();
+        let start = opened.find(&self.path, false).map_err(|e| self.failure(&e))?;
+        if start.kind != FileKind::Directory {
+            return Err(self.failure(&fs::Error::NotADirectory));
+        }
+        let mut walk = Walk {
+            args: self,
+            opened: &opened,
+            complaints: Complaints::new(&self.source.device),
+            summary: Summary::default(),
+            entries: Vec::new(),
+        };
+        let mut out = stdout()?;
+        if !self.json {
+            writeln!(out, "{}", escape(path))?;
+        }
+        walk.run(&start, &mut out)?;
+        let Walk { complaints, summary, entries, .. } = walk;
+        if self.json {
+            print_json(&Report { device: &self.source.device, path: Text::new("path", path), entries, summary })?;
+        } else {
+            let directories = counted(summary.directories, "directory", "directories");
+            let files = counted(summary.files, "file", "files");
+            let counts = if self.directories { directories } else { format!("{directories}, {files}") };
+            writeln!(out, "\n{counts}")?;
+        }
+        out.flush()?;
+        Ok(complaints.exit())
+    }
+
+    fn failure(&self, why: &fs::Error) -> Failure {
+        Failure::on(&self.source.device, format!("{}: {why}", escape(self.path.as_bytes())))
+    }
+}
+
+struct Walk<'a> {
+    args: &'a Tree,
+    opened: &'a Opened,
+    complaints: Complaints<'a>,
+    summary: Summary,
+    /// For JSON.
+    entries: Vec<Entry>,
+}
+
+impl Walk<'_> {
+    fn run(&mut self, start: &Arc<Inode>, out: &mut impl Write) -> io::Result<()> {
+        // a damaged volume may name a directory twice, and so lead in circles
+        let mut entered = HashSet::from([start.number]);
+        let mut levels = vec![self.level(Vec::new(), String::new(), start)];
+        while let Some(level) = levels.last_mut() {
+            let Some(entry) = level.entries.next() else {
+                levels.pop();
+                continue;
+            };
+            let is_last = level.entries.len() == 0;
+            let path = if level.path.is_empty() { entry.name.clone() } else { join(&level.path, &entry.name) };
+            let (branch, stem) = if is_last { ("└── ", "    ") } else { ("├── ", "│   ") };
+            let line = format!("{}{branch}", level.indent);
+            let indent = format!("{}{stem}", level.indent);
+            let depth = levels.len();
+            let inode = self.inode(&path, &entry);
+            self.show(&line, &path, depth, &entry, inode.as_deref(), out)?;
+            let Some(dir) = inode.filter(|inode| inode.kind == FileKind::Directory) else { continue };
+            if self.args.level.is_some_and(|most| depth >= most as usize) {
+                continue;
+            }
+            if entered.insert(dir.number) {
+                let level = self.level(path, indent, &dir);
+                levels.push(level);
+            } else {
+                self.complaints.about(&path, "this directory was shown already, under another name");
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in a directory, by name.
+    fn level(&mut self, path: Vec<u8>, indent: String, dir: &Arc<Inode>) -> Level {
+        let mut entries = Vec::new();
+        match self.opened.volume.read_dir(dir, 0) {
+            Err(e) => self.complaints.about(&path, e),
+            Ok(read) => {
+                for entry in read {
+                    match entry {
+                        Ok(entry) if matches!(&entry.name[..], b"." | b"..") => {}
+                        Ok(entry) if entry.name.starts_with(b".") && !self.args.all => {}
+                        Ok(entry) => entries.push(entry),
+                        Err(e) => self.complaints.about(&path, e),
+                    }
+                }
+            }
+        }
+        if self.args.directories {
+            entries.retain(|entry| self.is_directory(entry.kind, entry.inode));
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Level { path, indent, entries: entries.into_iter() }
+    }
+
+    fn is_directory(&self, kind: Option<FileKind>, number: InodeNo) -> bool {
+        let kind = kind.or_else(|| self.opened.volume.inode(number).ok().map(|inode| inode.kind));
+        kind == Some(FileKind::Directory)
+    }
+
+    /// The inode of an entry, where more than its name is to be known.
+    fn inode(&mut self, path: &[u8], entry: &DirEntry) -> Option<Arc<Inode>> {
+        let more = entry.kind.is_none_or(|kind| matches!(kind, FileKind::Directory | FileKind::Symlink));
+        if !self.args.json && !more {
+            return None;
+        }
+        self.opened.volume.inode(entry.inode).map_err(|e| self.complaints.about(path, e)).ok()
+    }
+
+    fn show(
+        &mut self,
+        line: &str,
+        path: &[u8],
+        depth: usize,
+        entry: &DirEntry,
+        inode: Option<&Inode>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let volume = &self.opened.volume;
+        let target = match inode.map(|inode| target_of(volume, inode)) {
+            Some(Ok(target)) => target,
+            Some(Err(e)) => {
+                self.complaints.about(path, e);
+                None
+            }
+            None => None,
+        };
+        match inode.map(|inode| inode.kind).or(entry.kind) {
+            Some(FileKind::Directory) => self.summary.directories += 1,
+            _ => self.summary.files += 1,
+        }
+        if self.args.json {
+            self.entries.push(Entry {
+                path: Text::new("path", path),
+                depth,
+                inode: inode.is_none().then(|| entry.inode.get()),
+                facts: inode.map(|inode| Facts::of(volume, inode, target.as_deref())),
+            });
+            return Ok(());
+        }
+        write!(out, "{line}{}", escape(&entry.name))?;
+        match target {
+            Some(target) => writeln!(out, " -> {}", escape(&target)),
+            None => writeln!(out),
+        }
+    }
+}

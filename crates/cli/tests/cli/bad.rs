@@ -1,0 +1,154 @@
+//! Wrong files, wrong arguments, damaged volumes: one sentence, the right exit status, never a backtrace.
+
+use crate::common::{exits, extant, fails, plain, ready, sample, text};
+use testkit::{Image, cases, damage};
+
+/// A command line for each command that opens a volume, and the status with which it fails.
+fn lines(volume: &str) -> Vec<(i32, Vec<&str>)> {
+    vec![
+        (1, vec!["info", volume]),
+        (1, vec!["ls", volume]),
+        (1, vec!["tree", volume]),
+        (1, vec!["stat", volume, "/"]),
+        (1, vec!["cat", volume, "/etc/motd"]),
+        (1, vec!["get", volume, "/etc/motd", "/no/such/place/x"]),
+        (8, vec!["check", "-fn", volume]),
+        (8, vec!["check", "--estimate", volume]),
+    ]
+}
+
+#[test]
+fn wrong_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (empty, words) = (folder.path().join("empty"), folder.path().join("words"));
+    std::fs::write(&empty, "").unwrap();
+    std::fs::write(&words, "these are only words\n".repeat(1000)).unwrap();
+    for (path, says) in [
+        (text(&folder.path().join("missing")), "no such file"),
+        (text(folder.path()), "directory"),
+        (text(&empty), "no ext2, ext3 or ext4 volume"),
+        (text(&words), "no ext2, ext3 or ext4 volume"),
+        ("mem:1M", "no ext2, ext3 or ext4 volume"),
+        ("mem:much", "is not a size"),
+        ("s3://bucket/volume", "not available in this version"),
+    ] {
+        for (status, line) in lines(path) {
+            let sentence = fails(status, &line);
+            let name = path.strip_prefix("mem:much").map_or(path, |_| "much");
+            assert!(sentence.contains(says) && sentence.contains(name), "{line:?}: {sentence}");
+            assert!(!sentence.contains("os error"), "{line:?}: {sentence}");
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments() {
+    for (status, line) in [
+        (2, vec!["ls"]),
+        (2, vec!["ls", "--no-such-flag", "x"]),
+        (2, vec!["cat", "x"]),
+        (2, vec!["get", "x", "y"]),
+        (2, vec!["tree", "-L", "0", "x"]),
+        (2, vec!["stat", "x"]),
+        (2, vec!["teapot"]),
+        (16, vec!["check"]),
+        (16, vec!["check", "a", "b"]),
+        (16, vec!["check", "-Q", "x"]),
+        (16, vec!["check", "-b", "many", "x"]),
+        (16, vec!["check", "--threads", "0", "x"]),
+    ] {
+        let ran = exits(status, &line);
+        assert!(String::from_utf8_lossy(&ran.stderr).starts_with("error: "), "{line:?}: {}", ran.text());
+    }
+}
+
+#[test]
+fn a_copy_of_the_superblock_opens_what_the_first_does_not() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    let mut bytes = image.bytes();
+    bytes[1024..2048].fill(0);
+    image.set_bytes(&bytes);
+    let sentence = fails(1, &["ls", volume]);
+    assert!(sentence.contains("-b 8193"), "{sentence}");
+    let ran = exits(1, &["ls", "-b", "5", volume]);
+    assert!(ran.text().contains("superblock"), "{}", ran.text());
+}
+
+#[test]
+fn a_copy_that_is_whole() {
+    if !ready() {
+        return;
+    }
+    // two groups, so that there is a copy
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-L", "copied"], 16 << 20).build();
+    let volume = text(image.path());
+    let mut bytes = image.bytes();
+    bytes[1024..2048].fill(0);
+    image.set_bytes(&bytes);
+    for args in [&["-b", "8193"][..], &["-b", "8193", "-B", "1024"]] {
+        let line = [&["ls"][..], args, &[volume]].concat();
+        let ran = exits(0, &line);
+        assert_eq!(ran.stdout, b"lost+found\n");
+        assert!(
+            String::from_utf8_lossy(&ran.stderr).contains("copy of the superblock in block 8193"),
+            "{}",
+            ran.text()
+        );
+    }
+    assert!(exits(0, &["info", "-b", "8193", volume]).text().contains("copied"));
+}
+
+#[test]
+fn a_journal_that_holds_something() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    image.debugfs(&["feature needs_recovery"]);
+    let ran = exits(0, &["ls", "--no-replay", volume]);
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "");
+    assert!(exits(0, &["info", volume]).text().contains("not unmounted, journal not empty"));
+}
+
+#[test]
+fn damaged_volumes_never_end_in_a_backtrace() {
+    if !ready() {
+        return;
+    }
+    let sample = sample();
+    let sound = sample.image.bytes();
+    let ranges = damage::metadata_ranges(sample.image.path(), 1024);
+    let damager = damage::Damager::within(1024, ranges);
+    let folder = tempfile::tempdir().unwrap();
+    for case in cases("cli damage", 12) {
+        let mut rng = case.rng();
+        let mut bytes = sound.clone();
+        for _ in 0..rng.between(1, 12) {
+            damager.any(&mut bytes, &mut rng);
+        }
+        if rng.chance(20) {
+            damage::truncate(&mut bytes, &mut rng);
+        }
+        let image = Image::from_bytes(&bytes);
+        let volume = text(image.path());
+        let dest = tempfile::tempdir_in(&folder).unwrap();
+        for line in [
+            vec!["info", "-g", volume],
+            vec!["ls", "-lR", volume],
+            vec!["tree", "--json", volume],
+            vec!["stat", "--blocks", volume, "/wide"],
+            vec!["get", "-r", volume, "/", text(dest.path())],
+            vec!["check", "-fn", volume],
+        ] {
+            let ran = extant(&line);
+            let allowed: &[i32] = if line[0] == "check" { &[0, 4, 8, 12] } else { &[0, 1] };
+            assert!(ran.exit.is_some_and(|exit| allowed.contains(&exit)), "{line:?}: {:?} {}", ran.exit, ran.text());
+            assert!(!ran.text().contains("panicked"), "{line:?}: {}", ran.text());
+        }
+    }
+}

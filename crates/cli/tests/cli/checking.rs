@@ -1,0 +1,198 @@
+//! check.
+
+use crate::common::{EXTANT, command, exits, fails, json, plain, prints, ready, sample, text};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use testkit::tools::{LIMIT, must, run_with};
+use testkit::{Image, oracle};
+
+/// A volume with errors that e2fsck finds too.
+fn damaged() -> Image {
+    let image = plain();
+    image.debugfs(&["set_inode_field /etc/motd links_count 7"]);
+    image
+}
+
+#[test]
+fn sound_volumes() {
+    if !ready() {
+        return;
+    }
+    let sample = sample();
+    let text = prints(&["check", "-fn", sample.path()]);
+    assert!(text.contains("Pass 1: ") && text.contains("is sound"), "{text}");
+    let report = json(&["check", "-fn", "--json", sample.path()]);
+    assert_eq!((&report["clean"], &report["exit"], &report["skipped"]), (&true.into(), &0.into(), &false.into()));
+    assert_eq!((&report["device"], &report["format"]), (&sample.path().into(), &"ext4".into()));
+    assert_eq!(report["problems"].as_array().unwrap().len(), 0);
+    for key in ["bytes", "reads", "seeks", "seconds", "estimate_seconds", "peak_rss_bytes"] {
+        assert!(report["scan"].get(key).is_some(), "{key}");
+    }
+    assert!(report["counts"]["inodes"].as_u64().unwrap() > 100);
+}
+
+#[test]
+fn a_volume_that_was_left_clean_is_taken_at_its_word() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    // word for word what e2fsck says, for scripts read it
+    let theirs = must("e2fsck", &["-n", volume]).stdout;
+    let ours = prints(&["check", "-n", volume]);
+    assert_eq!(ours.as_bytes(), theirs);
+    assert_eq!(prints(&["check", volume]), ours);
+    let report = json(&["check", "--json", volume]);
+    assert_eq!((&report["clean"], &report["skipped"]), (&true.into(), &true.into()));
+    assert_eq!(report["counts"]["inodes_total"], json(&["info", "--json", volume])["space"]["inodes"]);
+    // what e2fsck would look at is looked at
+    for change in ["set_super_value state 0", "set_super_value state 3", "set_super_value last_orphan 15"] {
+        let image = plain();
+        image.debugfs(&[change]);
+        let ran = exits_with_any(&["check", "-n", text(image.path())]);
+        assert!(ran.contains("Pass 1: "), "{change}: {ran}");
+    }
+}
+
+fn exits_with_any(args: &[&str]) -> String {
+    run_with(&mut command(args), b"", LIMIT).text()
+}
+
+#[test]
+fn errors_are_found_and_told() {
+    if !ready() {
+        return;
+    }
+    let image = damaged();
+    let volume = text(image.path());
+    assert_eq!(oracle::e2fsck(image.path()).exit, Some(4));
+    let before = image.bytes();
+    let ran = exits(4, &["check", "-fn", volume]);
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(said.contains("WARNING: Filesystem still has errors"), "{said}");
+    let ran = exits(4, &["check", "-fn", "--json", volume]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((&report["clean"], &report["exit"]), (&false.into(), &4.into()));
+    let problems = report["problems"].as_array().unwrap();
+    assert!(!problems.is_empty());
+    for problem in problems {
+        for key in ["code", "phase", "severity", "inode", "block", "path", "text", "fixed"] {
+            assert!(problem.get(key).is_some(), "{key}: {problem}");
+        }
+        assert!(said.contains(problem["text"].as_str().unwrap()), "{problem}: {said}");
+    }
+    let ran = exits(4, &["check", "-fnv", volume]);
+    assert!(ran.text().contains("regular files") && ran.text().contains(" read in "), "{}", ran.text());
+    assert_eq!(image.bytes(), before, "a check changes nothing");
+}
+
+#[test]
+fn repair_is_refused_in_plain_words() {
+    if !ready() {
+        return;
+    }
+    let image = damaged();
+    let before = image.bytes();
+    for flag in ["-p", "-a", "-y"] {
+        let sentence = fails(16, &["check", flag, text(image.path())]);
+        assert!(sentence.contains("only finds") && sentence.contains("-n"), "{sentence}");
+    }
+    let ran = exits(4, &["check", "-f", text(image.path())]);
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("checking as with -n"), "{}", ran.text());
+    assert_eq!(image.bytes(), before);
+}
+
+#[test]
+fn what_cannot_be_checked_is_json_too() {
+    let ran = exits(8, &["check", "-fn", "--json", "mem:1M"]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((&report["clean"], &report["exit"]), (&false.into(), &8.into()));
+    assert!(report["error"].as_str().unwrap().contains("no ext2, ext3 or ext4 volume"), "{report}");
+}
+
+#[test]
+fn estimates() {
+    if !ready() {
+        return;
+    }
+    let sample = sample();
+    let said = prints(&["check", "--estimate", sample.path()]);
+    assert!(said.starts_with(&format!("{}: ", sample.path())) && said.contains("about "), "{said}");
+    let foretold = json(&["check", "--estimate", "--json", sample.path()]);
+    assert!(foretold["seconds"].as_f64().unwrap() > 0.0, "{foretold}");
+    let read = &json(&["check", "-fn", "--json", sample.path()])["scan"]["bytes"];
+    assert!(foretold["work"]["known_bytes"].as_u64() <= read.as_u64(), "{foretold} {read}");
+}
+
+#[test]
+fn threads_change_nothing_that_is_said() {
+    if !ready() {
+        return;
+    }
+    let image = damaged();
+    let problems = |threads: &str| {
+        let ran = exits(4, &["check", "-fn", "--json", "--threads", threads, text(image.path())]);
+        serde_json::from_slice::<Value>(&ran.stdout).unwrap()["problems"].clone()
+    };
+    assert_eq!(problems("1"), problems("4"));
+}
+
+#[test]
+fn progress_lines_as_e2fsck_writes_them() {
+    if !ready() {
+        return;
+    }
+    let sample = sample();
+    let script = format!("{EXTANT} check -fn -C 3 {} 3>&1 >/dev/null", sample.path());
+    let ran = run_with(Command::new("sh").args(["-c", &script]), b"", LIMIT);
+    assert_eq!(ran.exit, Some(0), "{}", ran.text());
+    let said = String::from_utf8(ran.stdout).unwrap();
+    let mut last = (0, 0);
+    for line in said.lines() {
+        let fields: Vec<_> = line.splitn(4, ' ').collect();
+        let number = |at: usize| fields[at].parse::<u64>().unwrap_or_else(|_| panic!("{line}"));
+        let (pass, done, all) = (number(0), number(1), number(2));
+        assert!((1..=5).contains(&pass) && done <= all && fields[3] == sample.path(), "{line}");
+        assert!((pass, done) > last, "{said}");
+        last = (pass, done);
+        assert!(all == 1000, "{line}");
+    }
+    assert_eq!(last, (5, 1000), "{said}");
+    // 0 is the bar of a terminal, and there is none; a negative number is nothing at all
+    for fd in ["0", "-1"] {
+        assert_eq!(prints(&["check", "-fn", "-C", fd, sample.path()]), prints(&["check", "-fn", sample.path()]));
+    }
+    let sentence = fails(8, &["check", "-fn", "-C", "77", sample.path()]);
+    assert!(sentence.starts_with("extant: -C 77: "), "{sentence}");
+}
+
+#[test]
+fn a_signal_ends_the_check() {
+    if !ready() {
+        return;
+    }
+    let sample = sample();
+    for signal in [Signal::INT, Signal::TERM] {
+        // lines so long that the pipe is full before the check is over: it waits for us
+        let folder = sample.image.path().parent().unwrap();
+        let volume = format!("{}/{}volume.img", text(folder), "./".repeat(1800));
+        let (pipe, end) = rustix::pipe::pipe().unwrap();
+        rustix::pipe::fcntl_setpipe_size(&pipe, 4096).unwrap();
+        let mut command = command(&["check", "-fn", "-C", "1", &volume]);
+        let child = command.stdout(end).stderr(Stdio::piped()).spawn().unwrap();
+        // with our copy of the pipe's other end
+        drop(command);
+        let mut pipe = std::fs::File::from(pipe);
+        let mut first = [0];
+        pipe.read_exact(&mut first).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let mut rest = String::new();
+        pipe.read_to_string(&mut rest).unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(32), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(rest.contains("the check was cancelled; 0 errors found so far"), "{rest}");
+    }
+}

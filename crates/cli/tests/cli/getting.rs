@@ -1,0 +1,285 @@
+//! get: what is copied equals what was put in, and nothing lands outside the destination.
+
+use crate::common::{exits, fails, plain, prints, ready, sample, text};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use testkit::{Field, Image, Spec, Tree, tools, walk};
+
+/// Names below a folder, sorted.
+fn names(folder: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<_> = walk(folder).unwrap().0.into_keys().filter(|path| path != Path::new(".")).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn the_copy_equals_the_source() {
+    if !ready() {
+        return;
+    }
+    for (seed, args) in [
+        (51, &["-t", "ext2", "-b", "1024"][..]),
+        (52, &["-t", "ext3", "-b", "2048"]),
+        (53, &["-t", "ext4", "-b", "4096"]),
+        (54, &["-t", "ext4", "-b", "1024", "-O", "inline_data"]),
+    ] {
+        let tree = Tree::new(seed, &Spec::small());
+        let image = Image::mke2fs(args, 32 << 20).with_tree(&tree).build();
+        let folder = tempfile::tempdir().unwrap();
+        let dest = folder.path().join("copy");
+        prints(&["get", "-r", text(image.path()), "/", text(&dest)]);
+        let copied = walk(&dest).unwrap().without("lost+found").forget(&[Field::Blocks]);
+        tree.model().assert_same(&copied);
+    }
+}
+
+#[test]
+fn a_second_copy_joins_directories_and_replaces_only_when_told() {
+    if !ready() {
+        return;
+    }
+    let sample = sample();
+    let folder = tempfile::tempdir().unwrap();
+    let dest = text(folder.path());
+    fs::write(folder.path().join("mine"), "mine").unwrap();
+    prints(&["get", "-r", sample.path(), "/", dest]);
+    let ran = exits(1, &["get", "-r", sample.path(), "/", dest]);
+    assert!(ran.text().contains("exists already in the destination"), "{}", ran.text());
+    prints(&["get", "-r", "-f", sample.path(), "/", dest]);
+    let copied = walk(folder.path()).unwrap().without("lost+found").without("mine").forget(&[Field::Blocks]);
+    let mut model = sample.tree.model().clone();
+    // the folder was there before, and its own mode is its owner's business
+    for manifest in [&mut model.0] {
+        manifest.remove(Path::new("."));
+    }
+    let mut copied = copied;
+    copied.0.remove(Path::new("."));
+    model.assert_same(&copied);
+    assert_eq!(fs::read(folder.path().join("mine")).unwrap(), b"mine");
+}
+
+#[test]
+fn where_files_land() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let dest = text(folder.path());
+    // into a directory, under its own name; under a new name; a link is followed, under the link's name
+    prints(&["get", volume, "/etc/motd", dest]);
+    prints(&["get", volume, "/etc/motd", text(&at("new"))]);
+    prints(&["get", volume, "/link", dest]);
+    assert_eq!(names(folder.path()), ["link", "motd", "new"].map(PathBuf::from));
+    for name in ["link", "motd", "new"] {
+        assert_eq!(fs::read(at(name)).unwrap(), b"welcome\n", "{name}");
+        assert!(at(name).symlink_metadata().unwrap().is_file(), "{name}");
+    }
+    fs::create_dir(at("sub")).unwrap();
+    prints(&["get", "-r", volume, "/etc", "/.hidden", text(&at("sub"))]);
+    prints(&["get", "-r", volume, "/etc/", text(&at("renamed"))]);
+    prints(&["get", "-r", volume, "/etc/..", text(&at("whole"))]);
+    assert_eq!(names(&at("sub")), [".hidden", "etc", "etc/hosts", "etc/motd"].map(PathBuf::from));
+    assert_eq!(names(&at("renamed")), ["hosts", "motd"].map(PathBuf::from));
+    assert!(names(&at("whole")).contains(&PathBuf::from("etc/motd")));
+    assert_eq!(fs::read_link(at("whole/way")).unwrap(), Path::new("/etc"));
+}
+
+#[test]
+fn what_get_refuses() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    let folder = tempfile::tempdir().unwrap();
+    let dest = text(folder.path());
+    assert!(
+        fails(1, &["get", volume, "/etc", dest])
+            .ends_with("/etc: is a directory: -r copies it with all that is below it")
+    );
+    assert!(fails(1, &["get", volume, "/nope", dest]).ends_with("/nope: no such file or directory"));
+    let missing = text(&folder.path().join("a/b")).to_owned();
+    assert!(fails(1, &["get", volume, "/etc/motd", &missing]).contains("No such file or directory"));
+    assert!(fails(1, &["get", volume, "/etc/motd", "/etc/hosts", &missing]).contains("this is none"));
+    fs::write(folder.path().join("motd"), "mine").unwrap();
+    assert!(fails(1, &["get", volume, "/etc/motd", dest]).contains("exists already"));
+    assert_eq!(fs::read(folder.path().join("motd")).unwrap(), b"mine");
+    prints(&["get", "--force", volume, "/etc/motd", dest]);
+    assert_eq!(fs::read(folder.path().join("motd")).unwrap(), b"welcome\n");
+    assert_eq!(names(folder.path()), ["motd"].map(PathBuf::from));
+}
+
+#[test]
+fn holes_stay_holes() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    image.debugfs(&["set_inode_field /etc/motd size 1073741824"]);
+    let folder = tempfile::tempdir().unwrap();
+    prints(&["get", text(image.path()), "/etc/motd", text(folder.path())]);
+    let copied = folder.path().join("motd").metadata().unwrap();
+    assert_eq!(copied.len(), 1 << 30);
+    assert!(copied.blocks() * 512 <= 64 << 10, "{}", copied.blocks());
+}
+
+#[test]
+fn set_user_id_is_for_root() {
+    if !ready() || !tools::is_root() {
+        return;
+    }
+    let image = plain();
+    image.debugfs(&["set_inode_field /etc/motd mode 0104755", "set_inode_field /etc/motd uid 1234"]);
+    let folder = tempfile::tempdir().unwrap();
+    prints(&["get", text(image.path()), "/etc/motd", text(folder.path())]);
+    let copied = folder.path().join("motd").metadata().unwrap();
+    assert_eq!((copied.permissions().mode() & 0o7777, copied.uid()), (0o4755, 1234));
+    // as somebody else
+    let Some(setpriv) = tools::find("setpriv") else { return tools::skip("missing setpriv") };
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let public = tempfile::tempdir().unwrap();
+    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (program, volume) = (public.path().join("extant"), public.path().join("volume.img"));
+    fs::copy(crate::common::EXTANT, &program).unwrap();
+    fs::copy(image.path(), &volume).unwrap();
+    fs::set_permissions(&volume, fs::Permissions::from_mode(0o644)).unwrap();
+    let args = ["--reuid=65534", "--regid=65534", "--clear-groups"].map(OsStr::new);
+    let dest = folder.path().join("mine");
+    let line = [program.as_os_str(), "get".as_ref(), volume.as_os_str(), "/etc/motd".as_ref(), dest.as_os_str()];
+    let ran = tools::run(text(&setpriv), &[&args[..], &line[..]].concat());
+    assert_eq!(ran.exit, Some(0), "{}", ran.text());
+    let copied = dest.metadata().unwrap();
+    assert_eq!((copied.permissions().mode() & 0o7777, copied.uid()), (0o755, 65534));
+}
+
+/// A volume in which `from`, a name no shorter, was changed to `to` behind every checker's back.
+fn renamed(image: Image, from: &[u8], to: &[u8]) -> Image {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = image.bytes();
+    let at: Vec<_> = bytes.windows(from.len()).enumerate().filter(|(_, w)| *w == from).map(|(at, _)| at).collect();
+    assert!(!at.is_empty(), "the name is nowhere");
+    for at in at {
+        bytes[at..at + to.len()].copy_from_slice(to);
+    }
+    image.set_bytes(&bytes);
+    image
+}
+
+/// Copies a whole volume; all that may change is in the destination. Returns what was said.
+fn copy_whole(image: &Image, outside: &Path, dest: &Path, force: bool) -> String {
+    let before = walk(outside).unwrap();
+    let mut line = vec!["get", "-r", text(image.path()), "/", text(dest)];
+    if force {
+        line.push("--force");
+    }
+    let ran = crate::common::extant(&line);
+    assert!(matches!(ran.exit, Some(0 | 1)) && !ran.text().contains("panicked"), "{}", ran.text());
+    let after = walk(outside).unwrap();
+    before.assert_same(&after);
+    ran.text()
+}
+
+#[test]
+fn names_that_lead_out_of_the_destination() {
+    if !ready() {
+        return;
+    }
+    // names of eight bytes; ext2, so that no checksum tells
+    for evil in ["../evil1", "/tmp/evi", "..//./..", "a/../../", "evil\0bad"] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = tempfile::tempdir().unwrap();
+        fs::write(source.path().join("QQQQQQQQ"), "gotcha").unwrap();
+        fs::create_dir(source.path().join("directory")).unwrap();
+        fs::write(source.path().join("directory/good"), "good").unwrap();
+        let image = Image::mke2fs(&["-t", "ext2"], 4 << 20).with_folder(source.path()).build();
+        let image = renamed(image, b"QQQQQQQQ", evil.as_bytes());
+        let (outside, dest) = (folder.path().join("outside"), folder.path().join("outside-not/dest"));
+        fs::create_dir_all(&outside).unwrap();
+        fs::create_dir_all(&dest).unwrap();
+        let said = copy_whole(&image, &outside, &dest, false);
+        assert!(said.contains("extant: "), "{evil:?} is told of: {said}");
+        // at most the good file came, and nothing else anywhere around
+        let allowed = ["dest", "dest/directory", "dest/directory/good", "dest/lost+found"].map(PathBuf::from);
+        let found = names(&folder.path().join("outside-not"));
+        assert!(found.iter().all(|path| allowed.contains(path)), "{evil:?}: {found:?}");
+        assert!(!Path::new("/tmp/evi").exists());
+    }
+    // a directory that calls itself `..`
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir(source.path().join("QQ")).unwrap();
+    fs::write(source.path().join("QQ/evil"), "gotcha").unwrap();
+    let image = Image::mke2fs(&["-t", "ext2"], 4 << 20).with_folder(source.path()).build();
+    let image = renamed(image, b"\x02\x02QQ", b"\x02\x02..");
+    let folder = tempfile::tempdir().unwrap();
+    let dest = folder.path().join("dest");
+    fs::create_dir(&dest).unwrap();
+    copy_whole(&image, source.path(), &dest, true);
+    assert!(!folder.path().join("evil").exists() && !dest.join("evil").exists());
+}
+
+#[test]
+fn links_that_stand_where_directories_should() {
+    if !ready() {
+        return;
+    }
+    for (force, link_first) in [(false, true), (true, true), (false, false), (true, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (outside, dest) = (folder.path().join("outside"), folder.path().join("dest"));
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "kept").unwrap();
+        let link = format!("symlink trap {}", outside.display());
+        let payload = folder.path().join("payload");
+        fs::write(&payload, "gotcha").unwrap();
+        let write = format!("write {} QQQQ/kept", payload.display());
+        let image = Image::mke2fs(&["-t", "ext2"], 4 << 20).build();
+        let commands = if link_first { [&link, "mkdir QQQQ", &write] } else { ["mkdir QQQQ", &write, &link] };
+        image.debugfs(&commands);
+        // two entries of one name: a link, and a directory with a file that the link's target has too
+        let image = renamed(image, b"QQQQ", b"trap");
+        let said = copy_whole(&image, &outside, &dest, force);
+        assert!(said.contains("trap"), "{said}");
+        assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
+    }
+}
+
+#[test]
+fn links_of_others_in_the_destination() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    for force in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (outside, dest) = (folder.path().join("outside"), folder.path().join("dest"));
+        fs::create_dir(&outside).unwrap();
+        fs::create_dir(&dest).unwrap();
+        fs::write(outside.join("motd"), "kept").unwrap();
+        std::os::unix::fs::symlink(&outside, dest.join("etc")).unwrap();
+        std::os::unix::fs::symlink(outside.join("motd"), dest.join(".hidden")).unwrap();
+        let said = copy_whole(&image, &outside, &dest, force);
+        assert!(said.contains("/etc: exists already in the destination"), "{said}");
+        assert_eq!(fs::read(outside.join("motd")).unwrap(), b"kept");
+    }
+}
+
+#[test]
+fn a_directory_in_itself() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    image.debugfs(&["link /etc /etc/again"]);
+    let folder = tempfile::tempdir().unwrap();
+    let ran = exits(1, &["get", "-r", text(image.path()), "/", text(folder.path())]);
+    assert!(ran.text().contains("/etc/again: this directory was copied already"), "{}", ran.text());
+    assert_eq!(fs::read(folder.path().join("etc/motd")).unwrap(), b"welcome\n");
+    let ran = exits(1, &["ls", "-R", text(image.path())]);
+    assert!(ran.text().contains("/etc/again: this directory was listed already"), "{}", ran.text());
+    let ran = exits(1, &["tree", text(image.path())]);
+    assert!(ran.text().contains("etc/again: this directory was shown already"), "{}", ran.text());
+}

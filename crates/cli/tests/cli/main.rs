@@ -1,0 +1,8 @@
+//! The program as its users meet it: every command on real volumes, its output, its errors, its exit status.
+
+mod bad;
+mod checking;
+mod common;
+mod getting;
+mod looking;
+mod names;

@@ -1,0 +1,86 @@
+//! The program under its other names; completions and manual pages.
+
+use crate::common::{EXTANT, exits, fails, plain, prints, ready, text};
+use std::path::Path;
+use std::process::Command;
+use testkit::tools::{LIMIT, Ran, run_with};
+
+/// Runs the program under another name.
+fn under(name: &str, args: &[&str]) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::os::unix::fs::symlink(EXTANT, &path).unwrap();
+    run_with(Command::new(&path).args(args), b"", LIMIT)
+}
+
+#[test]
+fn fsck_calls_the_checker() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    for name in ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "e2fsck"] {
+        let ran = under(name, &["-n", "-f", "-C0", volume]);
+        assert_eq!(ran.exit, Some(0), "{name}: {}", ran.text());
+        assert!(ran.text().contains("Pass 5: ") && ran.text().contains("is sound"), "{name}: {}", ran.text());
+        assert_eq!(under(name, &["-a", volume]).exit, Some(16));
+        assert_eq!(under(name, &["--no-such-flag", volume]).exit, Some(16));
+        assert_eq!(under(name, &["-n", "/no/such/volume"]).exit, Some(8));
+        assert_eq!(under(name, &["-V"]).exit, Some(0));
+    }
+}
+
+#[test]
+fn mount_helper_speaks_mounts_language() {
+    // -f pretends
+    assert_eq!(under("mount.extant", &["/dev/x", "/mnt", "-f", "-o", "ro"]).exit, Some(0));
+    for args in [&["/dev/x"][..], &["/dev/x", "/mnt", "-q"], &["/dev/x", "/mnt", "-o"]] {
+        let ran = under("mount.extant", args);
+        assert_eq!(ran.exit, Some(1), "{args:?}: {}", ran.text());
+        assert!(ran.text().starts_with("extant: "), "{args:?}: {}", ran.text());
+    }
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = prints(&["completions", shell]);
+        assert!(script.contains("extant") && script.contains("check"), "{shell}");
+    }
+    let ran = exits(2, &["completions", "teapot"]);
+    assert!(ran.text().contains("teapot"), "{}", ran.text());
+}
+
+#[test]
+fn manual_pages() {
+    let page = prints(&["man", "check"]);
+    assert!(page.contains(".TH extant-check 1") && page.contains("e2fsck") && page.contains("Examples:"), "{page}");
+    assert!(prints(&["man"]).contains(".TH extant 1"));
+    let sentence = fails(1, &["man", "teapot"]);
+    assert_eq!(sentence, "extant: there is no command `teapot`: see extant --help");
+    let folder = tempfile::tempdir().unwrap();
+    prints(&["man", "--out", text(folder.path())]);
+    for page in ["extant.1", "extant-check.1", "extant-get.1", "extant-man.1"] {
+        assert!(folder.path().join(page).is_file(), "{page}");
+    }
+    let sentence = fails(1, &["man", "--out", "/no/such/folder"]);
+    assert!(sentence.starts_with("extant: /no/such/folder: "), "{sentence}");
+}
+
+#[test]
+fn help_and_version() {
+    let help = prints(&["--help"]);
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: Vec<_> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    for command in ["info", "ls", "tree", "stat", "cat", "get", "check", "completions", "man"] {
+        assert!(commands.contains(&command), "{command}: {help}");
+    }
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let help = prints(&[command, "--help"]);
+        assert!(help.contains("Examples:\n  extant ") && help.contains("Exit status"), "{command}: {help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 120), "{command}: {help}");
+    }
+    assert!(prints(&["--version"]).starts_with("extant "));
+    assert_eq!(exits(2, &[] as &[&Path]).stdout, b"");
+}
