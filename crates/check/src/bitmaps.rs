@@ -245,13 +245,11 @@ impl Comparison<'_> {
         }
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
         let flagged = self.descriptor.flags.contains(GroupFlags::INODE_UNINIT);
-        // without checksums neither the flag nor the count is believed, but both are read by others
-        if flagged && count > 0 {
-            self.report(Problem::new(Code::GroupInodeUninitInUse));
-        }
+        // without checksums neither the flag nor the count is believed, but both are held against inodes in use
         let unused = self.descriptor.itable_unused;
-        if !checksums && last.is_some_and(|last| last >= per_group.saturating_sub(unused)) {
-            self.report(Problem::new(Code::GroupUnusedInodesWrong).found(unused.into()));
+        let beyond = !checksums && last.is_some_and(|last| last >= per_group.saturating_sub(unused));
+        if flagged && count > 0 || beyond {
+            self.report(Problem::new(Code::GroupInodeUninitInUse));
         }
         let uninit = checksums && flagged;
         if !(uninit && self.trusted)

@@ -7,7 +7,7 @@ use crate::xattrs::Values;
 use format::feature::Features;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, Geometry};
-use format::{FsBlock, GroupNo};
+use format::{FsBlock, GroupNo, InodeNo};
 
 /// The volume as phase 0 accepted it. Where the superblock or descriptors had to be taken from a backup or corrected to
 /// make sense, these are the values the check goes on with.
@@ -38,6 +38,15 @@ impl Volume {
     #[inline]
     pub(crate) fn holds(&self, block: u64) -> bool {
         block >= u64::from(self.geometry.first_data_block).max(1) && block < self.geometry.blocks
+    }
+
+    /// Whether the superblock names the inode as a file of quota or orphans; e2fsck asks no feature in this.
+    #[inline]
+    pub(crate) fn keeps_for_itself(&self, inode: InodeNo) -> bool {
+        let disk = &self.disk;
+        [disk.s_usr_quota_inum, disk.s_grp_quota_inum, disk.s_prj_quota_inum, disk.s_orphan_file_inum]
+            .iter()
+            .any(|own| own.get() == inode.get())
     }
 
     /// A block's first byte on the device; blocks outside the volume have none.

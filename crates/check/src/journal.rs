@@ -23,10 +23,12 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     let has_journal = volume.features.compat.contains(Compat::HAS_JOURNAL);
     let recover = volume.features.incompat.contains(Incompat::NEEDS_RECOVERY);
     let inode = InodeNo(disk.s_journal_inum.get());
+    // e2fsck looks for the device even where there is an inode too
+    if disk.s_journal_uuid != [0; 16] && (has_journal || inode.get() != 0) {
+        return problems.report(Problem::new(Code::JournalDeviceNotFound));
+    }
     if inode.get() == 0 {
-        if has_journal && disk.s_journal_uuid != [0; 16] {
-            problems.report(Problem::new(Code::JournalDeviceNotFound));
-        } else if has_journal {
+        if has_journal {
             problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
         } else if recover {
             problems.report(Problem::new(Code::JournalRecoveryWithoutJournal));

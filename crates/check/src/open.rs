@@ -229,8 +229,10 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
         )));
     }
     let descriptor = disk.s_desc_size.get();
-    let sizes = 64..=1024;
-    if features.incompat.contains(Incompat::BIT64) && !(descriptor.is_power_of_two() && sizes.contains(&descriptor)) {
+    let wide = features.incompat.contains(Incompat::BIT64);
+    // judged without 64bit too, but for the size that means nothing then
+    let possible = descriptor.is_power_of_two() && descriptor <= 1024 && (descriptor >= 64 || !wide);
+    if !(possible || descriptor == 0 && !wide) {
         return Err(Rejection::Final(format!("the superblock's s_desc_size is {descriptor}")));
     }
     let mut geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
@@ -326,10 +328,10 @@ fn judge_superblock(volume: &Volume, problems: &Problems) {
         report(wrong(least), Problem::new(Code::MinExtraSizeWrong).found(least.into()));
         report(wrong(wish), Problem::new(Code::WantExtraSizeWrong).found(wish.into()));
     }
-    if ro_compat.contains(RoCompat::QUOTA) {
-        for quota in [disk.s_usr_quota_inum, disk.s_grp_quota_inum, disk.s_prj_quota_inum].map(|n| n.get()) {
-            report(quota > geometry.inodes, Problem::new(Code::QuotaInodeNumberWrong).found(quota.into()));
-        }
+    for quota in [disk.s_usr_quota_inum, disk.s_grp_quota_inum, disk.s_prj_quota_inum].map(|n| n.get()) {
+        let reserved = quota < geometry.first_inode && ![0, 3, 4].contains(&quota);
+        let problem = Problem::new(Code::QuotaInodeNumberWrong).found(quota.into());
+        report(reserved || quota > geometry.inodes, problem);
     }
     judge_dates(disk, problems);
 }

@@ -61,8 +61,9 @@ impl Names<'_> {
     /// Whether an entry may name this inode: the root, or one that is not reserved.
     #[inline]
     pub(super) fn may_name(&self, inode: InodeNo) -> bool {
-        let geometry = &self.ctx.volume.geometry;
-        inode == InodeNo::ROOT || (geometry.first_inode..=geometry.inodes).contains(&inode.get())
+        let volume = self.ctx.volume;
+        let ordinary = volume.geometry.first_inode..=volume.geometry.inodes;
+        (inode == InodeNo::ROOT || ordinary.contains(&inode.get())) && !volume.keeps_for_itself(inode)
     }
 
     /// Judges an entry. Whether it counts as a name of its inode.

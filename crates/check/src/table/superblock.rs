@@ -145,7 +145,8 @@ macro_rules! superblock_rows {
         0x000036 GroupUninitWithoutFeature Advice mends
             "Group {group} is marked uninitialised, but the volume has no group checksums."
             => "Clears the mark." [];
-        0x000038 GroupUnusedInodesWrong Error mends
+        // seen: e2fsck -n exits 0 where nothing else comes of it
+        0x000038 GroupUnusedInodesWrong Advice mends
             "Group {group} counts {found} inodes as never used, more than possible."
             => "Sets the count." [GroupChecksumWrong];
         0x000039 LastGroupBlockUninit Error mends
@@ -216,7 +217,8 @@ macro_rules! superblock_rows {
         0x00004e WantExtraSizeWrong Advice stops
             "The superblock wishes for {found} extra bytes in an inode, which cannot be."
             => "Sets it to what the known fields need." [];
-        0x00004f QuotaInodeNumberWrong Error stops
+        // seen: e2fsck -n exits 0 where the volume keeps no quota; else the file that is not there is an error
+        0x00004f QuotaInodeNumberWrong Advice stops
             "The superblock names inode {found} for a quota file, which cannot be one."
             => "Clears the number and makes a new quota file." [InodeUnattached];
         // fatal, because what e2fsck says next is 0x000004
