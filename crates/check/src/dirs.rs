@@ -373,3 +373,6 @@ pub(crate) struct Again {
     /// Which block of the directory the first one is.
     file_block: u32,
 }
+
+#[cfg(test)]
+mod tests;

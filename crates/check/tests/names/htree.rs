@@ -1,0 +1,203 @@
+//! Hash trees.
+
+use crate::volume::{Dir, Volume, entries, get_u32, programs, put_u16, put_u32};
+use extant_check::table::Code::{self, *};
+use std::collections::BTreeSet;
+use testkit::Image;
+
+fn set(codes: &[Code]) -> BTreeSet<Code> {
+    codes.iter().copied().collect()
+}
+
+/// A volume whose directory `d` is hashed, with `names` names for one file.
+fn volume(args: &[&str], names: usize, commands: &[&str]) -> (Volume, Dir) {
+    let keeper = Image::from_bytes(&[]);
+    let folder = keeper.beside("tree");
+    std::fs::create_dir_all(folder.join("d")).expect("a folder");
+    std::fs::write(folder.join("d/first"), b"").expect("a file");
+    for n in 0..names {
+        let name = folder.join(format!("d/a-name-of-some-length-{n:05}"));
+        std::fs::hard_link(folder.join("d/first"), name).expect("a hard link");
+    }
+    let image = Image::mke2fs(args, 8 << 20).with_folder(&folder).debugfs(commands).indexed().build();
+    let volume = Volume::new(image);
+    assert_eq!(volume.codes(), set(&[]));
+    let dir = volume.dir("/d");
+    (volume, dir)
+}
+
+const PLAIN: &[&str] = &["-t", "ext2", "-b", "1024", "-N", "64"];
+const CHECKED: &[&str] = &["-t", "ext4", "-b", "1024", "-N", "64", "-O", "^has_journal"];
+/// The array of a root starts here, that of a node 24 bytes before.
+const ENTRIES: usize = 32;
+
+#[test]
+fn roots() {
+    if !programs() {
+        return;
+    }
+    let (mut volume, dir) = volume(PLAIN, 120, &[]);
+    let whole = volume.bytes.clone();
+    let mut spoilt = |edit: &dyn Fn(&mut [u8])| {
+        volume.bytes.clone_from(&whole);
+        volume.edit(&dir, 0, |b| edit(b));
+        volume.codes()
+    };
+    assert_eq!(spoilt(&|b| b[24] = 1), set(&[HtreeRootBad, HtreeRootInvalid]));
+    assert!(spoilt(&|b| b[29] = 4).is_superset(&set(&[HtreeRootBad, HtreeRootInvalid])));
+    // the unsigned forms are known, but never written
+    for version in [3, 7, 255] {
+        assert!(spoilt(&|b| b[28] = version).contains(&HtreeHashVersionUnknown), "{version}");
+    }
+    assert!(spoilt(&|b| b[28] = 6).contains(&HtreeCannotUseSiphash));
+    assert_eq!(spoilt(&|b| b[31] = 1), set(&[HtreeFlagsUnknown]));
+    assert_eq!(spoilt(&|b| b[31] = 2), set(&[]));
+    assert_eq!(spoilt(&|b| b[30] = 1), set(&[HtreeDepthWrong, HtreeInvalid]));
+    assert!(spoilt(&|b| b[30] = 2).contains(&HtreeRootInvalid));
+    assert!(spoilt(&|b| b[30] = 3).contains(&HtreeTooDeep));
+    assert_eq!(spoilt(&|b| put_u16(b, ENTRIES, 123)), set(&[HtreeLimitWrong]));
+    assert!(spoilt(&|b| put_u16(b, ENTRIES + 2, 125)).contains(&HtreeCountWrong));
+    // another function hashes the names to other leaves; the leaves are read once more for it
+    let other = spoilt(&|b| b[28] = 2);
+    assert!(other.is_superset(&set(&[HtreeMinimumHashWrong, HtreeInvalid])), "{other:?}");
+}
+
+#[test]
+fn references() {
+    if !programs() {
+        return;
+    }
+    let (mut volume, dir) = volume(PLAIN, 120, &[]);
+    let whole = volume.bytes.clone();
+    let mut spoilt = |edit: &dyn Fn(&mut [u8])| {
+        volume.bytes.clone_from(&whole);
+        volume.edit(&dir, 0, |b| edit(b));
+        volume.codes()
+    };
+    let entry = |n: usize| ENTRIES + 8 * n;
+    let twice = spoilt(&|b| put_u32(b, entry(2) + 4, get_u32(b, entry(1) + 4)));
+    assert!(twice.is_superset(&set(&[HtreeBlockReferencedTwice, HtreeBlockUnreferenced, HtreeInvalid])), "{twice:?}");
+    assert!(spoilt(&|b| put_u32(b, entry(2) + 4, 99)).contains(&HtreeBlockOutOfRange));
+    assert!(spoilt(&|b| put_u32(b, entry(2) + 4, 0)).contains(&HtreeBlockReferencedTwice));
+    // the upper bits of a block number mean nothing
+    assert_eq!(spoilt(&|b| put_u32(b, entry(2) + 4, get_u32(b, entry(2) + 4) | 0x4000_0000)), set(&[]));
+    let fewer = spoilt(&|b| put_u16(b, ENTRIES + 2, 2));
+    assert!(fewer.contains(&HtreeBlockUnreferenced), "{fewer:?}");
+    let disorder = spoilt(&|b| {
+        let (second, third) = (get_u32(b, entry(2)), get_u32(b, entry(3)));
+        put_u32(b, entry(2), third);
+        put_u32(b, entry(3), second);
+    });
+    assert!(disorder.contains(&HtreeHashOrderWrong), "{disorder:?}");
+}
+
+#[test]
+fn hashes() {
+    if !programs() {
+        return;
+    }
+    let (mut volume, dir) = volume(PLAIN, 120, &[]);
+    let whole = volume.bytes.clone();
+    let mut moved = |n: usize, by: i64| {
+        volume.bytes.clone_from(&whole);
+        volume.edit(&dir, 0, |b| {
+            let hash = i64::from(get_u32(b, ENTRIES + 8 * n)) + by;
+            put_u32(b, ENTRIES + 8 * n, hash as u32);
+        });
+        volume.codes()
+    };
+    assert_eq!(moved(2, 0x1000_0000), set(&[HtreeMinimumHashWrong, HtreeInvalid]));
+    assert_eq!(moved(2, -0x1000_0000), set(&[HtreeMaximumHashWrong, HtreeInvalid]));
+    // bit 0 only says that a hash goes on
+    assert_eq!(moved(2, 1), set(&[]));
+    // a name that hashes elsewhere
+    volume.bytes.clone_from(&whole);
+    volume.edit(&dir, 1, |b| {
+        for at in entries(b) {
+            b[at + 8] = b'A';
+        }
+    });
+    let renamed = volume.codes();
+    assert!(renamed.contains(&HtreeInvalid), "{renamed:?}");
+}
+
+#[test]
+fn every_hash_function() {
+    if !programs() {
+        return;
+    }
+    for commands in [
+        &["ssv def_hash_version legacy"] as &[_],
+        &["ssv def_hash_version tea"],
+        &["ssv def_hash_version half_md4", "ssv flags 2"],
+    ] {
+        let (volume, _) = volume(PLAIN, 120, commands);
+        // the superblock changes its mind: the directory keeps what its root says
+        volume.image.debugfs(&["ssv def_hash_version tea"]);
+        let volume = Volume::new(Image::from_bytes(&volume.image.bytes()));
+        assert_eq!(volume.codes(), set(&[]), "{commands:?}");
+    }
+}
+
+#[test]
+fn checksums() {
+    if !programs() {
+        return;
+    }
+    let (mut volume, dir) = volume(CHECKED, 4500, &[]);
+    let whole = volume.bytes.clone();
+    // behind the entries in use nothing counts
+    volume.edit(&dir, 0, |b| b[500] ^= 1);
+    assert_eq!(volume.codes(), set(&[]));
+    volume.edit(&dir, 0, |b| b[36] ^= 0x80);
+    assert!(volume.codes().contains(&HtreeRootChecksumWrong));
+    volume.bytes.clone_from(&whole);
+    let node = get_u32(&volume.bytes, dir.blocks[0] as usize * 1024 + ENTRIES + 4) as usize;
+    volume.edit(&dir, node, |b| *b.last_mut().unwrap() ^= 1);
+    assert_eq!(volume.codes(), set(&[HtreeNodeChecksumWrong]));
+    volume.bytes.clone_from(&whole);
+    volume.edit(&dir, 1, |b| *b.last_mut().unwrap() ^= 1);
+    assert_eq!(volume.codes(), set(&[DirectoryBlockChecksumWrong]));
+}
+
+#[test]
+fn levels() {
+    if !programs() {
+        return;
+    }
+    let (mut volume, dir) = volume(CHECKED, 4500, &[]);
+    let whole = volume.bytes.clone();
+    let root = dir.blocks[0] as usize * 1024;
+    assert_eq!(volume.bytes[root + 30], 1, "the tree has two levels");
+    let node = get_u32(&volume.bytes, root + ENTRIES + 4);
+    // a node that looks like a leaf
+    volume.edit(&dir, node as usize, |b| put_u16(b, 8, 1));
+    let codes = volume.codes();
+    assert!(codes.is_superset(&set(&[HtreeBlockUnreferenced, HtreeInvalid])), "{codes:?}");
+    // a node that refers to itself
+    volume.bytes.clone_from(&whole);
+    volume.edit_checked(&dir, node as usize, |b| put_u32(b, 8 + 8 + 4, node));
+    assert!(volume.codes().contains(&HtreeBlockReferencedTwice));
+    // a leaf where a node should be
+    volume.bytes.clone_from(&whole);
+    volume.edit_checked(&dir, 0, |b| put_u32(b, ENTRIES + 4, 1));
+    let codes = volume.codes();
+    assert!(codes.is_superset(&set(&[HtreeBlockUnreferenced, HtreeDepthWrong])), "{codes:?}");
+    // names above what the root leaves to the first node: lookups go to the second and miss them
+    volume.bytes.clone_from(&whole);
+    volume.edit_checked(&dir, 0, |b| put_u32(b, ENTRIES + 8, get_u32(b, ENTRIES + 8) - 0x0400_0000));
+    assert_eq!(volume.codes_beyond_e2fsck(), set(&[HtreeMaximumHashWrong, HtreeInvalid]));
+    volume.bytes.clone_from(&whole);
+    volume.edit_checked(&dir, 0, |b| put_u32(b, ENTRIES + 8, get_u32(b, ENTRIES + 8) + 0x0400_0000));
+    assert!(volume.codes().is_superset(&set(&[HtreeMinimumHashWrong, HtreeInvalid])));
+}
+
+#[test]
+fn the_index_flag_on_a_directory_without_an_index() {
+    if !programs() {
+        return;
+    }
+    let image = Image::mke2fs(PLAIN, 2 << 20).debugfs(&["mkdir d", "set_inode_field d flags 0x1000"]).build();
+    let codes = Volume::new(image).codes();
+    assert!(!codes.is_empty());
+}
