@@ -4,9 +4,20 @@
 
 use extant_fuse::MountOptions;
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().collect();
     let [_, image, dir, list] = &args[..] else { return Err("usage: mount IMAGE DIRECTORY OPTIONS".into()) };
     let options = MountOptions::parse(&[list])?;

@@ -1,0 +1,218 @@
+//! Single requests at their limits: large directories, reads at and beyond the end, holes, names, attributes, flags, and
+//! many readers at once.
+
+mod common;
+
+use common::{ready, serve};
+use rustix::fs::{Dir, SeekFrom, XattrFlags, seek};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use testkit::{Image, Rng, tools};
+
+/// A folder to fill a volume with.
+fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, content) in files {
+        std::fs::write(folder.path().join(name), content).expect("writing a file");
+    }
+    folder
+}
+
+#[test]
+fn a_directory_of_50_000_names_is_read_while_seeking() {
+    const NAMES: usize = 50_000;
+    if !ready() || !testkit::need(&["mount", "umount"]) || !tools::has_loop() {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-N", "60000"], 64 << 20).build();
+    let writing = testkit::oracle::kernel_mount(image.path(), "").expect("mount");
+    for n in 0..NAMES {
+        File::create(writing.path().join(format!("name-{n:05}-{}", "x".repeat(n % 30)))).expect("create");
+    }
+    writing.unmount();
+    let served = serve(image.path());
+    let mut dir = Dir::new(File::open(served.path()).expect("open")).expect("dir");
+
+    let mut after = Vec::new(); // for each place, in order: the cookie that leads behind it, and the name there
+    while let Some(entry) = dir.read() {
+        let entry = entry.expect("entry");
+        after.push((entry.offset(), entry.file_name().to_bytes().to_vec()));
+    }
+    let names: BTreeSet<_> = after.iter().map(|(_, name)| name.clone()).collect();
+    assert_eq!((after.len(), names.len()), (NAMES + 3, NAMES + 3)); // with ".", ".." and lost+found
+
+    let mut rng = Rng::new(5);
+    for _ in 0..300 {
+        let place = rng.index(after.len() - 1);
+        dir.seek(after[place].0).expect("seek");
+        for (_, name) in after[place + 1..].iter().take(40) {
+            assert_eq!(dir.read().expect("more").expect("entry").file_name().to_bytes(), name);
+        }
+    }
+    dir.seek(after.last().expect("last").0).expect("seek");
+    assert!(dir.read().is_none());
+    dir.rewind();
+    assert_eq!(dir.read().expect("first").expect("entry").file_name().to_bytes(), after[0].1);
+    // a second reader is served by the kernel alone, and sees the same
+    let again = served.path().read_dir().expect("listing").count();
+    assert_eq!(again, NAMES + 1);
+}
+
+#[test]
+fn reads_end_where_the_file_ends() {
+    if !ready() {
+        return;
+    }
+    let content = Rng::new(6).bytes(3 << 20);
+    let short = &content[..100_001];
+    let source = folder(&[("long", &content), ("short", short), ("empty", b"")]);
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 16 << 20).with_folder(source.path()).build();
+    let served = serve(image.path());
+    let open = |name: &str| File::open(served.path().join(name)).expect("open");
+
+    let mut buf = vec![0xAA; 8192];
+    let file = open("short");
+    assert_eq!(file.read_at(&mut buf, 100_000).expect("read"), 1);
+    assert_eq!(buf[0], short[100_000]);
+    for offset in [100_001, 100_002, 1 << 40, i64::MAX as u64 - 8192] {
+        assert_eq!(file.read_at(&mut buf, offset).expect("read"), 0, "at {offset}");
+    }
+    assert_eq!(open("empty").read_at(&mut buf, 0).expect("read"), 0);
+    let mut whole = Vec::new();
+    open("long").read_to_end(&mut whole).expect("read");
+    assert!(whole == content);
+    // around the page cache, in pieces that no block begins
+    let direct: OpenOptions = {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = File::options();
+        options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
+        options
+    };
+    let file = direct.open(served.path().join("long")).expect("open");
+    let mut buf = vec![0; 2_000_000];
+    assert_eq!(file.read_at(&mut buf, 1023).expect("read"), buf.len());
+    assert!(buf[..] == content[1023..1023 + buf.len()]);
+}
+
+#[test]
+fn holes_are_found() {
+    if !ready() {
+        return;
+    }
+    let source = tempfile::tempdir().expect("a temporary folder");
+    let file = File::create(source.path().join("sparse")).expect("create");
+    file.write_all_at(&[1; 4096], 1 << 20).expect("write");
+    file.set_len(3 << 20).expect("length");
+    drop(file);
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "4096"], 16 << 20).with_folder(source.path()).build();
+    let served = serve(image.path());
+    let file = File::open(served.path().join("sparse")).expect("open");
+    assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(1 << 20));
+    assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(0));
+    assert_eq!(seek(&file, SeekFrom::Hole(1 << 20)), Ok((1 << 20) + 4096));
+    assert_eq!(seek(&file, SeekFrom::Data((1 << 20) + 4096)), Err(Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Hole(3 << 20)), Err(Errno::NXIO));
+}
+
+#[test]
+fn many_readers_see_the_same_bytes() {
+    if !ready() {
+        return;
+    }
+    let mut rng = Rng::new(7);
+    let mut content = || {
+        let length = rng.magnitude(1 << 20) as usize + 10_000;
+        rng.bytes(length)
+    };
+    let contents: BTreeMap<_, _> = (0..20).map(|n| (format!("file{n}"), content())).collect();
+    let files: Vec<_> = contents.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+    let source = folder(&files);
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 48 << 20).with_folder(source.path()).build();
+    let served = Arc::new(serve(image.path()));
+    std::thread::scope(|scope| {
+        for seed in 0..12 {
+            let (served, contents) = (&served, &contents);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                let names: Vec<_> = contents.keys().collect();
+                for _ in 0..150 {
+                    let name = *rng.pick(&names);
+                    let content = &contents[name];
+                    let file = File::open(served.path().join(name)).expect("open");
+                    let at = rng.index(content.len());
+                    let mut buf = vec![0; rng.magnitude(300_000) as usize];
+                    let read = file.read_at(&mut buf, at as u64).expect("read");
+                    assert!(buf[..read] == content[at..at + read] && (read == buf.len() || at + read == content.len()));
+                    assert_eq!(served.path().read_dir().expect("listing").count(), contents.len() + 1);
+                }
+            });
+        }
+    });
+    assert_eq!(served.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn names_that_are_not_there_and_names_that_cannot_be() {
+    if !ready() {
+        return;
+    }
+    let source = folder(&[("there", b"x")]);
+    let image = Image::mke2fs(&["-t", "ext4"], 16 << 20).with_folder(source.path()).build();
+    let served = serve(image.path());
+    let look = |name: &str| served.path().join(name).symlink_metadata().expect_err(name).kind();
+    for _ in 0..2 {
+        assert_eq!(look("missing"), ErrorKind::NotFound);
+        assert_eq!(look(&"n".repeat(255)), ErrorKind::NotFound);
+    }
+    // the kernel hands longer names on, and refuses only those of a page
+    assert_eq!(look(&"n".repeat(256)), ErrorKind::InvalidFilename);
+    assert_eq!(look("there/below"), ErrorKind::NotADirectory);
+    let write = File::create(served.path().join("new")).expect_err("read-only").kind();
+    assert_eq!(write, ErrorKind::ReadOnlyFilesystem);
+    let write = OpenOptions::new().write(true).open(served.path().join("there")).expect_err("read-only").kind();
+    assert_eq!(write, ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(served.problems(), Vec::<String>::new());
+}
+
+fn value(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, Errno> {
+    let mut buf = vec![0; room];
+    rustix::fs::getxattr(path, name, &mut buf[..]).map(|length| buf[..length].to_vec())
+}
+
+#[test]
+fn attributes_and_flags() {
+    if !ready() || !testkit::need(&["lsattr"]) {
+        return;
+    }
+    let source = folder(&[("dressed", b"x"), ("bare", b"x")]);
+    rustix::fs::setxattr(source.path().join("dressed"), "user.colour", b"green", XattrFlags::CREATE).expect("setxattr");
+    let image = Image::mke2fs(&["-t", "ext4"], 16 << 20)
+        .with_folder(source.path())
+        .debugfs(&["ea_set dressed trusted.secret 42", "set_inode_field bare flags 0x80050"])
+        .build();
+    let served = serve(image.path());
+    let (dressed, bare) = (served.path().join("dressed"), served.path().join("bare"));
+    assert_eq!(value(&dressed, "user.colour", 100), Ok(b"green".to_vec()));
+    assert_eq!(value(&dressed, "user.colour", 4), Err(Errno::RANGE));
+    assert_eq!(rustix::fs::getxattr_query(&dressed, "user.colour"), Ok(5));
+    assert_eq!(value(&dressed, "user.size", 100), Err(Errno::NODATA));
+    assert_eq!(value(&bare, "user.colour", 100), Err(Errno::NODATA));
+    let mut names = [0; 200];
+    let length = rustix::fs::listxattr(&dressed, &mut names[..]).expect("listxattr");
+    let root = rustix::process::geteuid().is_root();
+    let expected: &[u8] = if root { b"user.colour\0trusted.secret\0" } else { b"user.colour\0" };
+    let sorted = |list: &[u8]| list.split(|&b| b == 0).map(<[u8]>::to_vec).collect::<BTreeSet<_>>();
+    assert_eq!(sorted(&names[..length]), sorted(expected));
+    // not on the volume, so not in the list either
+    assert_eq!(value(served.path(), "extant.daemon", 20), Ok(std::process::id().to_string().into_bytes()));
+    assert_eq!(rustix::fs::listxattr(served.path(), &mut names[..]), Ok(0));
+
+    let said = tools::must("lsattr", &[&bare]).text();
+    let flags = said.split(' ').next().expect("flags");
+    assert!(flags.contains('i') && flags.contains('d') && flags.contains('e') && !flags.contains('a'), "{said}");
+}
