@@ -1,7 +1,7 @@
 //! The checker beside e2fsck and beside the floor.
 //!
 //! Both checkers run as processes of their own, so that time, processors and memory are all of theirs and nothing else.
-//! The floor runs here: it reads what Extant's checker reads, each byte once, in order, with a checksum over it.
+//! The floor runs here: it reads what Extant's checker needs, each byte once, in order, with a checksum over it.
 
 use crate::cache::drop_cached;
 use crate::environment::Environment;
@@ -12,6 +12,7 @@ use crate::strace;
 use crate::table::{Table, grouped, maybe, mib, spread};
 use crate::{Error, Reads, Result, Spread};
 use blockdev::{BlockDevice, FileDevice, Trace};
+use check::report::Report;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ pub struct OnVolume {
     pub cold: bool,
     /// Each peer, with `floor` the last.
     pub peers: Vec<PeerFigures>,
-    /// Bytes that the floor reads: what Extant's checker reads, each byte once.
+    /// Bytes that the floor reads: what Extant's checker needs, each byte once, and nothing that only lies between.
     pub floor_bytes: u64,
     /// How many pieces these bytes lie in.
     pub floor_pieces: usize,
@@ -166,15 +167,17 @@ fn on_volume(volume: &Path, e2fsck: &Path, options: &Options, say: &dyn Fn(&str)
     const VERDICTS: &[i32] = &[0, 4];
     let name = volume.display();
     say(&format!("{name}: tracing a check"));
-    let device = Trace::keeping(FileDevice::open(volume, blockdev::OpenOptions::default())?, usize::MAX);
     let mut how = check::Options::default();
     how.threads = options.threads.unwrap_or(how.threads);
-    let report =
-        check::check(&name.to_string(), &device, &how, &()).map_err(|refusal| Error::Failed(refusal.to_string()))?;
+    let device = Trace::new(FileDevice::open(volume, blockdev::OpenOptions::default())?);
+    let report = checked(volume, &device, &how)?;
     let traced = Reads::from(device.snapshot().reads);
+    let bytes = device.geometry().len;
+    // without what is read only because it lies between
+    let device = Trace::keeping(device.into_inner(), usize::MAX);
+    checked(volume, &device, &check::Options { gap: 0, ..how })?;
     let mut floor = FloorPeer { floor: Floor::new(volume, floor::ranges(&device.events())), cold: None };
     let (floor_bytes, floor_pieces) = (floor.floor.bytes(), floor.floor.pieces());
-    let bytes = device.geometry().len;
     drop(device);
 
     let path = || OsString::from(volume);
@@ -213,6 +216,10 @@ fn on_volume(volume: &Path, e2fsck: &Path, options: &Options, say: &dyn Fn(&str)
         reads,
         resident_bytes_per_inode: memory[0] as f64 / report.counts.inodes.max(1) as f64,
     })
+}
+
+fn checked(volume: &Path, device: &dyn BlockDevice, how: &check::Options) -> Result<Report> {
+    check::check(&volume.to_string_lossy(), device, how, &()).map_err(|refusal| Error::Failed(refusal.to_string()))
 }
 
 /// `memory` is that of the first peers, in their order.

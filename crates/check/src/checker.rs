@@ -10,12 +10,13 @@ use crate::links;
 use crate::metadata;
 use crate::multiply::Owners;
 use crate::open::{self, Refusal};
+use crate::paths::Paths;
 use crate::problem::{Limits, Problem, Problems};
 use crate::quota;
 use crate::records::{Directories, Directory};
 use crate::report::{Counts, Report, Scan};
 use crate::rounds::{BitmapKind, Outcome, Rounds, Visitor};
-use crate::scan::{Counters, Scanner};
+use crate::scan::{Counters, GAP, Scanner};
 use crate::table::{Code, Phase};
 use crate::trees::DirRun;
 use crate::xattrs::{self, XattrRef};
@@ -34,6 +35,8 @@ pub struct Options {
     pub block_size: Option<u32>,
     /// Threads that read and judge; at least 1.
     pub threads: usize,
+    /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
+    pub gap: u64,
     /// How many problems are kept.
     pub limits: Limits,
 }
@@ -42,7 +45,7 @@ impl Default for Options {
     /// As many threads as the machine runs at once, up to 8.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-        Self { superblock: None, block_size: None, threads, limits: Limits::default() }
+        Self { superblock: None, block_size: None, threads, gap: GAP, limits: Limits::default() }
     }
 }
 
@@ -79,6 +82,7 @@ pub fn check(
     let scanner = Scanner {
         device,
         threads: options.threads.max(1),
+        gap: options.gap,
         counters: &counters,
         cancelled: &|| progress.cancelled(),
         advanced: &|_| progress.advanced(counters.totals().0, total.get().copied().unwrap_or(0)),
@@ -148,6 +152,8 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
     bitmaps.compare(&ctx, &mut counts);
     progress.phase(Phase::After);
     quota::judge(scanner, &ctx, &used);
+    let paths = Paths::find(&ctx, scanner, directories, &dir_runs, problems.owners());
+    problems.set_paths(|inode| paths.get(inode));
     counts
 }
 

@@ -90,7 +90,8 @@ impl Work {
 /// [`Refusal`] as for a check.
 pub fn estimate(device: &dyn BlockDevice, options: &Options, speed: Option<DeviceSpeed>) -> Result<Estimate, Refusal> {
     let counters = Counters::default();
-    let scanner = Scanner { device, threads: 1, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+    let scanner =
+        Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let volume = open::open(&scanner, options, &Problems::default())?;
     let work = of_volume(&volume);
     let measured = speed.is_none();

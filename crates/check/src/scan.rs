@@ -3,8 +3,8 @@
 //! Invariants
 //! 1. Requests of one pass go to the device in ascending order and never backwards: a worker reads while it holds the
 //!    cursor and judges what it read after letting go, so reading and judging overlap but reads never race.
-//! 2. Neighbours are joined: items that touch, or lie closer together than [`GAP`], become one request of at most
-//!    [`REQUEST`] bytes. Reading through a small gap costs less than a seek.
+//! 2. Neighbours are joined: items that touch, or are at most [`Scanner::gap`] bytes apart, become one request of at
+//!    most [`REQUEST`] bytes. Reading through a small gap costs less than a seek.
 //! 3. Memory is bounded: each worker holds one batch of at most [`BATCH`] bytes (or one item).
 //! 4. A request that fails is split into its items, so that one bad sector costs one item.
 
@@ -67,6 +67,8 @@ impl Counters {
 pub(crate) struct Scanner<'a> {
     pub(crate) device: &'a dyn BlockDevice,
     pub(crate) threads: usize,
+    /// Bytes between two items that are read and thrown away to make one request of them; [`GAP`] is a good number.
+    pub(crate) gap: u64,
     pub(crate) counters: &'a Counters,
     /// Asked before each batch; `true` ends the pass early.
     pub(crate) cancelled: &'a (dyn Fn() -> bool + Sync),
@@ -95,7 +97,7 @@ impl Scanner<'_> {
                 if (self.cancelled)() {
                     return;
                 }
-                let batch = next_batch(items, *at);
+                let batch = next_batch(items, *at, self.gap);
                 let Some(last) = batch.last() else { return };
                 *at = last.last;
                 let results = self.read(&batch, &mut buffer);
@@ -171,14 +173,14 @@ impl Scanner<'_> {
     }
 }
 
-fn next_batch<T>(items: &[Item<T>], mut at: usize) -> Vec<Request> {
+fn next_batch<T>(items: &[Item<T>], mut at: usize, gap: u64) -> Vec<Request> {
     let mut batch = Vec::new();
     let mut total = 0;
     while let Some(item) = items.get(at) {
         let mut request = Request { first: at, last: at + 1, offset: item.offset, end: item.end() };
         while let Some(next) = items.get(request.last) {
             let end = request.end.max(next.end());
-            if next.offset > request.end.saturating_add(GAP) || end - request.offset > REQUEST {
+            if next.offset > request.end.saturating_add(gap) || end - request.offset > REQUEST {
                 break;
             }
             request.end = end;
@@ -206,8 +208,14 @@ mod tests {
     fn pass(offsets: &[u64], threads: usize) -> (Vec<u64>, (u64, u64, u64)) {
         let device = MemoryDevice::from_vec((0..8u32 << 20).map(|n| (n >> 10) as u8).collect());
         let counters = Counters::default();
-        let scanner =
-            Scanner { device: &device, threads, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+        let scanner = Scanner {
+            device: &device,
+            threads,
+            gap: GAP,
+            counters: &counters,
+            cancelled: &|| false,
+            advanced: &|_| (),
+        };
         let items: Vec<_> = offsets.iter().map(|&offset| Item { offset, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
         scanner.pass(&items, |item, bytes| {
@@ -239,8 +247,14 @@ mod tests {
     fn one_unreadable_item_does_not_take_its_neighbours_along() {
         let device = MemoryDevice::from_vec(vec![7; 4096]);
         let counters = Counters::default();
-        let scanner =
-            Scanner { device: &device, threads: 1, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+        let scanner = Scanner {
+            device: &device,
+            threads: 1,
+            gap: GAP,
+            counters: &counters,
+            cancelled: &|| false,
+            advanced: &|_| (),
+        };
         let items: Vec<_> = [1024u64, 3072, 4096].iter().map(|&offset| Item { offset, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
         scanner.pass(&items, |item, bytes| seen.lock().unwrap().push((item.offset, bytes.is_ok())));
