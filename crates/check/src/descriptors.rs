@@ -26,6 +26,13 @@ pub(crate) fn own_blocks(geometry: &Geometry, group: GroupNo, descriptor: &Group
     ]
 }
 
+/// Something that belongs to a group, and the problem it is to lie on something else.
+struct Part {
+    blocks: Range<u64>,
+    group: GroupNo,
+    code: Code,
+}
+
 /// A table of group descriptors as it stands.
 pub(crate) struct Table {
     /// Descriptors of `geometry.descriptor_size` bytes; zero where they could not be read.
@@ -70,20 +77,36 @@ impl Table {
 
     /// Whether everything lies where it may, and nothing on anything else.
     pub(crate) fn makes_sense(&self, geometry: &Geometry, features: &Features) -> bool {
-        let mut parts = Vec::with_capacity(self.groups.len() * 4);
-        for (group, descriptor) in geometry.group_numbers().zip(&self.groups) {
-            let [head, own @ ..] = own_blocks(geometry, group, descriptor);
+        let placed = geometry.group_numbers().zip(&self.groups).all(|(group, descriptor)| {
             let room = room_of(geometry, features, group);
-            if own.iter().any(|blocks| !lies_in(blocks, &room)) {
-                return false;
-            }
-            parts.extend(own);
-            if !head.is_empty() {
-                parts.push(head);
-            }
-        }
-        parts.sort_unstable_by_key(|blocks| blocks.start);
-        parts.windows(2).all(|pair| matches!(pair, [a, b] if a.end <= b.start))
+            let [_, own @ ..] = own_blocks(geometry, group, descriptor);
+            own.iter().all(|blocks| lies_in(blocks, &room))
+        });
+        placed && self.overlaps(geometry).is_empty()
+    }
+
+    /// The parts that begin on another part.
+    fn overlaps(&self, geometry: &Geometry) -> Vec<Part> {
+        let groups = geometry.group_numbers().zip(&self.groups);
+        let parts = groups.flat_map(|(group, descriptor)| {
+            let codes = [
+                Code::InodeTableConflict,
+                Code::BlockBitmapConflict,
+                Code::InodeBitmapConflict,
+                Code::InodeTableConflict,
+            ];
+            let part = move |(blocks, code)| Part { blocks, group, code };
+            own_blocks(geometry, group, descriptor).into_iter().zip(codes).map(part)
+        });
+        let mut parts: Vec<_> = parts.filter(|part| !part.blocks.is_empty()).collect();
+        parts.sort_unstable_by_key(|part| (part.blocks.start, part.group));
+        let mut end = 0;
+        parts.retain(|part| {
+            let overlaps = part.blocks.start < end;
+            end = end.max(part.blocks.end);
+            overlaps
+        });
+        parts
     }
 
     /// Judges each descriptor by itself; the groups whose checksum is wrong.
@@ -129,6 +152,12 @@ impl Table {
             let last = group.get() + 1 == geometry.groups;
             if checksums && last && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 report(Problem::new(Code::LastGroupBlockUninit));
+            }
+        }
+        // where blocks are claimed in clusters, neighbours may share one, so that claiming them tells nothing
+        if geometry.cluster_blocks > 1 {
+            for Part { blocks, group, code } in self.overlaps(geometry) {
+                problems.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
             }
         }
         distrusted

@@ -106,7 +106,8 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         }
         second_best = Some((accepted, table));
     }
-    for accepted in backups(scanner) {
+    let shape = second_best.as_ref().map(|(accepted, _): &(Accepted, Table)| accepted.geometry.clone());
+    for accepted in backups(scanner, shape.as_ref()) {
         let Ok(table) = read_table(scanner, &accepted) else { continue };
         let block = FsBlock(accepted.at / u64::from(accepted.geometry.block_size));
         let problem = match &reason {
@@ -171,14 +172,22 @@ fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) 
     Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
 }
 
-/// The copies of the superblock that can be used, in the order in which they are tried.
-fn backups<'a>(scanner: &'a Scanner<'_>) -> impl Iterator<Item = Accepted> + 'a {
-    (0..7u32).flat_map(|shift| BACKUP_GROUPS.map(|group| (shift, group))).filter_map(|(shift, group)| {
-        let block_size = 1024u64 << shift;
-        // groups of the full size are what mke2fs makes unless told otherwise; the boot block shifts 1 KiB blocks by one
-        let block = u64::from(group) * block_size * 8 + u64::from(shift == 0);
-        let accepted = accept_at(scanner, block * block_size).ok()?;
-        (u64::from(accepted.geometry.block_size) == block_size).then_some(accepted)
+/// The copies of the superblock that can be used, in the order in which they are tried: where the primary says that they
+/// are, or else in all places where mke2fs puts them unless told otherwise.
+fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
+    let told = shape.into_iter().flat_map(|geometry| {
+        let blocks = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
+        blocks.take(BACKUP_GROUPS.len()).map(|block| (geometry.block_size, block.get()))
+    });
+    let sizes = if shape.is_some() { 0..0 } else { 0..7u32 };
+    let guessed = sizes.flat_map(|shift| BACKUP_GROUPS.map(|group| (shift, group))).map(|(shift, group)| {
+        let block_size = 1024u32 << shift;
+        // groups of full size; the boot block shifts 1 KiB blocks by one
+        (block_size, u64::from(group) * u64::from(block_size) * 8 + u64::from(shift == 0))
+    });
+    told.chain(guessed).filter_map(|(block_size, block)| {
+        let accepted = accept_at(scanner, block.checked_mul(block_size.into())?).ok()?;
+        (accepted.geometry.block_size == block_size).then_some(accepted)
     })
 }
 
