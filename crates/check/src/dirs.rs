@@ -95,8 +95,6 @@ struct Region<'b> {
 /// One entry with the bytes as they stand.
 #[derive(Clone, Copy)]
 struct Entry<'b> {
-    /// Bytes from the region's start.
-    offset: usize,
     inode: InodeNo,
     rec_len: usize,
     name: &'b [u8],
@@ -221,7 +219,7 @@ impl<'a> Names<'a> {
         let parent = InodeNo(u32::from_le_bytes([*a, *b, *c, *d]));
         let file_type = if dir.format.dir.file_type { entry::file_type(FileKind::Directory) } else { 0 };
         // "." and ".." are not stored, but count as if they were
-        let implied = |inode, name| Entry { offset: 0, inode, rec_len: 12, name, file_type, terminator: None };
+        let implied = |inode, name| Entry { inode, rec_len: 12, name, file_type, terminator: None };
         for (entry, place) in [(implied(dir.inode, b"."), Place::Dot), (implied(parent, b".."), Place::DotDot)] {
             if self.judge_entry(&dir, &entry, place) {
                 self.ctx.inodes.count_name(entry.inode);

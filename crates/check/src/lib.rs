@@ -35,6 +35,7 @@ mod metadata;
 mod multiply;
 mod open;
 mod ownfile;
+mod paths;
 mod quota;
 mod recognise;
 mod records;

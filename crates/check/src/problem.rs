@@ -8,7 +8,7 @@
 use crate::table::{Code, Severity};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Longest name a problem holds, in bytes: `EXT2_NAME_LEN` of the ext formats.
@@ -268,6 +268,19 @@ impl Problems {
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.worst() >= Some(Severity::Fatal)
+    }
+
+    /// The inodes whose problems are kept.
+    pub(crate) fn owners(&self) -> BTreeSet<InodeNo> {
+        self.kept().of.values().flat_map(|of_code| &of_code.smallest).filter_map(Problem::owner).collect()
+    }
+
+    /// Gives the problems kept the paths of their owners.
+    pub(crate) fn set_paths(&self, path: impl Fn(InodeNo) -> Option<String>) {
+        for of_code in self.kept().of.values_mut() {
+            let problems = std::mem::take(&mut of_code.smallest).into_iter();
+            of_code.smallest = problems.map(|p| Problem { path: p.owner().and_then(&path), ..p }).collect();
+        }
     }
 
     /// Ends the collection: all that was kept, in order, and a [`Code::TooManyProblems`] for each code of which more came.

@@ -50,7 +50,7 @@ pub(super) fn parse<'b>(region: &'b [u8], offset: usize, format: &DirFormat, pla
         return None;
     }
     let inode = InodeNo(u32::from_le_bytes([i0, i1, i2, i3]));
-    Some(Entry { offset, inode, rec_len, name, file_type, terminator: record.get(end).copied() })
+    Some(Entry { inode, rec_len, name, file_type, terminator: record.get(end).copied() })
 }
 
 fn is_dot(name: &[u8]) -> bool {

@@ -5,6 +5,7 @@
 
 mod entries;
 mod htree;
+mod paths;
 mod random;
 mod tree;
 mod volume;

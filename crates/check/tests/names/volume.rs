@@ -96,6 +96,13 @@ impl Volume {
         self.judge().0
     }
 
+    /// What the check finds, each with the path of the inode it is about.
+    pub(crate) fn paths(&self) -> Vec<(Code, Option<String>)> {
+        let device = MemoryDevice::from_vec(self.bytes.clone());
+        let report = check("volume", &device, &Options::default(), &()).expect("a volume");
+        report.problems.into_iter().map(|p| (p.code, p.path)).collect()
+    }
+
     fn judge(&self) -> (BTreeSet<Code>, bool) {
         let device = MemoryDevice::from_vec(self.bytes.clone());
         let run = |threads| {
