@@ -69,6 +69,17 @@ pub enum Error {
     /// A text that should be a size is none, or is more than 64 bits count.
     #[error("`{0}` is not a size: give a number of bytes, or a number followed by K, M, G, T, P or E (powers of 1024)")]
     Size(String),
+    /// Bytes that should describe something, the log of a recorded device, do not.
+    #[error("corrupt: {what} at byte {offset}")]
+    Corrupt {
+        /// What is wrong.
+        what: &'static str,
+        /// Where in those bytes.
+        offset: u64,
+    },
+    /// The parameters of a modelled device cannot be read, or describe no device.
+    #[error("wrong parameters: {0}")]
+    Parameters(String),
 }
 
 /// The result of a request.

@@ -9,6 +9,10 @@
 //! | [`MemoryDevice`] | bytes in memory |
 //! | [`ReadOnly`] | a device that refuses every change |
 //! | [`Trace`] | a device that counts requests, bytes and seeks |
+//! | [`Record`] | a device that logs every change; a [`Log`] makes any state again that it went through |
+//! | [`Overlay`] | memory over a base that is only read; a clone and a comparison cost nothing |
+//! | [`Faulty`] | a device that fails as a plan of [`Fault`]s says |
+//! | [`Model`] | a device with the speed of a hard disk or a flash disk, on a virtual clock |
 //!
 //! [`open`] makes one from what a user writes on a command line. Wrappers take any `D: BlockDevice`; a reference, a
 //! `Box` and an `Arc` of a device, of known type or `dyn`, are devices too.
@@ -17,12 +21,17 @@
 
 mod aligned;
 mod error;
+mod fault;
 mod file;
 mod forward;
 mod job;
 mod lock;
+mod log;
 mod memory;
+mod model;
+mod overlay;
 mod readonly;
+mod record;
 mod spec;
 mod threads;
 mod trace;
@@ -30,10 +39,15 @@ mod uring;
 
 pub use aligned::AlignedBuf;
 pub use error::{Error, Op, Result};
+pub use fault::{Fault, Faulty, Struck};
 pub use file::{Batching, FileDevice, OpenOptions};
+pub use log::{Entry, Log, Logged};
 pub use memory::MemoryDevice;
+pub use model::{DiskParameters, FlashParameters, Model, Order, Parameters, Rate, Report, time_trace};
+pub use overlay::Overlay;
 pub use readonly::ReadOnly;
-pub use spec::{open, parse_size};
+pub use record::Record;
+pub use spec::{open, open_model, parse_size};
 pub use trace::{Counts, Event, Trace, TraceCounts};
 
 /// What a device is: its size and what it can promise.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::model::{Model, Parameters};
 use crate::{BlockDevice, Error, FileDevice, MemoryDevice, OpenOptions, ReadOnly, Result};
 
 /// Schemes that the command line reserves for devices to come.
@@ -14,16 +15,24 @@ const LATER: [(&str, &str); 4] = [
     ("kero:", "the block mapping layer"),
 ];
 
-/// Opens the device that `spec` names: the path of a regular file or a block device, or `mem:SIZE`, a device of zero
-/// bytes in memory. A file whose name begins like a scheme is reached by a path that does not: `./mem:1`.
+/// Opens the device that `spec` names:
+///
+/// - the path of a regular file or a block device;
+/// - `mem:SIZE`, a device of zero bytes in memory;
+/// - `model:KIND:SPEC`, the device that SPEC names, with a virtual clock: see [`open_model`].
+///
+/// A file whose name begins like a scheme is reached by a path that does not: `./mem:1`.
 ///
 /// # Errors
-/// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE. `nbd://`, `nbd+unix://`,
-/// `s3://` and `kero:` are refused with the kind `Unsupported`.
+/// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, [`Error::Parameters`] for
+/// those of a model. `nbd://`, `nbd+unix://`, `s3://` and `kero:` are refused with the kind `Unsupported`.
 pub fn open(spec: &str, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
     if let Some((_, what)) = LATER.iter().find(|(scheme, _)| spec.starts_with(scheme)) {
         let source = io::Error::new(io::ErrorKind::Unsupported, format!("{what} are not available in this version"));
         return Err(Error::Open { device: spec.to_owned(), source });
+    }
+    if let Some(model) = open_model(spec, options)? {
+        return Ok(Arc::new(model));
     }
     match spec.strip_prefix("mem:") {
         Some(size) => {
@@ -32,6 +41,23 @@ pub fn open(spec: &str, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
         }
         None => Ok(Arc::new(FileDevice::open(Path::new(spec), options)?)),
     }
+}
+
+/// Opens `model:KIND:SPEC`, the device that SPEC names as a [`Model`], whose clock the caller can read; `None` for what is
+/// no model. KIND is `hdd`, `ssd`, or the path of a file of parameters in whose name is no colon; such a file that is
+/// called `hdd` is reached as `./hdd`.
+///
+/// # Errors
+/// Those of [`open`] for SPEC; [`Error::Open`] if there is no SPEC or the parameters cannot be read;
+/// [`Error::Parameters`] if they are wrong, or describe a device that is shorter than what SPEC names.
+pub fn open_model(spec: &str, options: OpenOptions) -> Result<Option<Model<Arc<dyn BlockDevice>>>> {
+    let Some(rest) = spec.strip_prefix("model:") else { return Ok(None) };
+    let (kind, below) = rest.split_once(':').ok_or_else(|| {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "a model is written model:KIND:DEVICE");
+        Error::Open { device: spec.to_owned(), source }
+    })?;
+    let parameters = Parameters::named(kind)?;
+    Model::new(open(below, options)?, &parameters).map(Some)
 }
 
 /// Reads a size in bytes: a decimal number, alone or followed by one of `K M G T P E` in either case, which stand for
@@ -94,6 +120,28 @@ mod tests {
         assert!(open("mem:64K", OpenOptions::default()).unwrap().geometry().read_only);
         assert!(matches!(open("mem:lots", writable), Err(Error::Size(_))));
         assert!(matches!(open("mem:15E", writable), Err(Error::Open { .. })));
+    }
+
+    #[test]
+    fn models() {
+        let writable = OpenOptions { write: true, ..OpenOptions::default() };
+        assert!(open_model("mem:1M", writable).unwrap().is_none());
+        for kind in ["hdd", "ssd"] {
+            let model = open_model(&format!("model:{kind}:mem:1M"), writable).unwrap().unwrap();
+            assert_eq!((model.geometry().len, model.clock().as_nanos()), (1 << 20, 0));
+            model.write(4096, &[1; 4096]).unwrap();
+            assert!(model.clock().as_nanos() > 0);
+            assert!(open(&format!("model:{kind}:mem:1M"), OpenOptions::default()).unwrap().geometry().read_only);
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "kind = disk\ncapacity = 1M\n").unwrap();
+        let spec = |size| format!("model:{}:mem:{size}", file.path().display());
+        assert_eq!(open(&spec("1M"), writable).unwrap().geometry().len, 1 << 20);
+        assert!(matches!(open(&spec("2M"), writable), Err(Error::Parameters(_))));
+        assert!(matches!(open("model:hdd", writable), Err(Error::Open { .. })));
+        assert!(matches!(open("model:hdd:", writable), Err(Error::Open { .. })));
+        assert!(matches!(open("model:tape:mem:1M", writable), Err(Error::Open { .. })));
+        assert!(matches!(open("model:hdd:mem:lots", writable), Err(Error::Size(_))));
     }
 
     #[test]

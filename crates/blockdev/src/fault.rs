@@ -1,0 +1,331 @@
+//! A device that fails as it is told to, for tests of what is above it.
+//!
+//! Requests are numbered from 0 in the order in which they are made, those of a batch in the order given; writes and
+//! flushes have a count of their own besides. A device used by one thread does the same in every run.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{BlockDevice, Error, Geometry, Op, Read, Result};
+
+/// One thing that goes wrong. Ranges are bytes of the device. Where several strike the same request, one that fails it
+/// goes before one that harms it in silence, and then the first of the plan counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Reads that touch the range fail, always.
+    ReadError {
+        /// Bytes that cannot be read.
+        range: Range<u64>,
+    },
+    /// Writes that touch the range fail, always, and change nothing.
+    WriteError {
+        /// Bytes that cannot be written.
+        range: Range<u64>,
+    },
+    /// Reads that touch one of the sectors fail until it has been written as a whole.
+    LatentSector {
+        /// Bytes; a sector that the range touches is bad as a whole.
+        range: Range<u64>,
+    },
+    /// The request fails and changes nothing; when it is made again, it does not.
+    RequestError {
+        /// Which of all requests.
+        request: u64,
+    },
+    /// The flush fails.
+    FlushError {
+        /// Which of the flushes.
+        flush: u64,
+    },
+    /// Only the first sectors of the write reach the device. A write that is no longer than that is not torn.
+    TornWrite {
+        /// Which of the writes.
+        write: u64,
+        /// How many sectors are written, counted from the sector in which the write begins.
+        sectors: u64,
+        /// Whether the write fails; otherwise it says that all is well.
+        reported: bool,
+    },
+    /// The write says that all is well and changes nothing.
+    LostWrite {
+        /// Which of the writes.
+        write: u64,
+    },
+    /// The bytes of the write go elsewhere; it says that all is well.
+    MisdirectedWrite {
+        /// Which of the writes.
+        write: u64,
+        /// Where its first byte goes; further to the front if it would not fit before the device's end.
+        to: u64,
+    },
+    /// From that request on the device ends earlier: its geometry says so, and requests beyond are out of range.
+    Shrink {
+        /// Which of all requests is the first to meet the shorter device.
+        request: u64,
+        /// The new length in bytes; one that is longer than the device changes nothing.
+        len: u64,
+    },
+    /// From that request on every request fails.
+    Dead {
+        /// Which of all requests is the first to fail.
+        request: u64,
+    },
+}
+
+impl Fault {
+    /// `count` faults, of all kinds, at places of a device of `len` bytes and at requests before the `requests`-th.
+    /// The same arguments give the same faults.
+    pub fn sample(seed: u64, count: usize, len: u64, requests: u64) -> Vec<Self> {
+        let mut numbers = fastrand::Rng::with_seed(seed);
+        (0..count)
+            .map(|_| {
+                let at = numbers.u64(0..len.max(1));
+                let range = at..at.saturating_add(1 << numbers.u32(0..16)).min(len);
+                let n = numbers.u64(0..requests.max(1));
+                match numbers.u32(0..10) {
+                    0 => Self::ReadError { range },
+                    1 => Self::WriteError { range },
+                    2 => Self::LatentSector { range },
+                    3 => Self::RequestError { request: n },
+                    4 => Self::FlushError { flush: n },
+                    5 => Self::TornWrite { write: n, sectors: numbers.u64(0..8), reported: numbers.bool() },
+                    6 => Self::LostWrite { write: n },
+                    7 => Self::MisdirectedWrite { write: n, to: at },
+                    8 => Self::Shrink { request: n, len: at },
+                    _ => Self::Dead { request: n },
+                }
+            })
+            .collect()
+    }
+}
+
+/// A fault that struck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Struck {
+    /// Which request, of all.
+    pub request: u64,
+    /// Which fault, by its place in the plan.
+    pub fault: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    requests: u64,
+    writes: u64,
+    flushes: u64,
+    /// Latent sectors that are still bad, by number, each with its fault.
+    latent: BTreeSet<(u64, usize)>,
+    struck: Vec<Struck>,
+}
+
+/// What becomes of one request.
+enum Fate {
+    Pass,
+    Fail,
+    Refuse(Error),
+    /// Only this many bytes are written.
+    Torn(u64, bool),
+    Lost,
+    Misdirected(u64),
+}
+
+/// A device that goes wrong according to a plan.
+#[derive(Debug)]
+pub struct Faulty<D> {
+    device: D,
+    plan: Vec<Fault>,
+    state: Mutex<State>,
+}
+
+fn touch(range: &Range<u64>, offset: u64, len: u64) -> bool {
+    len > 0 && range.start < offset.saturating_add(len) && offset < range.end
+}
+
+fn broken(op: Op, offset: u64, len: u64) -> Error {
+    Error::Io { op, offset, len, source: io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()) }
+}
+
+impl<D: BlockDevice> Faulty<D> {
+    /// `device`, with the faults of `plan`.
+    pub fn new(device: D, plan: Vec<Fault>) -> Self {
+        let sector = u64::from(device.geometry().sector.max(1));
+        let mut latent = BTreeSet::new();
+        for (index, fault) in plan.iter().enumerate() {
+            if let Fault::LatentSector { range } = fault
+                && !range.is_empty()
+            {
+                let end = range.end.min(device.geometry().len);
+                latent.extend((range.start / sector..end.div_ceil(sector)).map(|number| (number, index)));
+            }
+        }
+        Self { device, plan, state: Mutex::new(State { latent, ..State::default() }) }
+    }
+
+    /// How many requests were made so far, of all kinds.
+    pub fn requests(&self) -> u64 {
+        self.state().requests
+    }
+
+    /// Which faults struck which requests, in their order.
+    pub fn struck(&self) -> Vec<Struck> {
+        self.state().struck.clone()
+    }
+
+    /// The device below, sound again.
+    pub fn into_inner(self) -> D {
+        self.device
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // counts have no broken state
+    }
+
+    /// The device's geometry at request number `request`.
+    fn geometry_at(&self, request: u64) -> Geometry {
+        let whole = self.device.geometry();
+        let shrunk = self.plan.iter().filter_map(|fault| match fault {
+            Fault::Shrink { request: first, len } if *first <= request => Some(*len),
+            _ => None,
+        });
+        Geometry { len: shrunk.fold(whole.len, u64::min), ..whole }
+    }
+
+    /// Counts a request and decides what becomes of it.
+    fn fate(&self, op: Op, offset: u64, len: u64) -> Fate {
+        let mut state = self.state();
+        let State { requests, writes, flushes, latent, struck } = &mut *state;
+        let (request, write, flush) = (*requests, *writes, *flushes);
+        *requests += 1;
+        *writes += u64::from(op == Op::Write);
+        *flushes += u64::from(op == Op::Flush);
+
+        let whole = self.device.geometry();
+        let geometry = self.geometry_at(request);
+        let sector = u64::from(geometry.sector.max(1));
+        let mut note = |fault| struck.push(Struck { request, fault });
+        if let Err(e) = geometry.admit(op, offset, len) {
+            if whole.admit(op, offset, len).is_ok() {
+                let shrinks = |f: &Fault| matches!(f, Fault::Shrink { len, .. } if *len == geometry.len);
+                note(self.plan.iter().position(shrinks).unwrap_or_default());
+            }
+            return Fate::Refuse(e);
+        }
+        let sectors = offset / sector..(offset + len).div_ceil(sector);
+        let bad = |index| latent.range((sectors.start, 0)..(sectors.end, 0)).any(|(_, fault)| *fault == index);
+        let fails = |(index, fault): (usize, &Fault)| match fault {
+            Fault::ReadError { range } => op == Op::Read && touch(range, offset, len),
+            Fault::WriteError { range } => op == Op::Write && touch(range, offset, len),
+            Fault::LatentSector { .. } => op == Op::Read && bad(index),
+            Fault::RequestError { request: n } => request == *n,
+            Fault::FlushError { flush: n } => op == Op::Flush && flush == *n,
+            Fault::Dead { request: first } => *first <= request,
+            _ => false,
+        };
+        if let Some(index) = self.plan.iter().enumerate().position(fails) {
+            note(index);
+            return Fate::Fail;
+        }
+        if op != Op::Write {
+            return Fate::Pass;
+        }
+        for (index, fault) in self.plan.iter().enumerate() {
+            let fate = match fault {
+                Fault::TornWrite { write: n, sectors, reported } if *n == write => {
+                    let kept = sectors.saturating_mul(sector).saturating_sub(offset % sector);
+                    if kept >= len {
+                        continue;
+                    }
+                    Fate::Torn(kept, *reported)
+                }
+                Fault::LostWrite { write: n } if *n == write => Fate::Lost,
+                Fault::MisdirectedWrite { write: n, to } if *n == write => {
+                    Fate::Misdirected((*to).min(geometry.len - len))
+                }
+                _ => continue,
+            };
+            note(index);
+            return fate;
+        }
+        Fate::Pass
+    }
+
+    /// A write of `len` bytes at `offset` has reached the device: the sectors it covers whole are good again.
+    fn rewritten(&self, offset: u64, len: u64) {
+        let sector = u64::from(self.device.geometry().sector.max(1));
+        let (first, end) = (offset.div_ceil(sector), (offset + len) / sector);
+        self.state().latent.retain(|(number, _)| !(first..end).contains(number));
+    }
+
+    fn put(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.device.write(offset, data)?;
+        self.rewritten(offset, data.len() as u64);
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Faulty<D> {
+    /// The length changes when the device shrinks.
+    fn geometry(&self) -> Geometry {
+        self.geometry_at(self.requests())
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let len = buf.len() as u64;
+        match self.fate(Op::Read, offset, len) {
+            Fate::Refuse(e) => Err(e),
+            Fate::Fail => Err(broken(Op::Read, offset, len)),
+            _ => self.device.read(offset, buf),
+        }
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        // those that no fault strikes stay one batch
+        let (mut slots, mut good) = (Vec::new(), Vec::new());
+        for r in reads {
+            let len = r.buf.len() as u64;
+            match self.fate(Op::Read, r.offset, len) {
+                Fate::Refuse(e) => r.result = Err(e),
+                Fate::Fail => r.result = Err(broken(Op::Read, r.offset, len)),
+                _ => {
+                    slots.push(&mut r.result);
+                    good.push(Read::new(r.offset, r.buf));
+                }
+            }
+        }
+        self.device.read_many(&mut good);
+        slots.into_iter().zip(good).for_each(|(slot, read)| *slot = read.result);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let failed = || broken(Op::Write, offset, data.len() as u64);
+        match self.fate(Op::Write, offset, data.len() as u64) {
+            Fate::Pass => self.put(offset, data),
+            Fate::Fail => Err(failed()),
+            Fate::Refuse(e) => Err(e),
+            Fate::Lost => Ok(()),
+            Fate::Misdirected(to) => self.put(to, data),
+            Fate::Torn(kept, reported) => {
+                self.put(offset, &data[..kept as usize])?; // fewer than there are
+                if reported { Err(failed()) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        match self.fate(Op::Flush, 0, 0) {
+            Fate::Refuse(e) => Err(e),
+            Fate::Fail => Err(broken(Op::Flush, 0, 0)),
+            _ => self.device.flush(),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        match self.fate(Op::Discard, offset, len) {
+            Fate::Refuse(e) => Err(e),
+            Fate::Fail => Err(broken(Op::Discard, offset, len)),
+            _ => self.device.discard(offset, len),
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The mechanism of a hard disk: one arm, a rotating medium, a track buffer, a write cache and a queue.
+//!
+//! 1. Two clocks run: the host's, which stands where the last command ended, and the arm's, which is ahead of it when
+//!    the arm is at work. What the arm does by itself (reading ahead, writing the cache out) is worked out when the
+//!    next command comes, up to that moment.
+//! 2. A read that misses the buffer preempts the reading ahead. It leaves a segment in the buffer: what passed under
+//!    the head before it, itself, and what is read ahead after it.
+//! 3. A write is done when it is in the cache. The cache is written out when it is full, at a flush, or when no read
+//!    has come for a while; in the order of the disk from where the arm is, choosing the shortest positioning.
+//! 4. A batch is known to the disk as a whole, and served by shortest positioning among its oldest requests.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use super::layout::{Layout, SECTOR};
+use super::parameters::{DiskParameters, Order};
+use super::{Extent, Report, nanoseconds, over};
+use crate::{Error, Result};
+
+/// A stretch of the disk in the track buffer.
+#[derive(Debug, Clone)]
+struct Segment(Range<u64>);
+
+/// Where the arm is.
+#[derive(Debug)]
+struct Arm {
+    /// When the head is free; while it reads ahead, when it stands at the start of `next`.
+    at: u64,
+    track: u64,
+    /// The sector that comes after what was transferred last.
+    next: u64,
+    /// Reading ahead, into the newest segment, ends here.
+    limit: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    p: DiskParameters,
+    layout: Layout,
+    arm: Arm,
+    /// The one used last stands last.
+    segments: VecDeque<Segment>,
+    /// What the write cache holds: start and end of stretches that do not touch.
+    cached: BTreeMap<u64, u64>,
+    cached_sectors: u64,
+    interface_free: u64,
+    /// When the last read was done, and the last write in the cache.
+    last_read: Option<u64>,
+    last_write: u64,
+    report: Report,
+}
+
+/// The sectors that a request touches.
+fn sectors(extent: Extent) -> Range<u64> {
+    let first = extent.offset / SECTOR;
+    if extent.len == 0 { first..first } else { first..(extent.offset + extent.len).div_ceil(SECTOR) }
+}
+
+impl Disk {
+    /// A disk that holds a device of `len` bytes.
+    pub(super) fn new(p: &DiskParameters, len: u64) -> Result<Self> {
+        let capacity = if p.capacity == 0 { len } else { p.capacity };
+        if len > capacity {
+            let why = format!("a disk of {capacity} bytes does not hold a device of {len}");
+            return Err(Error::Parameters(why));
+        }
+        Ok(Self {
+            p: p.clone(),
+            layout: Layout::new(p, capacity.div_ceil(SECTOR))?,
+            arm: Arm { at: 0, track: 0, next: 0, limit: 0 },
+            segments: VecDeque::new(),
+            cached: BTreeMap::new(),
+            cached_sectors: 0,
+            interface_free: 0,
+            last_read: None,
+            last_write: 0,
+            report: Report::default(),
+        })
+    }
+
+    pub(super) fn report(&self) -> Report {
+        self.report
+    }
+
+    /// Makes all reads and returns when the last is done; they are handed over at `now`.
+    pub(super) fn reads(&mut self, now: u64, extents: &[Extent]) -> u64 {
+        let arrival = self.arrive(now);
+        let mut done = arrival;
+        self.in_order(arrival, extents, |disk, extent| {
+            let there = disk.read(arrival, sectors(extent));
+            done = disk.hand_over(arrival, extent.len).max(there).max(done);
+            disk.interface_free = disk.interface_free.max(there);
+        });
+        self.last_read = Some(done);
+        done
+    }
+
+    pub(super) fn writes(&mut self, now: u64, extents: &[Extent]) -> u64 {
+        let arrival = self.arrive(now);
+        let mut done = arrival;
+        if self.p.write_cache == 0 {
+            self.in_order(arrival, extents, |disk, extent| {
+                let handed = disk.hand_over(arrival, extent.len);
+                let range = sectors(extent);
+                disk.forget(&range);
+                done = disk.media(arrival, range).max(handed).max(done);
+            });
+            return done;
+        }
+        for &extent in extents {
+            let handed = self.hand_over(arrival, extent.len);
+            self.cache(sectors(extent));
+            self.last_write = handed;
+            done = done.max(handed);
+            while self.cached_sectors * SECTOR > self.p.write_cache {
+                self.write_out(arrival);
+                done = done.max(self.arm.at);
+                self.interface_free = self.interface_free.max(self.arm.at);
+            }
+        }
+        done
+    }
+
+    pub(super) fn flush(&mut self, now: u64) -> u64 {
+        let arrival = self.arrive(now);
+        let mut done = arrival;
+        while !self.cached.is_empty() {
+            self.write_out(arrival);
+            done = done.max(self.arm.at);
+        }
+        // what the disk had begun to write by itself must be done too
+        if self.arm.limit == self.arm.next { done.max(self.arm.at) } else { done }
+    }
+
+    /// A disk has no use for what it is told here.
+    pub(super) fn discard(&mut self, now: u64) -> u64 {
+        self.arrive(now)
+    }
+
+    /// A command is handed over at `now`: when the disk begins with it, the arm having done until then what it does
+    /// unasked.
+    fn arrive(&mut self, now: u64) -> u64 {
+        let arrival = now + nanoseconds(self.p.command);
+        let idle = self.last_read.map_or(0, |read| read + nanoseconds(self.p.idle)).max(self.last_write);
+        while !self.cached.is_empty() && idle.max(self.arm.at) < arrival {
+            self.read_ahead(idle);
+            self.write_out(idle);
+        }
+        self.read_ahead(arrival);
+        arrival
+    }
+
+    /// Serves requests that are all known at `arrival`, in the order that the disk chooses.
+    fn in_order(&mut self, arrival: u64, extents: &[Extent], mut serve: impl FnMut(&mut Self, Extent)) {
+        let depth = match self.p.order {
+            Order::ShortestPositioning => self.p.queue_depth as usize,
+            Order::Given => 1,
+        };
+        let mut waiting: VecDeque<Extent> = extents.iter().copied().collect();
+        while !waiting.is_empty() {
+            let known = waiting.iter().take(depth).enumerate();
+            let cost = |extent: &Extent| {
+                let missing = self.missing(&sectors(*extent));
+                if missing.is_empty() { 0 } else { self.reach(arrival, missing.start) }
+            };
+            let next = if depth == 1 { Some(0) } else { known.min_by_key(|(_, e)| cost(e)).map(|(index, _)| index) };
+            if let Some(extent) = next.and_then(|index| waiting.remove(index)) {
+                serve(self, extent);
+            }
+        }
+    }
+
+    /// Moves bytes between buffer and host after `from`; when that is done.
+    fn hand_over(&mut self, from: u64, len: u64) -> u64 {
+        self.interface_free = self.interface_free.max(from) + over(self.p.interface_rate, len);
+        self.interface_free
+    }
+
+    /// What of a range must come from the medium: nothing if all of it is in the buffer or the cache, and only its end
+    /// if the buffer holds its beginning.
+    fn missing(&self, range: &Range<u64>) -> Range<u64> {
+        let cached = self.cached.range(..=range.start).next_back();
+        if cached.is_some_and(|(_, end)| *end >= range.end) {
+            return range.end..range.end;
+        }
+        let held = self.segments.iter().filter(|s| s.0.start <= range.start && range.start <= s.0.end);
+        let start = held.map(|s| s.0.end).fold(range.start, u64::max);
+        start.min(range.end)..range.end
+    }
+
+    /// Reads a range; when its last byte is in the buffer.
+    fn read(&mut self, now: u64, range: Range<u64>) -> u64 {
+        let missing = self.missing(&range);
+        if missing.is_empty() {
+            self.report.buffered_reads += 1;
+            self.used(now, &range);
+            return now;
+        }
+        let half = (self.p.segment / SECTOR / 2).max(1);
+        let (start, rotation) = (missing.start, self.wait(now, missing.start));
+        let done = self.media(now, missing);
+        let place = self.layout.place(start);
+        let found = self.segments.iter().position(|s| s.0.start <= range.start && s.0.end == start);
+        let mut segment = match found.and_then(|index| self.segments.remove(index)) {
+            Some(segment) => segment,
+            None if self.p.read_on_arrival => Segment(start - self.layout.passed(place, rotation)..start),
+            None => Segment(start..start),
+        };
+        segment.0.end = range.end;
+        segment.0.start = segment.0.start.max(range.end.saturating_sub(half));
+        self.segments.push_back(segment);
+        while self.segments.len() > self.p.segments as usize {
+            self.segments.pop_front();
+        }
+        if self.cached.is_empty() {
+            self.arm.limit = (range.end + half).min(self.layout.sectors);
+        }
+        done
+    }
+
+    /// A read was served from the buffer: its segment is now the newest, and if it is the one that is being filled, more
+    /// is read ahead.
+    fn used(&mut self, now: u64, range: &Range<u64>) {
+        let holds = |s: &Segment| s.0.start <= range.start && range.end <= s.0.end;
+        let Some(index) = self.segments.iter().position(holds) else { return };
+        let newest = index + 1 == self.segments.len();
+        let half = (self.p.segment / SECTOR / 2).max(1);
+        if newest && self.segments[index].0.end == self.arm.next && self.cached.is_empty() {
+            let segment = &mut self.segments[index].0;
+            segment.start = segment.start.max(range.end.saturating_sub(half));
+            let limit = (range.end + half).min(self.layout.sectors);
+            if limit > self.arm.limit {
+                if self.arm.next == self.arm.limit && self.arm.at < now {
+                    // the arm had stopped, and the place where it stopped has gone by
+                    self.arm.at = self.reach(now, self.arm.next);
+                    self.arm.track = self.layout.place(self.arm.next).track;
+                }
+                self.arm.limit = limit;
+            }
+        } else if !newest && let Some(segment) = self.segments.remove(index) {
+            self.stop();
+            self.segments.push_back(segment);
+        }
+    }
+
+    /// Ends reading ahead.
+    fn stop(&mut self) {
+        self.arm.limit = self.arm.next;
+    }
+
+    /// Reads ahead until `now`.
+    fn read_ahead(&mut self, now: u64) {
+        while self.arm.next < self.arm.limit && self.arm.at < now {
+            let place = self.layout.place(self.arm.next);
+            if place.track != self.arm.track {
+                let way = self.layout.position(self.arm.at, self.arm.track, place);
+                self.arm.at += way.seek + way.rotation;
+                self.arm.track = place.track;
+                continue;
+            }
+            let count = self.layout.passing(place, now - self.arm.at).min(self.arm.limit - self.arm.next);
+            if count == 0 {
+                break; // a sector is half read
+            }
+            self.arm.at += self.layout.transfer(place, count);
+            self.arm.next += count;
+            if let Some(segment) = self.segments.back_mut() {
+                segment.0.end = self.arm.next;
+            }
+        }
+    }
+
+    /// The moment from which the arm can be sent elsewhere. While it reads ahead it stops when it is told to.
+    fn free(&self, now: u64) -> u64 {
+        self.arm.at.max(now)
+    }
+
+    /// Whether the head comes to `sector` by going on as it does.
+    fn runs_into(&self, now: u64, sector: u64) -> bool {
+        sector == self.arm.next && (self.arm.next < self.arm.limit || self.arm.at >= now)
+    }
+
+    /// When the head would stand at `sector`.
+    fn reach(&self, now: u64, sector: u64) -> u64 {
+        let place = self.layout.place(sector);
+        let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
+        let way = self.layout.position(from, self.arm.track, place);
+        from + way.seek + way.rotation
+    }
+
+    /// How long the head would wait for `sector` on its track.
+    fn wait(&self, now: u64, sector: u64) -> u64 {
+        let from = if self.runs_into(now, sector) { self.arm.at } else { self.free(now) };
+        self.layout.position(from, self.arm.track, self.layout.place(sector)).rotation
+    }
+
+    /// Transfers a range between head and medium; when that is done. Reading ahead ends.
+    fn media(&mut self, now: u64, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return self.free(now);
+        }
+        let place = self.layout.place(range.start);
+        let mut at = self.arm.at;
+        if !self.runs_into(now, range.start) {
+            at = self.free(now);
+            let way = self.layout.position(at, self.arm.track, place);
+            at += way.seek + way.rotation;
+            let moved = self.layout.cylinder(self.arm.track) != self.layout.cylinder(place.track);
+            self.report.seeks += u64::from(moved);
+            self.report.seek_time += Duration::from_nanos(way.seek);
+            self.report.rotation_time += Duration::from_nanos(way.rotation);
+            self.arm.track = place.track;
+        }
+        let mut next = range.start;
+        while next < range.end {
+            let place = self.layout.place(next);
+            if place.track != self.arm.track {
+                let way = self.layout.position(at, self.arm.track, place);
+                at += way.seek + way.rotation;
+                self.arm.track = place.track;
+            }
+            let count = (place.sectors_per_track - place.sector).min(range.end - next);
+            at += self.layout.transfer(place, count);
+            next += count;
+        }
+        self.arm = Arm { at, track: self.arm.track, next, limit: next };
+        at
+    }
+
+    /// Puts a range into the write cache.
+    fn cache(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        self.forget(&range);
+        let (mut start, mut end) = (range.start, range.end);
+        // stretches that overlap the range or touch it become one with it
+        while let Some((&s, &e)) = self.cached.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            self.cached.remove(&s);
+            self.cached_sectors -= e - s;
+            (start, end) = (start.min(s), end.max(e));
+        }
+        self.cached.insert(start, end);
+        self.cached_sectors += end - start;
+    }
+
+    /// Drops from the track buffer what a write makes old.
+    fn forget(&mut self, range: &Range<u64>) {
+        let filling = self.arm.next < self.arm.limit;
+        let newest = self.segments.back().map(|s| s.0.clone());
+        self.segments.retain(|s| s.0.end <= range.start || range.end <= s.0.start);
+        if filling && self.segments.back().map(|s| s.0.clone()) != newest {
+            self.stop();
+        }
+    }
+
+    /// Writes one stretch of the cache to the medium, not before `now`.
+    fn write_out(&mut self, now: u64) {
+        self.stop();
+        let ahead = self.cached.range(self.arm.next..).chain(self.cached.range(..self.arm.next));
+        let depth = match self.p.order {
+            Order::ShortestPositioning => self.p.queue_depth as usize,
+            Order::Given => 1,
+        };
+        let nearest = ahead.take(depth).min_by_key(|(start, _)| self.reach(now, **start));
+        let Some((&start, &end)) = nearest else { return };
+        let part = start..end.min(start + (self.p.segment / SECTOR).max(1));
+        self.cached.remove(&start);
+        self.cached_sectors -= part.end - part.start;
+        if part.end < end {
+            self.cached.insert(part.end, end);
+        }
+        self.media(now, part);
+    }
+}

@@ -1,0 +1,279 @@
+//! Where the sectors of a hard disk are, and how long the arm takes to get there.
+//!
+//! Sectors are numbered along the tracks of a cylinder, surface by surface, and from the outermost cylinder inwards.
+//! Track 0 begins at angle 0; each track begins later than the one before by the angle that passes during the switch
+//! between them (skew), so that a sequential transfer goes on without waiting. Angles are the nanoseconds of a turn;
+//! all arithmetic on them is exact, for one nanosecond too late is a turn lost.
+
+use super::parameters::DiskParameters;
+use crate::{Error, Result};
+
+/// Bytes in a sector.
+pub(super) const SECTOR: u64 = 512;
+
+#[derive(Debug, Clone, Copy)]
+struct Zone {
+    first_sector: u64,
+    first_cylinder: u64,
+    sectors_per_track: u64,
+}
+
+/// The place of a sector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Counted over all cylinders and heads.
+    pub(super) track: u64,
+    /// Within the track.
+    pub(super) sector: u64,
+    /// How many the track has.
+    pub(super) sectors_per_track: u64,
+}
+
+/// How the arm got to a sector.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Positioning {
+    /// Until it was on the track, in nanoseconds.
+    pub(super) seek: u64,
+    /// Until the sector came by, in nanoseconds.
+    pub(super) rotation: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Layout {
+    zones: Vec<Zone>,
+    heads: u64,
+    turn: u64,
+    head_switch: u64,
+    /// Skew of a whole cylinder.
+    cylinder_skew: u64,
+    pub(super) sectors: u64,
+    curve: Curve,
+}
+
+/// Seek time over distance: `near + rise * sqrt(x)` for the first third of the stroke, and from there a straight line
+/// to the full stroke, where x is the distance as a part of the stroke. This is the shape that Ruemmler and Wilkes
+/// measured ("An Introduction to Disk Drive Modeling", IEEE Computer 27(3), 1994): short seeks are spent accelerating
+/// and braking, long ones coasting.
+#[derive(Debug)]
+struct Curve {
+    near: f64,
+    rise: f64,
+    full: f64,
+    /// Cylinders from the first to the last.
+    stroke: u64,
+}
+
+const THIRD: f64 = 1.0 / 3.0;
+
+impl Curve {
+    /// The curve whose mean over two cylinders taken at random is `average`; the distance x of two such has the density
+    /// 2(1 - x), under which the integrals below are taken. The stroke is left at 0. Sums, products, quotients and roots
+    /// are the same on every machine; other functions would not be.
+    fn new(near: f64, average: f64, full: f64) -> Option<Self> {
+        // short seeks: near times the integral of 2(1-x), and rise times that of 2(1-x) sqrt(x), from 0 to 1/3
+        let near_short = 2.0 * THIRD - THIRD * THIRD;
+        let rise_short = (4.0 / 3.0 * THIRD - 4.0 / 5.0 * THIRD * THIRD) * THIRD.sqrt();
+        // long ones: they begin at near + rise * sqrt(1/3); the integrals of 2(1-x) and of 2(1-x) (x-1/3) / (2/3)
+        let long = (1.0 - THIRD) * (1.0 - THIRD);
+        let slope = long / 3.0;
+        let of_rise = rise_short + THIRD.sqrt() * (long - slope);
+        let rise = (average - near * (near_short + long - slope) - full * slope) / of_rise;
+        let curve = Self { near, rise, full, stroke: 0 };
+        (rise >= 0.0 && near + rise * THIRD.sqrt() <= full).then_some(curve)
+    }
+
+    fn time(&self, distance: u64) -> u64 {
+        let x = distance.saturating_sub(1) as f64 / self.stroke.saturating_sub(1).max(1) as f64;
+        let time = if x <= THIRD {
+            self.near + self.rise * x.sqrt()
+        } else {
+            let middle = self.near + self.rise * THIRD.sqrt();
+            middle + (self.full - middle) * (x - THIRD) / (1.0 - THIRD)
+        };
+        time.round() as u64
+    }
+}
+
+impl Layout {
+    /// The layout of a disk of `sectors` sectors.
+    pub(super) fn new(p: &DiskParameters, sectors: u64) -> Result<Self> {
+        let nanoseconds = |time: std::time::Duration| time.as_nanos() as u64; // the limits are far below
+        let turn = 60_000_000_000 / u64::from(p.rpm);
+        let heads = u64::from(p.heads);
+        let (head_switch, track_to_track) = (nanoseconds(p.head_switch), nanoseconds(p.track_to_track));
+        let cylinder_skew = (heads - 1) * head_switch + track_to_track;
+        let zones = u64::from(p.zones);
+        let cylinder_time = heads * turn + cylinder_skew;
+        let sectors_per_track = |zone: u64| {
+            let loss = (p.outer_rate.0 - p.inner_rate.0) * zone / (zones - 1).max(1);
+            // what passes in the time of a whole cylinder at the zone's rate, on each of its tracks
+            let bytes = u128::from(p.outer_rate.0 - loss) * u128::from(cylinder_time) / 1_000_000_000;
+            ((bytes / u128::from(heads * SECTOR)) as u64).max(1)
+        };
+        let in_cylinder_of_each: u64 = (0..zones).map(|zone| heads * sectors_per_track(zone)).sum();
+        let cylinders = (sectors / in_cylinder_of_each).max(1); // the innermost zone takes what is left over
+        let mut first_sector = 0;
+        let zones: Vec<_> = (0..zones)
+            .map(|zone| {
+                let sectors_per_track = sectors_per_track(zone);
+                let this = Zone { first_sector, first_cylinder: zone * cylinders, sectors_per_track };
+                first_sector += cylinders * heads * sectors_per_track;
+                this
+            })
+            .collect();
+        let (near, full) = (track_to_track as f64, nanoseconds(p.full_stroke) as f64);
+        let curve = Curve::new(near, nanoseconds(p.average_seek) as f64, full)
+            .ok_or(Error::Parameters("no seek curve has these times for one track, on average and in full".into()))?;
+        let mut layout = Self { zones, heads, turn, head_switch, cylinder_skew, sectors, curve };
+        layout.curve.stroke = layout.cylinder(layout.place(sectors.saturating_sub(1)).track);
+        Ok(layout)
+    }
+
+    /// Where a sector is.
+    pub(super) fn place(&self, sector: u64) -> Place {
+        let after = self.zones.partition_point(|zone| zone.first_sector <= sector);
+        let zone = self.zones[after.saturating_sub(1)]; // the first begins at 0
+        let inside = sector - zone.first_sector;
+        Place {
+            track: zone.first_cylinder * self.heads + inside / zone.sectors_per_track,
+            sector: inside % zone.sectors_per_track,
+            sectors_per_track: zone.sectors_per_track,
+        }
+    }
+
+    /// The cylinder that a track is on.
+    pub(super) fn cylinder(&self, track: u64) -> u64 {
+        track / self.heads
+    }
+
+    /// How long the first `sectors` sectors of a track take to pass.
+    fn passage(&self, sectors: u64, place: Place) -> u64 {
+        sectors * self.turn / place.sectors_per_track
+    }
+
+    /// How long `count` sectors take to pass, the first of them at `place`; all on its track.
+    pub(super) fn transfer(&self, place: Place, count: u64) -> u64 {
+        self.passage(place.sector + count, place) - self.passage(place.sector, place)
+    }
+
+    /// How many sectors from `place` on pass as a whole in a time, at most to the end of the track.
+    pub(super) fn passing(&self, place: Place, time: u64) -> u64 {
+        let until = (self.passage(place.sector, place) + time.min(self.turn)).min(self.turn);
+        // the last boundary that is not after `until`; the division rounds down, hence the + 1
+        let mut end = (until + 1) * place.sectors_per_track / self.turn;
+        while self.passage(end, place) > until {
+            end -= 1;
+        }
+        end.min(place.sectors_per_track).saturating_sub(place.sector)
+    }
+
+    /// How many sectors before `place` on its track have passed in the `time` before it came by.
+    pub(super) fn passed(&self, place: Place, time: u64) -> u64 {
+        (time * place.sectors_per_track / self.turn).min(place.sector)
+    }
+
+    /// From `track`, at the moment `now`, to the moment when `place` begins to pass under the head.
+    pub(super) fn position(&self, now: u64, track: u64, place: Place) -> Positioning {
+        let (from, to) = (self.cylinder(track), self.cylinder(place.track));
+        let seek = match from.abs_diff(to) {
+            0 if track == place.track => 0,
+            0 => self.head_switch,
+            distance => self.curve.time(distance),
+        };
+        let skew = to * self.cylinder_skew + place.track % self.heads * self.head_switch;
+        let target = (skew + self.passage(place.sector, place)) % self.turn;
+        let angle = (now + seek) % self.turn;
+        Positioning { seek, rotation: (target + self.turn - angle) % self.turn }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn layout(p: &DiskParameters) -> Layout {
+        Layout::new(p, p.capacity / SECTOR).unwrap()
+    }
+
+    #[test]
+    fn every_sector_has_one_place() {
+        let p = DiskParameters { capacity: 64 << 20, zones: 5, ..DiskParameters::default() };
+        let layout = layout(&p);
+        let mut expected = Place { track: 0, sector: 0, sectors_per_track: layout.zones[0].sectors_per_track };
+        for sector in 0..layout.sectors {
+            let place = layout.place(sector);
+            expected.sectors_per_track = place.sectors_per_track;
+            assert_eq!(place, expected, "{sector}");
+            expected.sector += 1;
+            if expected.sector == place.sectors_per_track {
+                expected = Place { track: place.track + 1, sector: 0, ..place };
+            }
+        }
+    }
+
+    #[test]
+    fn seek_times_are_the_published_ones() {
+        let p = DiskParameters::default();
+        let layout = layout(&p);
+        let stroke = layout.curve.stroke;
+        assert_eq!(layout.curve.time(1), 1_000_000);
+        assert_eq!(layout.curve.time(stroke), 18_000_000);
+        // the exact mean over all pairs of cylinders, thinned out
+        let (mut sum, mut weight) = (0.0, 0.0);
+        for distance in (1..=stroke).step_by(97) {
+            let pairs = (stroke + 1 - distance) as f64;
+            sum += layout.curve.time(distance) as f64 * pairs;
+            weight += pairs;
+        }
+        let mean = sum / weight;
+        assert!((mean / 9e6 - 1.0).abs() < 0.001, "{mean}");
+        let times: Vec<_> = (1..=stroke).step_by(101).map(|d| layout.curve.time(d)).collect();
+        assert!(times.is_sorted());
+    }
+
+    #[test]
+    fn contradictory_seek_times_are_refused() {
+        for (near, average, full) in [(9, 1, 18), (1, 9, 9), (1, 1, 9)] {
+            let ms = Duration::from_millis;
+            let p = DiskParameters {
+                track_to_track: ms(near),
+                average_seek: ms(average),
+                full_stroke: ms(full),
+                ..DiskParameters::default()
+            };
+            assert!(matches!(Layout::new(&p, 1 << 20), Err(Error::Parameters(_))), "{near} {average} {full}");
+        }
+    }
+
+    #[test]
+    fn the_next_track_is_reached_without_waiting() {
+        let layout = layout(&DiskParameters::default());
+        for last in [0, 1, 2, 5, 1000, 99_999].map(|track: u64| {
+            let mut sector = track * 1500;
+            while layout.place(sector + 1).track == layout.place(sector).track {
+                sector += 1;
+            }
+            sector
+        }) {
+            let (place, next) = (layout.place(last), layout.place(last + 1));
+            let Positioning { seek, rotation } = layout.position(77, place.track, place);
+            let now = 77 + seek + rotation + layout.transfer(place, 1);
+            assert_eq!(layout.position(now, place.track, next).rotation, 0, "after sector {last}");
+        }
+    }
+
+    #[test]
+    fn passing_sectors_are_whole() {
+        let layout = layout(&DiskParameters::default());
+        let place = Place { sector: 100, ..layout.place(0) };
+        for count in [1, 2, 7, 500] {
+            let time = layout.transfer(place, count);
+            assert_eq!(layout.passing(place, time), count);
+            assert_eq!(layout.passing(place, time - 1), count - 1);
+        }
+        assert_eq!(layout.passing(place, u64::MAX), place.sectors_per_track - 100);
+        assert_eq!(layout.passed(place, u64::from(u32::MAX)), 100);
+        assert_eq!(layout.passed(place, 0), 0);
+    }
+}

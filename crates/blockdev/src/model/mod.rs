@@ -1,0 +1,236 @@
+//! Devices with a clock of their own: what a hard disk or a flash disk would have taken for the requests that were made.
+//!
+//! 1. The bytes are stored by a device below; only the time is modelled. It is a function of the parameters and the
+//!    sequence of requests alone, in whole nanoseconds, the same on every machine.
+//! 2. The clock stands still between requests: the time that a program takes to think is not counted. So a request
+//!    begins when the one before it has ended, and those of a batch begin together.
+//! 3. Requests of several threads are served one after the other, in the order in which they come.
+//! 4. A request that lies outside the device, or that a read-only device refuses, takes no time. One that fails below
+//!    takes what it would have taken.
+
+mod disk;
+mod flash;
+mod layout;
+mod parameters;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::{BlockDevice, Error, Event, Geometry, Op, Read, Result, Write};
+use disk::Disk;
+use flash::Flash;
+pub use parameters::{DiskParameters, FlashParameters, Order, Parameters, Rate};
+
+/// The longest device whose requests can be timed: 64 TiB, so that no time leaves 64 bits.
+const LONGEST: u64 = 1 << 46;
+
+/// A request's place on the device, which has been checked to lie inside.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    offset: u64,
+    len: u64,
+}
+
+/// A time of the parameters; their limits keep it far below 64 bits.
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+/// How many nanoseconds `bytes` take at a rate, rounded up.
+fn over(rate: Rate, bytes: u64) -> u64 {
+    (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate.0.max(1))) as u64
+}
+
+/// What a modelled device has done, and how long it took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The virtual clock: how long all requests took.
+    pub time: Duration,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Reads that came from the buffer of the device, whole.
+    pub buffered_reads: u64,
+    /// How often the arm of a disk went to another cylinder, other than to the next one in a sequential transfer.
+    pub seeks: u64,
+    /// How long that, and changing heads, took.
+    pub seek_time: Duration,
+    /// How long the arm then waited for the sector to come by.
+    pub rotation_time: Duration,
+}
+
+#[derive(Debug)]
+enum Mechanism {
+    Disk(Box<Disk>),
+    Flash(Box<Flash>),
+}
+
+/// A modelled device without the bytes.
+#[derive(Debug)]
+struct Machine {
+    mechanism: Mechanism,
+    now: u64,
+    counts: Report,
+}
+
+impl Machine {
+    fn new(parameters: &Parameters, len: u64) -> Result<Self> {
+        parameters.validate()?;
+        if len > LONGEST {
+            return Err(Error::Parameters(format!("no modelled device has {len} bytes")));
+        }
+        let mechanism = match parameters {
+            Parameters::Disk(p) => Mechanism::Disk(Box::new(Disk::new(p, len)?)),
+            Parameters::Flash(p) => Mechanism::Flash(Box::new(Flash::new(p, len))),
+        };
+        Ok(Self { mechanism, now: 0, counts: Report::default() })
+    }
+
+    /// Makes requests of one kind, handed over together.
+    fn make(&mut self, op: Op, extents: &[Extent]) {
+        if extents.is_empty() {
+            return;
+        }
+        let (requests, bytes) = (extents.len() as u64, extents.iter().map(|e| e.len).sum::<u64>());
+        let now = self.now;
+        self.now = match (op, &mut self.mechanism) {
+            (Op::Read, Mechanism::Disk(disk)) => disk.reads(now, extents),
+            (Op::Read, Mechanism::Flash(flash)) => flash.reads(now, extents),
+            (Op::Write, Mechanism::Disk(disk)) => disk.writes(now, extents),
+            (Op::Write, Mechanism::Flash(flash)) => flash.writes(now, extents),
+            (Op::Flush, Mechanism::Disk(disk)) => disk.flush(now),
+            (Op::Flush, Mechanism::Flash(flash)) => flash.flush(now),
+            (Op::Discard, Mechanism::Disk(disk)) => disk.discard(now),
+            (Op::Discard, Mechanism::Flash(flash)) => flash.discard(now),
+            (Op::Open, _) => now, // made before there is a device
+        };
+        let counts = &mut self.counts;
+        match op {
+            Op::Read => (counts.reads, counts.bytes_read) = (counts.reads + requests, counts.bytes_read + bytes),
+            Op::Write => {
+                (counts.writes, counts.bytes_written) = (counts.writes + requests, counts.bytes_written + bytes);
+            }
+            Op::Flush => counts.flushes += requests,
+            Op::Discard => counts.discards += requests,
+            Op::Open => {}
+        }
+    }
+
+    fn report(&self) -> Report {
+        let mechanism = match &self.mechanism {
+            Mechanism::Disk(disk) => disk.report(),
+            Mechanism::Flash(flash) => flash.report(),
+        };
+        Report {
+            time: Duration::from_nanos(self.now),
+            buffered_reads: mechanism.buffered_reads,
+            seeks: mechanism.seeks,
+            seek_time: mechanism.seek_time,
+            rotation_time: mechanism.rotation_time,
+            ..self.counts
+        }
+    }
+}
+
+/// A device with the speed of another: bytes go to the device below, time passes on a virtual clock.
+#[derive(Debug)]
+pub struct Model<D> {
+    device: D,
+    machine: Mutex<Machine>,
+}
+
+impl<D: BlockDevice> Model<D> {
+    /// `device`, as fast as one with these parameters; the clock stands at 0.
+    ///
+    /// # Errors
+    /// [`Error::Parameters`] if they describe no device, or one that is shorter than `device`.
+    pub fn new(device: D, parameters: &Parameters) -> Result<Self> {
+        let machine = Machine::new(parameters, device.geometry().len)?;
+        Ok(Self { device, machine: Mutex::new(machine) })
+    }
+
+    /// How long all requests so far have taken.
+    pub fn clock(&self) -> Duration {
+        Duration::from_nanos(self.machine().now)
+    }
+
+    /// What was done so far.
+    pub fn report(&self) -> Report {
+        self.machine().report()
+    }
+
+    /// The device below.
+    pub fn into_inner(self) -> D {
+        self.device
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner) // at worst the clock is wrong
+    }
+
+    fn make(&self, op: Op, extents: impl Iterator<Item = (u64, u64)>) {
+        let geometry = self.device.geometry();
+        let admitted = extents.filter(|&(offset, len)| geometry.admit(op, offset, len).is_ok());
+        let extents: Vec<_> = admitted.map(|(offset, len)| Extent { offset, len }).collect();
+        self.machine().make(op, &extents);
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Model<D> {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.make(Op::Read, std::iter::once((offset, buf.len() as u64)));
+        self.device.read(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        self.make(Op::Read, reads.iter().map(|r| (r.offset, r.buf.len() as u64)));
+        self.device.read_many(reads);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.make(Op::Write, std::iter::once((offset, data.len() as u64)));
+        self.device.write(offset, data)
+    }
+
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        self.make(Op::Write, writes.iter().map(|w| (w.offset, w.data.len() as u64)));
+        self.device.write_many(writes);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.make(Op::Flush, std::iter::once((0, 0)));
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.make(Op::Discard, std::iter::once((offset, len)));
+        self.device.discard(offset, len)
+    }
+}
+
+/// What a device with these parameters would have taken for `events`, one after the other, on a device of `device_len`
+/// bytes. An event that lies outside the device takes no time and is not counted.
+///
+/// # Errors
+/// [`Error::Parameters`] if they describe no device, or one that is shorter.
+pub fn time_trace(parameters: &Parameters, device_len: u64, events: &[Event]) -> Result<Report> {
+    let mut machine = Machine::new(parameters, device_len)?;
+    let geometry = Geometry { len: device_len, sector: 512, read_only: false };
+    for event in events.iter().filter(|e| geometry.admit(e.op, e.offset, e.len).is_ok()) {
+        machine.make(event.op, &[Extent { offset: event.offset, len: event.len }]);
+    }
+    Ok(machine.report())
+}

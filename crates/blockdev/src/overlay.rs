@@ -1,0 +1,168 @@
+//! A device whose changes stay in memory, over a base that is never changed; cheap to clone and to compare.
+//!
+//! Made for walking through very many states of one volume, as after a loss of power: each state is a clone of another
+//! with a few writes more.
+//!
+//! 1. A clone shares everything with its original and costs nothing until one of them is written; then a map of
+//!    pointers is copied, and every page that is not written stays shared.
+//! 2. Only pages that differ from the base are held. A page that is written back to what the base holds is let go.
+//! 3. So the fingerprint depends on nothing but the content: it is the sum, over the pages that differ, of a hash of
+//!    the page and its position. A write changes it by the pages it touches.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use crate::{BlockDevice, Geometry, Op, Read, Result};
+
+/// Bytes that are copied as a whole when one of them is changed: the usual block of a volume.
+const PAGE: u64 = 4096;
+
+#[derive(Clone)]
+struct Page {
+    bytes: [u8; PAGE as usize],
+    hash: u128,
+}
+
+/// What differs from the base.
+#[derive(Clone, Default)]
+struct Changes {
+    pages: BTreeMap<u64, Arc<Page>>,
+    fingerprint: u128,
+}
+
+impl Changes {
+    /// Makes `bytes` the content of page `number`, whose content in the base is `below`.
+    fn set(&mut self, number: u64, bytes: &[u8; PAGE as usize], below: &[u8; PAGE as usize]) {
+        let before = if bytes == below {
+            self.pages.remove(&number)
+        } else {
+            let hash = xxh3_128_with_seed(bytes, number);
+            self.fingerprint = self.fingerprint.wrapping_add(hash);
+            self.pages.insert(number, Arc::new(Page { bytes: *bytes, hash }))
+        };
+        self.fingerprint = self.fingerprint.wrapping_sub(before.map_or(0, |page| page.hash));
+    }
+}
+
+/// Copy-on-write memory over a base that is only read. A flush is kept without doing anything; a discard zeroes.
+pub struct Overlay {
+    base: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    changes: RwLock<Arc<Changes>>,
+}
+
+impl Overlay {
+    /// A device that holds what `base` holds and can be written even where the base is read-only. While an overlay
+    /// lives, nobody may change the base.
+    pub fn new(base: Arc<dyn BlockDevice>) -> Self {
+        let geometry = Geometry { read_only: false, ..base.geometry() };
+        Self { base, geometry, changes: RwLock::default() }
+    }
+
+    /// A hash of the content: overlays over the same base with equal content have equal fingerprints, whatever was
+    /// written to come there, and those with different content have different ones but for a chance of 2^-128. An
+    /// overlay that holds what its base holds has 0. Costs nothing.
+    pub fn fingerprint(&self) -> u128 {
+        self.changes().fingerprint
+    }
+
+    /// How many pages of 4 KiB differ from the base and are held in memory, shared or not.
+    pub fn pages(&self) -> usize {
+        self.changes().pages.len()
+    }
+
+    fn changes(&self) -> Arc<Changes> {
+        self.changes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts `len` bytes at `offset`, which the geometry has admitted; `fill` gets each piece and where it begins in them.
+    fn change(&self, offset: u64, len: u64, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
+        let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let number = at / PAGE;
+            let start = number * PAGE;
+            let mut below = [0; PAGE as usize];
+            let inside = PAGE.min(self.geometry.len - start) as usize;
+            self.base.read(start, &mut below[..inside])?;
+            let mut bytes = changes.pages.get(&number).map_or(below, |page| page.bytes);
+            let piece = (at - start) as usize..(end - start).min(PAGE) as usize;
+            let next = start + piece.end as u64;
+            fill((at - offset) as usize, &mut bytes[piece]);
+            Arc::make_mut(&mut changes).set(number, &bytes, &below);
+            at = next;
+        }
+        Ok(())
+    }
+}
+
+impl Clone for Overlay {
+    fn clone(&self) -> Self {
+        Self { base: self.base.clone(), geometry: self.geometry, changes: RwLock::new(self.changes()) }
+    }
+}
+
+impl fmt::Debug for Overlay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let changes = self.changes();
+        f.debug_struct("Overlay")
+            .field("geometry", &self.geometry)
+            .field("pages", &changes.pages.len())
+            .field("fingerprint", &changes.fingerprint)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Puts the changed pages over what was read from the base.
+fn cover(changes: &Changes, offset: u64, buf: &mut [u8]) {
+    let end = offset + buf.len() as u64;
+    for (number, page) in changes.pages.range(offset / PAGE..end.div_ceil(PAGE)) {
+        let start = number * PAGE;
+        let (from, to) = (offset.max(start), end.min(start + PAGE));
+        let bytes = &page.bytes[(from - start) as usize..(to - start) as usize];
+        buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(bytes);
+    }
+}
+
+impl BlockDevice for Overlay {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let changes = self.changes();
+        self.base.read(offset, buf)?; // refuses what lies beyond the end
+        if !buf.is_empty() {
+            cover(&changes, offset, buf);
+        }
+        Ok(())
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        let changes = self.changes();
+        self.base.read_many(reads);
+        for r in reads.iter_mut().filter(|r| r.result.is_ok() && !r.buf.is_empty()) {
+            cover(&changes, r.offset, r.buf);
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.geometry.admit(Op::Write, offset, data.len() as u64)?;
+        self.change(offset, data.len() as u64, |from, piece| {
+            piece.copy_from_slice(&data[from..from + piece.len()]);
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.geometry.admit(Op::Discard, offset, len)?;
+        self.change(offset, len, |_, piece| piece.fill(0))
+    }
+}
