@@ -36,7 +36,7 @@ const BUFFER: usize = 1 << 20;
   extant get volume.img /a /b /c some-directory
 
 Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is copied.
-What exists is left alone unless --force is given; directories are joined. Symbolic links are copied as they are, except
+Files that exist are left alone unless --force is given; directories are joined. Symbolic links are copied as they are, except
 the one that PATH itself may be, which is followed inside the volume. Nothing is written outside DEST, whatever the names
 on the volume are. Owners, device nodes and set-user-id bits are kept only for root. PATH may also be an inode's number
 in angle brackets, '<12>'.
@@ -68,7 +68,7 @@ struct Level<'a> {
     /// Its path relative to where the copy began.
     relative: Vec<u8>,
     entries: ReadDir<'a>,
-    /// What it is dressed in at the end, where it was made here.
+    /// What it is dressed as at the end, where it is to be.
     inode: Option<Arc<Inode>>,
 }
 
@@ -216,7 +216,8 @@ impl<'a> Copier<'a> {
         inode: &Arc<Inode>,
     ) -> Option<Level<'a>> {
         match into.make_directory(name) {
-            Ok((dir, made)) => self.open_level(dir, made, path, relative, inode),
+            // one that exists keeps its looks, as a file does
+            Ok((dir, made)) => self.open_level(dir, made || into.replaces(), path, relative, inode),
             Err(e) => {
                 self.complaints.about(&path, creation(&e));
                 None
@@ -227,14 +228,14 @@ impl<'a> Copier<'a> {
     fn open_level(
         &mut self,
         into: Below,
-        made: bool,
+        dress: bool,
         path: Vec<u8>,
         relative: Vec<u8>,
         inode: &Arc<Inode>,
     ) -> Option<Level<'a>> {
         self.copied.directories += 1;
         match self.opened.volume.read_dir(inode, 0) {
-            Ok(entries) => Some(Level { into, path, relative, entries, inode: made.then(|| Arc::clone(inode)) }),
+            Ok(entries) => Some(Level { into, path, relative, entries, inode: dress.then(|| Arc::clone(inode)) }),
             Err(e) => {
                 self.complaints.about(&path, e);
                 None

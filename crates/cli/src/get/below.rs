@@ -45,6 +45,11 @@ impl Below {
         Ok(Self { fd: openat(rustix::fs::CWD, path, flags, Mode::empty())?, replace })
     }
 
+    /// Whether what exists is replaced.
+    pub(super) fn replaces(&self) -> bool {
+        self.replace
+    }
+
     /// Opens the directory of that name.
     pub(super) fn enter(&self, name: &[u8]) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -38,7 +38,8 @@ fn a_volume_that_was_left_clean_is_taken_at_its_word() {
     if !ready() {
         return;
     }
-    let image = plain();
+    // a volume with a label e2fsck calls by it
+    let image = Image::mke2fs(&["-t", "ext4"], 8 << 20).build();
     let volume = text(image.path());
     // word for word what e2fsck says, for scripts read it
     let theirs = must("e2fsck", &["-n", volume]).stdout;
