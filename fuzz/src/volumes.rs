@@ -10,7 +10,7 @@ use testkit::Rng;
 
 const CHANGE: usize = 8;
 
-/// Inputs to start from: each volume unchanged, with and without its checksums put right, and some single changes.
+/// Inputs to start from: each volume unchanged, and with one to eight changes and its checksums put right.
 pub(crate) fn patches() -> Vec<Vec<u8>> {
     let mut rng = Rng::new(1);
     let mut seeds = Vec::new();
@@ -18,7 +18,8 @@ pub(crate) fn patches() -> Vec<Vec<u8>> {
         seeds.push(vec![number, 0]);
         for _ in 0..20 {
             let mut seed = vec![number, 1];
-            seed.extend(rng.bytes(CHANGE));
+            let changes = rng.between(1, 8) as usize;
+            seed.extend(rng.bytes(changes * CHANGE));
             seeds.push(seed);
         }
     }
