@@ -5,7 +5,9 @@
 
 use crate::cache::drop_cached;
 use crate::environment::Environment;
+use crate::error::Trying;
 use crate::floor::{self, Floor};
+use crate::picture::{self, Panel};
 use crate::process::{self, Program};
 use crate::runner::{Peer, Sample, Series, interleave};
 use crate::strace;
@@ -32,6 +34,8 @@ pub struct Options {
     pub cold: bool,
     /// Threads of Extant's checker; as many as it likes where unset.
     pub threads: Option<usize>,
+    /// Where to draw the reads of both checkers on the last volume, as SVG; needs strace.
+    pub picture: Option<PathBuf>,
 }
 
 /// The result.
@@ -190,15 +194,22 @@ fn on_volume(volume: &Path, e2fsck: &Path, options: &Options, say: &dyn Fn(&str)
 
     let mut reads = vec![ReadFigures { peer: "extant".into(), witness: Witness::Trace, reads: traced }];
     let mut memory = Vec::new();
+    let mut offsets = Vec::new();
     for checker in [&extant, &e2fsck] {
         say(&format!("{name}: memory and reads of {}", checker.name));
         // the cache is warm from here on
         memory.push(checker.program.peak_memory()?);
-        if let Some(counted) = strace::count(&checker.program, volume)? {
-            reads.push(ReadFigures { peer: checker.name.into(), witness: Witness::Strace, reads: counted });
+        if let Some(seen) = strace::watch(&checker.program, volume)? {
+            reads.push(ReadFigures { peer: checker.name.into(), witness: Witness::Strace, reads: seen.reads });
+            offsets.push((checker.name, seen.offsets));
         }
     }
 
+    if let Some(file) = &options.picture {
+        let titles: Vec<_> = offsets.iter().map(|(peer, at)| format!("{peer}: {} reads", at.len())).collect();
+        let panels = titles.iter().zip(&offsets).map(|(title, (_, offsets))| Panel { title, offsets });
+        std::fs::write(file, picture::svg(&panels.collect::<Vec<_>>(), bytes)).trying("write", file)?;
+    }
     say(&format!("{name}: {} turns of each", options.runs));
     let cold = options.cold.then_some(volume);
     (extant.cold, e2fsck.cold, floor.cold) = (cold, cold, cold);

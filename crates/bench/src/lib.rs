@@ -9,6 +9,7 @@
 //! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
 //! | `process` | a turn that is a child process: time, CPU, resident memory |
 //! | `strace` | what a process reads from a volume, as the system saw it |
+//! | `picture` | where reads fall, drawn |
 //! | `floor` | reading what a check needs and nothing else |
 //! | `check` | the checker beside e2fsck and the floor |
 //! | `mount` | file systems that come and go: Extant's, the kernel's, and the ceiling |
@@ -29,6 +30,7 @@ pub mod environment;
 mod error;
 mod floor;
 mod mount;
+pub mod picture;
 mod process;
 pub mod read;
 mod runner;

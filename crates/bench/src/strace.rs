@@ -53,8 +53,17 @@ impl From<Counts> for Reads {
     }
 }
 
-/// Runs a program under strace and counts its reads of `volume`; `None` where there is no strace.
-pub(crate) fn count(program: &Program, volume: &Path) -> Result<Option<Reads>> {
+/// What strace saw of a program.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Its reads, counted.
+    pub(crate) reads: Reads,
+    /// Where each of them starts, in order.
+    pub(crate) offsets: Vec<u64>,
+}
+
+/// Runs a program under strace and looks at its reads of `volume`; `None` where there is no strace.
+pub(crate) fn watch(program: &Program, volume: &Path) -> Result<Option<Seen>> {
     let Some(path) = find("strace") else { return Ok(None) };
     let volume = volume.canonicalize().trying("find", volume)?;
     let log = tempfile::NamedTempFile::new().trying("make a file in", &std::env::temp_dir())?;
@@ -72,9 +81,9 @@ pub(crate) fn count(program: &Program, volume: &Path) -> Result<Option<Reads>> {
     Ok(Some(parse(&String::from_utf8_lossy(&text), &volume.to_string_lossy())))
 }
 
-/// Counts the reads of the file `volume` in a log of `strace -f -y`.
-fn parse(log: &str, volume: &str) -> Reads {
-    let mut reads = Reads::default();
+/// The reads of the file `volume` in a log of `strace -f -y`.
+fn parse(log: &str, volume: &str) -> Seen {
+    let Seen { mut reads, mut offsets } = Seen::default();
     let mut position = None;
     // where a file descriptor stands
     let mut positions: HashMap<u32, u64> = HashMap::new();
@@ -91,6 +100,7 @@ fn parse(log: &str, volume: &str) -> Reads {
             "read" => {
                 let stands = positions.entry(fd).or_default();
                 reads.add(&mut position, *stands, call.result);
+                offsets.push(*stands);
                 *stands += call.result;
             }
             "pread64" | "preadv" | "preadv2" => {
@@ -98,12 +108,13 @@ fn parse(log: &str, volume: &str) -> Reads {
                 let offset = call.args.rsplit(", ").nth(skip).and_then(|text| text.parse().ok());
                 if let Some(offset) = offset {
                     reads.add(&mut position, offset, call.result);
+                    offsets.push(offset);
                 }
             }
             _ => {}
         }
     }
-    reads
+    Seen { reads, offsets }
 }
 
 /// The lines of a log without the number of the thread; a call during which another thread's was told is put together
@@ -196,8 +207,8 @@ mod tests {
         // 1024, 2048: follows; 65536: begun first; 4096: back; 0: back; 4096: follows; 20480: forward
         let expected =
             Reads { reads: 7, bytes: 2 * 1024 + 8192 + 3 * 4096 + 100, non_contiguous: 4, backward: 2, unseen: 12 };
-        assert_eq!(parse(LOG, "/home/v.img"), expected);
-        assert_eq!(parse(LOG, "/lib/x.so"), Reads { reads: 1, bytes: 832, unseen: 12, ..Reads::default() });
+        assert_eq!(parse(LOG, "/home/v.img").reads, expected);
+        assert_eq!(parse(LOG, "/lib/x.so").reads, Reads { reads: 1, bytes: 832, unseen: 12, ..Reads::default() });
     }
 
     #[test]
