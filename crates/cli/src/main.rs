@@ -20,12 +20,14 @@ mod get;
 mod info;
 mod ls;
 mod man;
+mod mount;
 mod multicall;
 mod output;
 mod progress;
 mod source;
 mod stat;
 mod tree;
+mod umount;
 
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result, say};
@@ -60,6 +62,8 @@ enum Command {
     Stat(stat::Stat),
     Cat(cat::Cat),
     Get(get::Get),
+    Mount(mount::Mount),
+    Umount(umount::Umount),
     Check(check::Check),
     Bench(bench::Bench),
     Completions(completions::Completions),
@@ -75,6 +79,8 @@ impl Command {
             Command::Stat(command) => command.run(),
             Command::Cat(command) => command.run(),
             Command::Get(command) => command.run(),
+            Command::Mount(command) => command.run(),
+            Command::Umount(command) => command.run(),
             Command::Check(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Completions(command) => command.run(),

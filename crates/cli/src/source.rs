@@ -40,7 +40,7 @@ pub(crate) struct Source {
 
 /// An open volume.
 pub(crate) struct Opened {
-    pub(crate) volume: Volume,
+    pub(crate) volume: Arc<Volume>,
     /// Counts what is read; only for `-v`.
     trace: Option<Arc<Trace<Arc<dyn BlockDevice>>>>,
     device: String,
@@ -49,30 +49,40 @@ pub(crate) struct Opened {
 impl Source {
     /// Opens the volume, and says on standard error what its user should know.
     pub(crate) fn open(&self) -> Result<Opened> {
-        self.open_with(self.no_replay)
+        self.open_any(&[fs::OpenOptions::default()], blockdev::OpenOptions::default())
     }
 
     /// Opens the volume as it stands on the device, whatever its journal holds.
     pub(crate) fn open_as_it_stands(&self) -> Result<Opened> {
-        self.open_with(true)
+        let way = fs::OpenOptions { ignore_journal: true, ..fs::OpenOptions::default() };
+        self.open_any(&[way], blockdev::OpenOptions::default())
     }
 
-    fn open_with(&self, ignore_journal: bool) -> Result<Opened> {
-        let options = fs::OpenOptions {
-            superblock: self.superblock.map(FsBlock),
-            block_size: self.block_size,
-            external_journal: self.journal.as_deref().map(open_device).transpose()?,
-            ignore_journal,
-            ..fs::OpenOptions::default()
-        };
-        let mut device = open_device(&self.device)?;
+    /// Opens the volume in the first of several ways that succeeds. What a way leaves open, the flags say.
+    pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
+        let external_journal = self.journal.as_deref().map(open_device).transpose()?;
+        let mut device = blockdev::open(&self.device, access)?;
         let mut trace = None;
         if self.verbose {
             let counting = Arc::new(Trace::new(device));
             device = Arc::clone(&counting) as Arc<dyn BlockDevice>;
             trace = Some(counting);
         }
-        let volume = Volume::open(device, &options).map_err(|e| Failure::on(&self.device, no_volume(&e)))?;
+        let mut ignore_journal = self.no_replay;
+        let open = |way: &fs::OpenOptions| {
+            ignore_journal |= way.ignore_journal;
+            let options = fs::OpenOptions {
+                superblock: way.superblock.or(self.superblock.map(FsBlock)),
+                block_size: way.block_size.or(self.block_size),
+                external_journal: external_journal.clone(),
+                ignore_journal,
+                ..way.clone()
+            };
+            Volume::open(Arc::clone(&device), &options)
+        };
+        let opened = ways.iter().map(open).reduce(|before, next| before.or(next));
+        let opened = opened.ok_or_else(|| Failure::on(&self.device, "no copy of the superblock can lie there"))?;
+        let volume = Arc::new(opened.map_err(|e| Failure::on(&self.device, no_volume(&e)))?);
         for note in volume.notes() {
             // what was asked for is no news
             if !(ignore_journal && *note == fs::Note::JournalIgnored) {

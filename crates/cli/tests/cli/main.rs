@@ -5,4 +5,5 @@ mod checking;
 mod common;
 mod getting;
 mod looking;
+mod mounting;
 mod names;

@@ -1,0 +1,33 @@
+//! `extant umount`: a volume that `extant mount` mounted.
+
+use crate::failure::{Failure, Result, without_errno};
+use check::render::escape;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Unmount a volume, and wait until its device is free",
+    after_help = "Examples:
+  extant umount /mnt
+  extant umount ./mnt && extant check volume.img
+
+umount(8) and fusermount3 -u do the same, but return before the process behind the mount has ended. With files still open,
+nothing is done: lsof or fuser -vm shows who has them.
+
+Exit status: 0 unmounted, 1 not unmounted, 2 wrong usage."
+)]
+pub(crate) struct Umount {
+    /// Folder on which it is mounted
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+impl Umount {
+    pub(crate) fn run(&self) -> Result<u8> {
+        match fuse::unmount(&self.dir) {
+            Ok(()) => Ok(0),
+            Err(e) => Err(Failure::Message(without_errno(&escape(e.to_string().as_bytes())))),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! `extant mount` and `extant umount`.
+
+use crate::common::{command, exits, extant, fails, paths, plain, prints, ready, sample, text};
+use std::fs::read_to_string;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use testkit::{Field, damage, oracle, tools, walk};
+
+/// A folder that may have a mount on it; unmounted when dropped.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn text(&self) -> &str {
+        text(self.path())
+    }
+
+    /// The line of the mount on it in the list of mounts.
+    fn line(&self) -> Option<String> {
+        let mounts = read_to_string("/proc/self/mounts").unwrap();
+        mounts.lines().find(|line| line.split(' ').nth(1) == Some(self.text())).map(str::to_owned)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.line().is_some() {
+            tools::run("umount", &["-l".as_ref(), self.path().as_os_str()]);
+        }
+    }
+}
+
+fn can_mount() -> bool {
+    ready() && tools::has_fuse()
+}
+
+#[test]
+fn mounted_in_the_background_and_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let sample = sample();
+    let folder = Folder::new();
+    assert_eq!(prints(&["mount", "-o", "ro", sample.path(), folder.text()]), "");
+    // it returned: so all is there at once
+    let walked = walk(folder.path()).unwrap().without("lost+found").forget(&[Field::Blocks, Field::DirectorySize]);
+    sample.tree.model().assert_same(&walked);
+    assert_eq!(walked.0.len(), paths(sample).len() + 1);
+    let line = folder.line().unwrap();
+    assert!(line.starts_with(&format!("{} ", sample.path())) && line.contains(" fuse.extant ro,"), "{line}");
+
+    let open = std::fs::File::open(folder.path()).unwrap();
+    let sentence = fails(1, &["umount", folder.text()]);
+    assert!(sentence.contains("cannot unmount") && sentence.contains("busy"), "{sentence}");
+    drop(open);
+    assert_eq!(prints(&["umount", folder.text()]), "");
+    assert_eq!(folder.line(), None);
+    let sentence = fails(1, &["umount", folder.text()]);
+    assert!(sentence.ends_with("nothing is mounted there"), "{sentence}");
+}
+
+#[test]
+fn the_process_behind_has_ended_when_umount_returns() {
+    if !can_mount() {
+        return;
+    }
+    let image = plain();
+    let folder = Folder::new();
+    for _ in 0..5 {
+        prints(&["mount", "-o", "ro", text(image.path()), folder.text()]);
+        let mut pid = [0; 16];
+        let length = rustix::fs::getxattr(folder.path(), "extant.daemon", &mut pid[..]).unwrap();
+        let process = format!("/proc/{}/stat", std::str::from_utf8(&pid[..length]).unwrap());
+        assert!(read_to_string(&process).unwrap().contains("(extant)"));
+        prints(&["umount", folder.text()]);
+        // gone, or ended and not yet collected by its parent
+        let after = read_to_string(&process).unwrap_or_default();
+        assert!(after.is_empty() || after.contains(") Z "), "{after}");
+    }
+}
+
+#[test]
+fn mounted_in_the_foreground_until_a_signal() {
+    if !can_mount() {
+        return;
+    }
+    let image = plain();
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        for busy in [false, true] {
+            let folder = Folder::new();
+            let mut child = command(&["mount", "-f", "-o", "ro", text(image.path()), folder.text()]).spawn().unwrap();
+            let end = Instant::now() + Duration::from_secs(20);
+            while folder.line().is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let hosts = folder.path().join("etc/hosts");
+            assert_eq!(read_to_string(&hosts).unwrap(), "127.0.0.1 localhost\n");
+            let open = busy.then(|| std::fs::File::open(&hosts).unwrap());
+            rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(0));
+            assert_eq!(folder.line(), None);
+            drop(open);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_mounted_is_said_by_the_first_process() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let folder = Folder::new();
+    let volume = text(image.path());
+    for (args, says) in [
+        (&["-o", "ro", "/no/such/volume", folder.text()][..], "cannot open /no/such/volume: "),
+        (&["-o", "ro", "/dev/null", folder.text()], "/dev/null"),
+        (&["-o", "ro", volume, "/no/such/folder"], "cannot mount on /no/such/folder: No such file or directory"),
+        (&["-o", "ro", volume, "/dev/null"], "cannot mount on /dev/null: Not a directory"),
+        (&[volume, folder.text()], "this version mounts read-only; add -o ro"),
+        (&["-o", "rw", volume, folder.text()], "this version mounts read-only; add -o ro"),
+        (&["-o", "ro,frobnicate", volume, folder.text()], "unknown mount option `frobnicate`"),
+        (&["-o", "ro,sb=2", volume, folder.text()], volume),
+    ] {
+        for foreground in [&[][..], &["-f"]] {
+            let line = [&["mount"], foreground, args].concat();
+            let sentence = fails(1, &line);
+            assert!(sentence.contains(says), "{line:?}: {sentence}");
+        }
+    }
+    assert_eq!(folder.line(), None);
+    exits(2, &["mount", "-o", "ro", volume]);
+}
+
+#[test]
+fn a_copy_of_the_superblock_and_the_journal_left_aside() {
+    if !can_mount() {
+        return;
+    }
+    let image = testkit::Image::mke2fs(&["-t", "ext4", "-b", "1024"], 24 << 20).build();
+    image.debugfs(&["mkdir seen"]);
+    let mut bytes = image.bytes();
+    bytes[1024..2048].fill(0);
+    image.set_bytes(&bytes);
+    let folder = Folder::new();
+    let sentence = fails(1, &["mount", "-o", "ro", text(image.path()), folder.text()]);
+    assert!(sentence.contains("superblock"), "{sentence}");
+    let ran = exits(0, &["mount", "-o", "ro,sb=8193,noload", text(image.path()), folder.text()]);
+    assert!(ran.text().contains("copy of the superblock in block 8193"), "{}", ran.text());
+    assert!(folder.path().join("seen").is_dir());
+    prints(&["umount", folder.text()]);
+}
+
+#[test]
+fn mount_as_a_helper_of_mount() {
+    if !can_mount() {
+        return;
+    }
+    let image = plain();
+    let (folder, names) = (Folder::new(), tempfile::tempdir().unwrap());
+    let helper = names.path().join("mount.extant");
+    std::os::unix::fs::symlink(crate::common::EXTANT, &helper).unwrap();
+    let args = [text(image.path()), folder.text(), "-s", "-o", "ro,nodev"];
+    let ran = tools::run_with(std::process::Command::new(&helper).args(args), b"", tools::LIMIT);
+    assert_eq!((ran.exit, ran.text().as_str()), (Some(0), ""));
+    assert!(folder.line().unwrap().contains("nodev"));
+    prints(&["umount", folder.text()]);
+}
+
+#[test]
+fn problems_are_told_in_the_foreground() {
+    if !can_mount() {
+        return;
+    }
+    let image = plain();
+    image.debugfs(&["set_inode_field /etc/motd block[0] 0"]);
+    assert!(!oracle::e2fsck(image.path()).clean);
+    let folder = Folder::new();
+    let mut child = command(&["mount", "-f", "-o", "ro", text(image.path()), folder.text()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while folder.line().is_none() {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for _ in 0..3 {
+        assert!(std::fs::read(folder.path().join("etc/motd")).is_err());
+    }
+    assert_eq!(std::fs::read(folder.path().join("etc/hosts")).unwrap(), b"127.0.0.1 localhost\n");
+    assert_eq!(extant(&["umount", folder.text()]).exit, Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let said: Vec<_> = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap).collect();
+    assert!(said.len() == 1 && said[0].starts_with("extant: inode "), "{said:?}");
+}
+
+#[test]
+fn random_bytes_are_not_mounted() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let folder = Folder::new();
+    for case in testkit::cases("no volume", 10) {
+        let mut rng = case.rng();
+        let mut bytes = image.bytes();
+        damage::Damager::within(1024, std::iter::once(1024..2048)).noise_block(&mut bytes, &mut rng);
+        image.set_bytes(&bytes);
+        fails(1, &["mount", "-o", "ro", text(image.path()), folder.text()]);
+    }
+}
