@@ -1,6 +1,7 @@
 //! What all phases share: the volume's shape, the records they fill, and where they report.
 
 use crate::claims::Claims;
+use crate::policies::Policies;
 use crate::problem::{Problem, Problems};
 use crate::records::Inodes;
 use crate::xattrs::Values;
@@ -68,6 +69,8 @@ pub(crate) struct Context<'a> {
     pub(crate) claims: Claims,
     /// Attribute values that live in inodes of their own.
     pub(crate) values: Values,
+    /// Encryption policies of inodes.
+    pub(crate) policies: Policies,
 }
 
 impl<'a> Context<'a> {
@@ -79,6 +82,7 @@ impl<'a> Context<'a> {
             inodes: Inodes::new(&volume.geometry),
             claims: Claims::new(&volume.geometry),
             values: Values::default(),
+            policies: Policies::default(),
         }
     }
 

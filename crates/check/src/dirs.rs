@@ -52,7 +52,7 @@ pub(crate) struct Names<'a> {
     trees: HashTrees<'a>,
     rivals: Mutex<Rivals>,
     lost_and_found: AtomicBool,
-    /// Problems that are none where no attribute has its value in the inode.
+    /// Problems that are some only if attributes not read yet make them so.
     suspects: Mutex<Vec<Problem>>,
     /// Directories hashed otherwise than the superblock says, known once all blocks came.
     foreign: BTreeMap<InodeNo, Hasher>,
@@ -353,8 +353,12 @@ impl<'a> Names<'a> {
         let rehashed = self.rehashed.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.trees.finish(self.directories, rehashed);
         for problem in self.suspects.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            let target = problem.inode.and_then(|inode| self.ctx.inodes.get(inode));
-            if target.is_some_and(|record| record.marks.contains(Marks::VALUE)) {
+            let (Some(dir), Some(inode)) = (problem.dir, problem.inode) else { continue };
+            let is_one = match problem.code {
+                Code::EncryptionPolicyDiffers => self.ctx.policies.differ(dir, inode) == Some(true),
+                _ => self.ctx.inodes.get(inode).is_some_and(|record| record.marks.contains(Marks::VALUE)),
+            };
+            if is_one {
                 self.ctx.report(problem);
             }
         }

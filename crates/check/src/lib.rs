@@ -36,6 +36,7 @@ mod multiply;
 mod open;
 mod ownfile;
 mod paths;
+mod policies;
 mod quota;
 mod recognise;
 mod records;

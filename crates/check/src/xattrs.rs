@@ -85,7 +85,9 @@ pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
             (index::SYSTEM, b"data") => seen.system_data = Some(value),
             (index::ENCRYPTION, b"c") => {
                 seen.encryption = true;
-                area.judge_encryption(value);
+                if area.judge_encryption(value) {
+                    ctx.policies.put(inode, value);
+                }
             }
             _ => {}
         });
@@ -134,7 +136,9 @@ pub(crate) fn judge_block(
     let value_clusters = area.judge(XattrHeader::SIZE, |entry, name, value| {
         if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
             encryption = true;
-            area.judge_encryption(value);
+            if area.judge_encryption(value) {
+                inodes.iter().for_each(|user| ctx.policies.put(user.inode, value));
+            }
         }
     });
     if !encryption {
@@ -236,16 +240,19 @@ impl<'a> Area<'a, '_> {
         }
     }
 
-    /// A context is of version 1 or 2 and as long as that one is.
-    fn judge_encryption(&self, value: &[u8]) {
-        let expected = match value.first() {
-            Some(1) => 28,
-            Some(2) => 40,
-            _ => 0,
+    /// A context is as long as its version asks for. Whether so.
+    fn judge_encryption(&self, value: &[u8]) -> bool {
+        let sound = match value.first() {
+            Some(1) => value.len() == 28,
+            Some(2) => value.len() == 40,
+            None | Some(0) => false,
+            // of a version yet to come: as long as it likes
+            Some(3..) => true,
         };
-        if value.len() != expected {
+        if !sound {
             self.report(Code::EncryptionXattrCorrupt);
         }
+        sound
     }
 
     fn found_value(&self, entry: &XattrEntry, name: &[u8]) {

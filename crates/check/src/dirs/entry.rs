@@ -18,7 +18,7 @@ const MIN_ENCRYPTED: usize = 16;
 /// A record of "." longer than this could hold another entry beside it.
 const DOT_REC_LEN: usize = 12 + MIN_REC_LEN;
 
-/// So many entries of inodes marked as holding values are remembered; beyond that a volume has worse to tell.
+/// So many problems are remembered that depend on attributes yet to be read.
 const MAX_SUSPECTS: usize = 1 << 16;
 
 /// The number of a file's type in its entries.
@@ -163,7 +163,15 @@ impl Names<'_> {
             return;
         }
         if target.marks.contains(Marks::EA_INODE) {
-            self.suspect(dir, entry);
+            self.suspect(dir, entry, Code::EntryLinksXattrInode);
+        }
+        if dir.is_encrypted() && target.marks.contains(Marks::ENCRYPTED) {
+            match self.ctx.policies.differ(dir.inode, entry.inode) {
+                Some(false) => {}
+                Some(true) => self.report(dir, entry, Code::EncryptionPolicyDiffers),
+                // it stands in an attribute block still to be read
+                None => self.suspect(dir, entry, Code::EncryptionPolicyDiffers),
+            }
         }
         let encryptable = matches!(target.kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
         if dir.is_encrypted() && encryptable && !target.marks.contains(Marks::ENCRYPTED) {
@@ -174,12 +182,12 @@ impl Names<'_> {
         }
     }
 
-    /// Remembers an entry of an inode that may hold an attribute's value.
+    /// Remembers a problem that is one only if something not yet known turns out so.
     #[cold]
-    fn suspect(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+    fn suspect(&self, dir: &Dir<'_>, entry: &Entry<'_>, code: Code) {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         if suspects.len() < MAX_SUSPECTS {
-            suspects.push(dir.problem(Code::EntryLinksXattrInode).inode(entry.inode).name(entry.name));
+            suspects.push(dir.problem(code).inode(entry.inode).name(entry.name));
         }
     }
 

@@ -135,6 +135,32 @@ fn a_second_parent_is_told_by_name_whichever_came_first() {
 }
 
 #[test]
+fn policies_may_come_after_the_names() {
+    let volume = volume(0, false);
+    let found = |own: u8, other: u8, early: bool| {
+        let problems = with_names(&volume, Marks::ENCRYPTED, |ctx, _, names| {
+            let policies = || {
+                for (inode, policy) in [(11, own), (12, other)] {
+                    ctx.policies.put(InodeNo(inode), &[&[1], [policy; 27].as_slice()].concat());
+                }
+            };
+            if early {
+                policies();
+            }
+            let bytes = block(11, 2, &[(12, b"a-name-of-sixteen", FileKind::Directory)]);
+            names.judge_block(InodeNo(11), 0, FsBlock(9), Ok(&bytes));
+            policies();
+            names.finish();
+        });
+        codes(problems)
+    };
+    for early in [true, false] {
+        assert_eq!(found(1, 1, early), [Code::LostAndFoundMissing]);
+        assert_eq!(found(1, 2, early), [Code::EncryptionPolicyDiffers, Code::LostAndFoundMissing]);
+    }
+}
+
+#[test]
 fn an_unreadable_block_is_reported_and_no_more() {
     let volume = volume(0, true);
     let error = blockdev::BlockDevice::read(&blockdev::MemoryDevice::from_vec(Vec::new()), 0, &mut [0; 8]).unwrap_err();

@@ -226,6 +226,44 @@ fn names_in_encrypted_directories() {
 }
 
 #[test]
+fn policies() {
+    if !programs() {
+        return;
+    }
+    let keeper = Image::from_bytes(&[]);
+    let context = |name: &str, policy: u8, nonce: u8| {
+        let path = keeper.beside(name);
+        std::fs::write(&path, [&[1, 1, 4, 0], [policy; 8].as_slice(), &[nonce; 16]].concat()).expect("a file");
+        path.display().to_string()
+    };
+    let (one, same, other) = (context("one", 1, 1), context("same", 1, 2), context("other", 2, 3));
+    let args = [EXT4, &["-O", "encrypt,^has_journal,^metadata_csum"]].concat();
+    let with = |context: &str| {
+        let commands = [
+            "mkdir directory-of-sixteen",
+            "mkdir directory-of-sixteen/a-name-of-sixteen",
+            &format!("ea_set -f {one} directory-of-sixteen c"),
+            &format!("ea_set -f {context} directory-of-sixteen/a-name-of-sixteen c"),
+            "sif directory-of-sixteen/a-name-of-sixteen flags 0x80800",
+            "sif directory-of-sixteen flags 0x80800",
+        ];
+        let mut volume = Volume::new(Image::mke2fs(&args, 2 << 20).debugfs(&commands).build());
+        // debugfs leaves out the number that stands for the kind of attribute
+        let entries: Vec<_> = (0..volume.bytes.len() - 17)
+            .filter(|at| volume.bytes[*at..].starts_with(&[1, 0]) && volume.bytes[at + 8..].starts_with(&[28, 0, 0, 0]))
+            .filter(|at| volume.bytes[at + 16] == b'c')
+            .collect();
+        assert_eq!(entries.len(), 2);
+        for at in entries {
+            volume.bytes[at + 1] = 9;
+        }
+        volume.codes()
+    };
+    assert_eq!(with(&same), set(&[]));
+    assert_eq!(with(&other), set(&[EncryptionPolicyDiffers]));
+}
+
+#[test]
 fn inline_directories() {
     if !programs() {
         return;
