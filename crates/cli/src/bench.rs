@@ -72,6 +72,10 @@ struct Check {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
+    /// Draw where the reads of both fall on the last volume, as SVG. Needs strace
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+
     /// The e2fsck to compare with
     #[arg(long, value_name = "PATH")]
     e2fsck: Option<PathBuf>,
@@ -169,6 +173,7 @@ impl Check {
             runs: self.runs,
             cold: self.cold,
             threads: self.threads.map(usize::from),
+            picture: self.picture.clone(),
         };
         let bench = check::run(&options, &tell)?;
         if self.json {
