@@ -71,7 +71,14 @@ impl Table {
         let bytes = bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
         let size = geometry.descriptor_size as usize;
         let groups = bytes.chunks_exact(size).take(geometry.groups as usize);
-        let groups = groups.map(Group::from_bytes).collect();
+        let mut groups: Vec<_> = groups.map(Group::from_bytes).collect();
+        if copy.get() != 0 {
+            // copies are not kept up to date: what they say was never written may have been since
+            for group in &mut groups {
+                group.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+                group.itable_unused = 0;
+            }
+        }
         Self { bytes, groups }
     }
 

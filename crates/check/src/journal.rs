@@ -54,6 +54,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
 /// the rounds then judge the inode itself.
 fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<(OwnFile, Vec<u8>)> {
     let block_size = u64::from(volume.geometry.block_size);
+    volume.geometry.inode_slot(inode)?;
     let usable = |file: OwnFile| {
         let blocks = file.size / block_size;
         let sound = file.sound

@@ -219,12 +219,12 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     }
     let features = disk.features();
     if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        if disk.checksum() != disk.s_checksum.get() {
+            return corrupt("the superblock's checksum does not match");
+        }
         if disk.s_checksum_type != 1 {
             let what = format!("checksums of type {} are not known", disk.s_checksum_type);
             return Err(Rejection::Final(what));
-        }
-        if disk.checksum() != disk.s_checksum.get() {
-            return corrupt("the superblock's checksum does not match");
         }
     }
     judge_features(disk, &features)?;
@@ -332,7 +332,7 @@ fn judge_superblock(volume: &Volume, problems: &Problems) {
 
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) {
         let room = geometry.inode_size - 128;
-        let wrong = |size: u16| u32::from(size) > room || size % 4 != 0;
+        let wrong = |size: u16| u32::from(size) > room || !size.is_multiple_of(4);
         let (least, wish) = (disk.s_min_extra_isize.get(), disk.s_want_extra_isize.get());
         report(wrong(least), Problem::new(Code::MinExtraSizeWrong).found(least.into()));
         report(wrong(wish), Problem::new(Code::WantExtraSizeWrong).found(wish.into()));

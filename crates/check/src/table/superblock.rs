@@ -186,8 +186,8 @@ macro_rules! superblock_rows {
         0x000044 SuperblockTryBackup Advice stops
             "The primary superblock is not usable ({name}); the copy at block {block} was read in its place."
             => "Writes the copy over the primary." [];
-        // seen: e2fsck takes the copies to be in use throughout, and exits 4 through the counts that follow
-        0x000045 GroupDescriptorsTryBackup Error stops
+        // seen: f_zero_group exits 4, but through the counts, which copies do not follow
+        0x000045 GroupDescriptorsTryBackup Advice stops
             "The primary group descriptors are not usable; those of group {group} were read in their place."
             => "Writes the copy over the primary." [];
         0x000046 BothChecksumFeatures Advice mends

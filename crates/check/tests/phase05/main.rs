@@ -1,0 +1,98 @@
+//! Phases 0 and 5 against e2fsck: each case spoils one thing, names the problem that has to be found, and asks e2fsck
+//! whether the volume is sound.
+
+mod estimate;
+mod groups;
+mod journal;
+mod special;
+mod superblock;
+
+use blockdev::MemoryDevice;
+use extant_check::table::Code;
+use extant_check::{Options, Refusal, check, report::Report};
+use testkit::{Image, oracle::e2fsck, repair_checksums};
+
+/// What the check says of these bytes.
+fn ours(bytes: &[u8]) -> Result<Report, Refusal> {
+    check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &Options::default(), &())
+}
+
+/// Bytes of a volume, and fields in them.
+#[derive(Clone)]
+struct Volume(Vec<u8>);
+
+impl Volume {
+    fn of(image: &Image) -> Self {
+        Self(image.bytes())
+    }
+
+    fn put(&mut self, at: usize, value: &[u8]) {
+        self.0[at..at + value.len()].copy_from_slice(value);
+    }
+
+    fn u16(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    /// Sets bits of a word.
+    fn set_u32(&mut self, at: usize, bits: u32) {
+        let value = self.u32(at) | bits;
+        self.put(at, &value.to_le_bytes());
+    }
+
+    /// Clears bits of a word.
+    fn clear_u32(&mut self, at: usize, bits: u32) {
+        let value = self.u32(at) & !bits;
+        self.put(at, &value.to_le_bytes());
+    }
+}
+
+/// What a case has to find.
+#[derive(Debug, Clone, Copy)]
+enum Finds {
+    /// Nothing at all.
+    Nothing,
+    /// This problem, among others perhaps.
+    This(Code),
+    /// That there is nothing to check.
+    Refusal,
+    /// Anything; only the verdict counts.
+    Anything,
+}
+
+/// Spoils a copy of `volume`, and compares the verdict with e2fsck's and the problems with what is to be found. A word on
+/// each difference.
+fn judge(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
+    let mut spoilt = volume.clone();
+    spoil(&mut spoilt);
+    let theirs = e2fsck(Image::from_bytes(&spoilt.0).path());
+    let ours = ours(&spoilt.0);
+    let clean = ours.as_ref().is_ok_and(|report| report.clean);
+    let codes = ours.as_ref().map(|report| report.problems.iter().map(|p| p.code).collect::<Vec<_>>());
+    let found = match (finds, &codes) {
+        (Finds::Anything, _) | (Finds::Refusal, Err(_)) => true,
+        (Finds::Nothing, Ok(codes)) => codes.is_empty(),
+        (Finds::This(code), Ok(codes)) => codes.contains(&code),
+        _ => false,
+    };
+    (clean != theirs.clean || !found)
+        .then(|| format!("{said}: finds {codes:?}, not {finds:?}; e2fsck {:?} {}", theirs.exit, theirs.text))
+}
+
+/// As [`judge`], with all checksums put right after the damage.
+fn judge_repaired(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
+    judge(volume, said, finds, |volume| {
+        spoil(volume);
+        repair_checksums(&mut volume.0);
+    })
+}
+
+/// Fails with all differences at once.
+fn no_difference(differences: impl IntoIterator<Item = Option<String>>) {
+    let differences: Vec<_> = differences.into_iter().flatten().collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}

@@ -1,0 +1,177 @@
+//! Fields of the superblock, and its copies.
+
+use super::{Finds, Volume, judge, judge_repaired, no_difference, ours};
+use extant_check::table::Code;
+use testkit::{Image, need};
+
+/// The superblock's first byte.
+const SB: usize = 1024;
+
+/// Five groups of 1 KiB blocks; copies in groups 1 and 3.
+fn ext2() -> Volume {
+    Volume::of(&Image::mke2fs(&["-t", "ext2", "-b", "1024", "-I", "128"], 40 << 20).build())
+}
+
+fn ext4() -> Volume {
+    Volume::of(&Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"], 40 << 20).build())
+}
+
+#[test]
+fn fields_of_ext2() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    use Finds::{Anything, Nothing, Refusal, This};
+    let backup = This(Code::SuperblockTryBackup);
+    let cases: &[(&str, usize, u32, Finds)] = &[
+        ("as it was made", 0x38, 0x0001_EF53, Nothing),
+        ("magic", 0x38, 0, backup),
+        ("inodes", 0x00, 10241, backup),
+        ("no blocks", 0x04, 0, backup),
+        ("one more block than the device", 0x04, 40961, This(Code::BeyondDevice)),
+        ("another group's blocks", 0x04, 40960 + 8192, backup),
+        ("a tenth of the blocks missing", 0x04, 40860, Anything),
+        ("far too many blocks", 0x04, u32::MAX, backup),
+        ("reserved blocks: half", 0x08, 20480, Nothing),
+        ("reserved blocks: more", 0x08, 20481, This(Code::SuperblockFieldWrong)),
+        ("free blocks", 0x0C, 7, This(Code::FreeBlockCountWrong)),
+        ("free inodes", 0x10, 7, This(Code::FreeInodeCountWrong)),
+        ("first data block", 0x14, 0, This(Code::FirstDataBlockWrong)),
+        ("block size", 0x18, 9, backup),
+        ("cluster size", 0x1C, 5, backup),
+        ("blocks of a group", 0x20, 8184, backup),
+        ("clusters of a group", 0x24, 4096, backup),
+        ("inodes of a group", 0x28, 0, backup),
+        ("last mount", 0x2C, 0xF000_0000, This(Code::LastMountInFuture)),
+        ("last write", 0x30, 0xF000_0000, This(Code::LastWriteInFuture)),
+        ("revision 2", 0x4C, 2, Refusal),
+        ("made by the Hurd", 0x48, 1, This(Code::HurdHasFileType)),
+        ("first inode too small", 0x54, 5, Refusal),
+        ("first inode beyond the last", 0x54, 100_000, Refusal),
+        ("orphans begin nowhere", 0xE8, 99_999, This(Code::OrphanHeadOutOfRange)),
+        ("an orphan", 0xE8, 12, This(Code::OrphanPending)),
+        ("a journal on another device too", 0xE4, 5, Nothing),
+        ("a journal's inode without a journal", 0xE0, 8, This(Code::JournalInodeBad)),
+        ("user quota in the root", 0x240, 2, This(Code::EntryInodeOutOfRange)),
+        ("user quota in a reserved inode", 0x240, 5, This(Code::QuotaInodeNumberWrong)),
+        ("project quota in lost+found", 0x26C, 11, This(Code::EntryInodeOutOfRange)),
+        ("orphans in the root", 0x280, 2, This(Code::EntryInodeOutOfRange)),
+    ];
+    let volume = ext2();
+    no_difference(cases.iter().map(|(said, at, value, finds)| {
+        judge(&volume, said, *finds, |volume| volume.put(SB + at, &value.to_le_bytes()))
+    }));
+}
+
+#[test]
+fn features_of_ext2() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    use Finds::{Anything, Refusal, This};
+    const COMPAT: usize = SB + 0x5C;
+    const INCOMPAT: usize = SB + 0x60;
+    const RO_COMPAT: usize = SB + 0x64;
+    let volume = ext2();
+    let known = |word: usize, bit: u32| match (word, 1 << bit) {
+        (COMPAT, 0x4) => This(Code::JournalInodeBad),
+        (COMPAT, 0x1000) => This(Code::OrphanFileWithoutJournal),
+        (COMPAT, 0x40 | 0x80 | 0x100) => Refusal,
+        (INCOMPAT, 0x4) => This(Code::JournalRecoveryWithoutJournal),
+        (INCOMPAT, 0x10) => This(Code::ResizeInodeWithMetaGroups),
+        (INCOMPAT, 0x100) => This(Code::MmpBlockOutOfRange),
+        (INCOMPAT, 0x2000) => This(Code::ChecksumSeedWithoutChecksums),
+        (INCOMPAT, 0x1 | 0x8 | 0x20 | 0x80 | 0x800 | 0x1000 | 0x2_0000 | 0x4_0000..) => Refusal,
+        (RO_COMPAT, 0x10) => This(Code::GroupChecksumWrong),
+        (RO_COMPAT, 0x1_0000) => This(Code::OrphanPresentWithoutFile),
+        (RO_COMPAT, 0x400) => This(Code::SuperblockTryBackup),
+        (RO_COMPAT, 0x4 | 0x80 | 0x800 | 0x2_0000..) => Refusal,
+        _ => Anything,
+    };
+    let words = [(COMPAT, 13), (INCOMPAT, 19), (RO_COMPAT, 18)];
+    no_difference(words.into_iter().flat_map(|(word, bits)| (0..bits).map(move |bit| (word, bit))).map(
+        |(word, bit)| {
+            judge(&volume, &format!("{word:#x} bit {bit}"), known(word, bit), |volume| volume.set_u32(word, 1 << bit))
+        },
+    ));
+    no_difference([
+        judge(&volume, "no resize_inode", This(Code::ReservedGdtBlocksWithoutFeature), |v| v.clear_u32(COMPAT, 0x10)),
+        judge(&volume, "no UUID", This(Code::UuidMissing), |v| v.put(SB + 0x68, &[0; 16])),
+        judge(&volume, "a size of descriptors", Refusal, |v| v.put(SB + 0xFE, &[48, 0])),
+        judge(&volume, "flexible groups", This(Code::SuperblockTryBackup), |v| v.put(SB + 0x174, &[40])),
+        judge(&volume, "a test volume", This(Code::TestFlagSet), |v| v.put(SB + 0x160, &[5])),
+        judge(&volume, "hashes of no sign", This(Code::DirectoryHashSignUnknown), |v| v.put(SB + 0x160, &[0])),
+    ]);
+}
+
+#[test]
+fn fields_of_ext4() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    use Finds::{Anything, Refusal, This};
+    let volume = ext4();
+    let spoil = |at: usize, value: &'static [u8]| move |volume: &mut Volume| volume.put(SB + at, value);
+    no_difference([
+        judge(&volume, "its checksum", This(Code::SuperblockTryBackup), spoil(0x3FC, b"abcd")),
+        judge_repaired(&volume, "kind of checksums", Refusal, spoil(0x175, &[7])),
+        judge_repaired(&volume, "no size of descriptors", Refusal, spoil(0xFE, &[0, 0])),
+        judge_repaired(&volume, "least extra size", This(Code::MinExtraSizeWrong), spoil(0x15C, &[200, 0])),
+        judge_repaired(&volume, "wished extra size", This(Code::WantExtraSizeWrong), spoil(0x15E, &[3, 0])),
+        judge_repaired(&volume, "both checksums", This(Code::BothChecksumFeatures), |v| v.set_u32(SB + 0x64, 0x10)),
+        judge_repaired(&volume, "no extents", This(Code::SixtyFourBitWithoutExtents), |v| {
+            v.clear_u32(SB + 0x60, 0x40);
+        }),
+        judge_repaired(&volume, "groups of a flexible group", Anything, spoil(0x174, &[3])),
+        judge(&volume, "all checksums of superblocks", Refusal, |v| {
+            for block in [1, 8193, 24577] {
+                v.put(block * 1024 + 0x3FC, b"abcd");
+            }
+        }),
+    ]);
+}
+
+#[test]
+fn devices_that_end_early() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let volume = ext2();
+    no_difference([
+        judge(&volume, "a block", Finds::This(Code::BeyondDevice), |v| v.0.truncate((40 << 20) - 1024)),
+        judge(&volume, "a group and more", Finds::This(Code::ReadError), |v| v.0.truncate(31 << 20)),
+        judge(&volume, "most of it", Finds::Refusal, |v| v.0.truncate(9 << 20)),
+        judge(&volume, "nearly all", Finds::Refusal, |v| v.0.truncate(2047)),
+    ]);
+}
+
+#[test]
+fn what_is_no_volume_is_named() {
+    let sentence = |bytes: &[u8]| ours(bytes).expect_err("nothing to check").sentence;
+    assert!(sentence(&[]).contains("empty"));
+    assert!(sentence(&[0; 8192]).contains("zeros"));
+    assert!(sentence(b"a text, and a short one").contains("device ends"));
+    let mut xfs = vec![0; 1 << 17];
+    xfs[..4].copy_from_slice(b"XFSB");
+    assert!(sentence(&xfs).contains("XFS"));
+    let refusal = ours(&[7; 1 << 17]).expect_err("nothing to check");
+    assert_eq!(refusal.exit, extant_check::report::exit::OPERATIONAL);
+}
+
+#[test]
+fn a_named_superblock_is_the_one_used() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let mut volume = ext2();
+    volume.put(SB + 0x38, &[0, 0]);
+    let device = blockdev::MemoryDevice::from_vec(volume.0);
+    let check = |superblock, block_size| {
+        let options = extant_check::Options { superblock: Some(superblock), block_size, ..Default::default() };
+        extant_check::check("volume", &device, &options, &())
+    };
+    assert!(check(8193, None).expect("a copy").clean);
+    assert!(check(24577, Some(1024)).expect("a copy").clean);
+    assert!(check(8193, Some(4096)).expect_err("no copy").sentence.contains("block 8193"));
+    assert!(check(1, Some(1024)).is_err());
+}
