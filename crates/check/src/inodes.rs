@@ -488,7 +488,9 @@ impl InodeCheck<'_> {
         let has_acl = self.judge_acl_block(&facts, acl, &mut tally, harvest);
         let special =
             matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
-        if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
+        // the volume's own inodes have maps and no type where they are not in use
+        let own = inode.get() < volume.geometry.first_inode && inode != InodeNo::ROOT;
+        if special || kind.is_none() && !own {
             // their i_blocks is looked at only where they have an attribute block, as e2fsck does
             if special && has_acl {
                 self.settle(facts, tally, has_acl, false, harvest);
