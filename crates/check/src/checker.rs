@@ -21,7 +21,7 @@ use crate::table::{Code, Phase};
 use crate::trees::DirRun;
 use crate::xattrs::{self, XattrRef};
 use blockdev::BlockDevice;
-use format::feature::{Compat, Incompat, RoCompat};
+use format::feature::{Incompat, RoCompat};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -107,7 +107,7 @@ pub fn check(
         estimate_seconds: None,
         peak_rss_bytes: peak_memory(),
     };
-    let mut report = Report::new(name.to_owned(), format_name(&volume).to_owned(), &findings, scan, counts);
+    let mut report = Report::new(name.to_owned(), volume.features.format_name().to_owned(), &findings, scan, counts);
     if progress.cancelled() {
         report.cancel();
     }
@@ -222,20 +222,6 @@ fn judge_size_features(ctx: &Context<'_>, large_file: bool, large_directory: boo
     }
     if large_directory && !features.incompat.contains(Incompat::LARGE_DIR) {
         ctx.report(Problem::new(Code::LargeDirFeatureMissing));
-    }
-}
-
-/// What people call a volume with these features.
-fn format_name(volume: &Volume) -> &'static str {
-    let features = &volume.features;
-    let ext4 = Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
-    let ext4_ro = RoCompat::HUGE_FILE | RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM | RoCompat::BIGALLOC;
-    if features.incompat.intersects(ext4) || features.ro_compat.intersects(ext4_ro) {
-        "ext4"
-    } else if features.compat.contains(Compat::HAS_JOURNAL) {
-        "ext3"
-    } else {
-        "ext2"
     }
 }
 

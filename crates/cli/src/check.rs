@@ -21,14 +21,15 @@ use watch::Watch;
 #[command(
     about = "Find what is wrong with a volume",
     after_help = "Examples:
-  extant check -fn volume.img                 check it, change nothing
-  extant check volume.img                     the same, unless the volume says that it was left clean
-  extant check --estimate /dev/sdb1           how long a check would take
-  extant check -fn -b 32768 volume.img        with a copy of the superblock, where the first is damaged
+  extant check -fn volume.img             check it, change nothing
+  extant check volume.img                 the same, unless it was left clean
+  extant check --estimate /dev/sdb1       how long a check would take
+  extant check -fn -b 32768 volume.img    with a copy of the superblock
   extant check -fn --json volume.img | jq -r '.problems[].text'
 
-This version finds and changes nothing: it checks as with -n, and refuses -p, -a and -y. Problems have e2fsck's numbers.
-With -C FD, lines 'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 stands for the bar on the terminal.
+This version finds and changes nothing: it checks as with -n, and refuses -p, -a and -y. Problems have e2fsck's \
+    numbers. With -C FD, lines 'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 stands for the \
+    bar on the terminal.
 
 Exit status, the sum of: 0 sound, 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
 )]

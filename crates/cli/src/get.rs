@@ -30,16 +30,16 @@ const BUFFER: usize = 1 << 20;
 #[command(
     about = "Copy files of a volume to this machine",
     after_help = "Examples:
-  extant get volume.img /etc/fstab .              one file
-  extant get -r volume.img /home/ada /srv/ada     a directory and all below it
-  extant get -r volume.img / restored             the whole volume
+  extant get volume.img /etc/fstab .             one file
+  extant get -r volume.img /home/ada /srv/ada    a directory and all below
+  extant get -r volume.img / restored            the whole volume
   extant get volume.img /a /b /c some-directory
 
-Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is copied.
-Files that exist are left alone unless --force is given; directories are joined. Symbolic links are copied as they are, except
-the one that PATH itself may be, which is followed inside the volume. Nothing is written outside DEST, whatever the names
-on the volume are. Owners, device nodes and set-user-id bits are kept only for root. PATH may also be an inode's number
-in angle brackets, '<12>'.
+Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is \
+    copied. Files that exist are left alone unless --force is given; directories are joined. Symbolic links are \
+    copied as they are, except the one that PATH itself may be, which is followed inside the volume. Nothing is \
+    written outside DEST, whatever the names on the volume are. Owners, device nodes and set-user-id bits are kept \
+    only for root. PATH may also be an inode's number in angle brackets, '<12>'.
 
 Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
 )]
@@ -125,7 +125,10 @@ impl Get {
             }
         }
         if on_terminal() {
-            let total = sources.iter().map(|(_, inode)| data_below(&opened.volume, inode)).fold(0, u64::saturating_add);
+            let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
+            let each = sources.iter().map(|(_, inode)| data_below(&opened.volume, inode, &counting));
+            let total = each.fold(0, u64::saturating_add);
+            counting.finish();
             copier.bar = Bar::new("copying", total, Unit::Bytes);
         }
         for (path, inode) in sources {
@@ -432,7 +435,7 @@ fn last_name(path: &[u8]) -> &[u8] {
 }
 
 /// About how many bytes of data a file has, or all files below a directory have.
-fn data_below(volume: &Volume, inode: &Inode) -> u64 {
+fn data_below(volume: &Volume, inode: &Inode, counting: &Bar) -> u64 {
     let of = |inode: &Inode| match inode.kind {
         FileKind::Regular => inode.size.min(inode.sectors(volume.superblock()).saturating_mul(512)),
         _ => 0,
@@ -441,7 +444,7 @@ fn data_below(volume: &Volume, inode: &Inode) -> u64 {
         return of(inode);
     }
     let all = volume.walk(inode.number).filter_map(|(_, found)| found.ok());
-    all.map(|inode| of(&inode)).fold(0, u64::saturating_add)
+    all.inspect(|_| counting.advance(1)).map(|inode| of(&inode)).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

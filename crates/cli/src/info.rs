@@ -18,9 +18,9 @@ mod rows;
 #[command(
     about = "Show what a volume says of itself",
     after_help = "Examples:
-  extant info volume.img                   size, features, times, journal, as dumpe2fs -h shows them
-  extant info --groups volume.img          the block groups as well
-  extant info -b 32768 volume.img          from a copy of the superblock, where the first is damaged
+  extant info volume.img              what dumpe2fs -h shows
+  extant info --groups volume.img     the block groups as well
+  extant info -b 32768 volume.img     from a copy of the superblock
   extant info --json volume.img | jq -r .identity.uuid
 
 The volume is shown as it stands on the device, without what its journal may hold.

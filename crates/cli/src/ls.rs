@@ -19,13 +19,13 @@ use std::sync::Arc;
     about = "List directories of a volume",
     after_help = "Examples:
   extant ls volume.img                     names in the root directory
-  extant ls -la volume.img /etc /home      everything about all names in two directories
-  extant ls -lR --human volume.img /var    a whole tree, sizes in KiB, MiB and so on
+  extant ls -la volume.img /etc /home      everything about all names there
+  extant ls -lR --human volume.img /var    a whole tree, sizes in KiB, MiB, …
   extant ls --json volume.img / | jq -r '.paths[].entries[].name'
 
-PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. A symbolic link is shown, not followed;
-end its PATH with a slash to list the directory it leads to. Names that do not print are escaped; in JSON they are not,
-and a name that is not UTF-8 has its bytes in name_bytes.
+PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. A symbolic link is shown, not \
+    followed; end its PATH with a slash to list the directory it leads to. Names that do not print are escaped; in \
+    JSON they are not, and a name that is not UTF-8 has its bytes in name_bytes.
 
 Exit status: 0 all was listed, 1 something could not be read, 2 wrong usage."
 )]

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 #[command(
     about = "Print or write the manual pages",
     after_help = "Examples:
-  extant man check | man -l -                          read the page of a command
-  extant man --out /usr/local/share/man/man1           write a page for each command
+  extant man check | man -l -                   read the page of a command
+  extant man --out /usr/local/share/man/man1    write a page for each
 
 Exit status: 0 printed or written, 1 a page could not be written, 2 wrong usage."
 )]

@@ -14,6 +14,8 @@ pub(crate) enum Unit {
     Bytes,
     /// Anything; only the share is shown.
     Share,
+    /// Files, of which nobody knows how many there are.
+    Files,
 }
 
 /// The bar. Any thread may move it on.
@@ -42,6 +44,7 @@ impl Bar {
         let template = match unit {
             Unit::Bytes => "{msg} [{bar:40}] {percent:>3} %  {binary_bytes} of {binary_total_bytes}, {eta} left",
             Unit::Share => "{msg} [{bar:40}] {percent:>3} %, {eta} left",
+            Unit::Files => "{msg}: {pos} files, {elapsed}",
         };
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {

@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
     about = "Show everything about files of a volume",
     after_help = "Examples:
   extant stat volume.img /etc/passwd
-  extant stat --blocks volume.img /disk.raw     where each piece lies on the device
+  extant stat --blocks volume.img /disk.raw     where each piece of it lies
   extant stat volume.img '<8>'                  inode 8, as in debugfs
   extant stat --json volume.img /etc/passwd | jq '.files[0].mtime'
 

@@ -19,12 +19,13 @@ use std::sync::Arc;
 #[command(
     about = "Show a directory of a volume and all below it",
     after_help = "Examples:
-  extant tree volume.img                 the whole volume
-  extant tree -L 2 volume.img /home      two levels below /home
-  extant tree --json volume.img | jq -r '.entries[] | select(.size > 1000000) | .path'
+  extant tree volume.img                the whole volume
+  extant tree -L 2 volume.img /home     two levels below /home
+  extant tree --json volume.img | jq -r '.entries[] | select(.size > 1e6).path'
 
-PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. Symbolic links are shown, not followed.
-Names that do not print are escaped; in JSON they are not, and a path that is not UTF-8 has its bytes in path_bytes.
+PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. Symbolic links are shown, not \
+    followed. Names that do not print are escaped; in JSON they are not, and a path that is not UTF-8 has its bytes \
+    in path_bytes.
 
 Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
 )]
