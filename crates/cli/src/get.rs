@@ -11,7 +11,7 @@ use crate::source::{Opened, Source};
 use below::{Below, Dress, Undressed, dress_open};
 use check::render::escape;
 use clap::Args;
-use fs::{FileKind, Inode, InodeNo, ReadDir, Volume};
+use fs::{Attributes, FileKind, Inode, InodeNo, ReadDir, Volume};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
@@ -38,8 +38,8 @@ const BUFFER: usize = 1 << 20;
 Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is \
     copied. Files that exist are left alone unless --force is given; directories are joined. Symbolic links are \
     copied as they are, except the one that PATH itself may be, which is followed inside the volume. Nothing is \
-    written outside DEST, whatever the names on the volume are. Owners, device nodes and set-user-id bits are kept \
-    only for root. PATH may also be an inode's number in angle brackets, '<12>'.
+    written outside DEST, whatever the names on the volume are. Owners, device nodes and the \
+    set-user-id bits of other owners are kept only for root. PATH may also be an inode's number in angle brackets, '<12>'.
 
 Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
 )]
@@ -340,12 +340,12 @@ impl<'a> Copier<'a> {
     fn node(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
         let attributes = self.opened.volume.attributes(inode);
         let device = attributes.device;
-        into.create_node(name, inode.kind, device.unwrap_or_default(), self.mode(attributes.mode)).map_err(|e| {
-            match device {
+        into.create_node(name, inode.kind, device.unwrap_or_default(), self.mode(&attributes)).map_err(
+            |e| match device {
                 Some(_) if e.kind() == io::ErrorKind::PermissionDenied => "only root can make device nodes".into(),
                 _ => creation(&e),
-            }
-        })?;
+            },
+        )?;
         self.dress_node(into, path, name, inode);
         Ok(())
     }
@@ -374,16 +374,23 @@ impl<'a> Copier<'a> {
         }
         Dress {
             owner: self.is_root.then_some((attributes.uid, attributes.gid)),
-            mode: self.mode(attributes.mode),
+            mode: self.mode(&attributes),
             atime: attributes.atime,
             mtime: attributes.mtime,
             xattrs,
         }
     }
 
-    /// Without the owner, bits that lend the owner's rights would lend another's.
-    fn mode(&self, mode: u16) -> u16 {
-        if self.is_root { mode } else { mode & 0o1777 }
+    /// The permission bits to give: bits that lend the rights of an owner or group who is not kept would lend others'.
+    fn mode(&self, attributes: &Attributes) -> u16 {
+        let mut mode = attributes.mode & 0o7777;
+        if !self.is_root && attributes.uid != rustix::process::geteuid().as_raw() {
+            mode &= !0o4000;
+        }
+        if !self.is_root && attributes.gid != rustix::process::getegid().as_raw() {
+            mode &= !0o2000;
+        }
+        mode
     }
 
     fn dressed(&mut self, path: &[u8], done: io::Result<Vec<Undressed>>) {
