@@ -287,8 +287,6 @@ impl InodeCheck<'_> {
         if flags.contains(InodeFlags::EA_INODE) {
             if kind != Some(FileKind::Regular) {
                 report(Code::XattrValueInodeNotRegular, u64::from(d.i_mode.get()));
-            } else if !features.incompat.contains(Incompat::EA_INODE) {
-                report(Code::XattrValueInodeFeatureMissing, u64::from(flags.bits()));
             } else if self.claimer.is_judging() {
                 xattrs::found_value_inode(self.ctx, inode, raw);
             }

@@ -5,6 +5,7 @@ use crate::problem::Problem;
 use crate::records::Marks;
 use crate::table::Code;
 use format::dir::ChecksumState;
+use format::feature::Incompat;
 use format::inode::{InodeFlags, RawInode};
 use format::superblock::Geometry;
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
@@ -300,6 +301,9 @@ pub(crate) fn judge_values(ctx: &Context<'_>) {
             ctx.report(at(Code::XattrValueInodeFlagMissing));
             continue;
         };
+        if !ctx.volume.features.incompat.contains(Incompat::EA_INODE) {
+            ctx.report(at(Code::XattrValueInodeFeatureMissing));
+        }
         *counted.entry(value.target).or_insert(0) += 1;
         let word = |name: u32| name.rotate_left(16) ^ inode.hash;
         // Lustre's older form has no hash, but its inode names its one parent

@@ -331,7 +331,7 @@ macro_rules! inode_rows {
             "Inode {inode} is marked as holding an attribute value, but is not a regular file."
             => "Clears the flag." [];
         0x010092 XattrValueInodeFeatureMissing Error mends
-            "Inode {inode} holds an attribute value, but the superblock lacks the ea_inode feature."
+            "An attribute of inode {inode} has its value in another inode, but the superblock lacks the ea_inode feature."
             => "Sets the feature." [];
     }
     in MultiplyClaimed {

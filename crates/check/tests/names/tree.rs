@@ -148,7 +148,9 @@ fn inodes_that_hold_values() {
     // i_blocks is what debugfs gets wrong
     let value = [&write as &str, &attribute, "sif f blocks 4"];
     assert_eq!(after(&value).codes(), set(&[]));
-    // e2fsck looks for this from 1.47.1 on
+    // e2fsck looks for these from 1.47.1 on
+    let without = after(&[&value[..], &["feature -ea_inode"]].concat());
+    assert_eq!(without.codes_alone(), set(&[XattrValueInodeFeatureMissing]));
     let named = after(&[&value[..], &["ln <13> name"]].concat());
     assert_eq!(named.codes_alone(), set(&[EntryLinksXattrInode]));
 }
