@@ -233,21 +233,14 @@ impl Comparison<'_> {
     fn inodes(&self, arrived: Option<&Arrived>) -> u32 {
         let geometry = &self.ctx.volume.geometry;
         let per_group = geometry.inodes_per_group;
-        let mut used = vec![0u64; per_group.div_ceil(64) as usize];
-        let (mut count, mut directories, mut last) = (0u32, 0u32, None);
-        for (place, directory) in self.ctx.inodes.used_in_group(self.group) {
-            last = Some(place);
-            if let Some(word) = used.get_mut(place as usize / 64) {
-                *word |= 1 << (place % 64);
-            }
-            count += 1;
-            directories += u32::from(directory);
-        }
+        let (used, directories) = self.ctx.inodes.used_in_group(self.group);
+        let count: u32 = used.iter().map(|word| word.count_ones()).sum();
         let checksums = geometry.metadata_csum || geometry.gdt_csum;
         let flagged = self.descriptor.flags.contains(GroupFlags::INODE_UNINIT);
         // without checksums neither the flag nor the count is believed, but both are held against inodes in use
         let unused = self.descriptor.itable_unused;
-        let beyond = !checksums && last.is_some_and(|last| last >= per_group.saturating_sub(unused));
+        let first_unused = per_group.saturating_sub(unused);
+        let beyond = !checksums && unused > 0 && holds_any_from(&used, first_unused);
         if flagged && count > 0 || beyond {
             self.report(Problem::new(Code::GroupInodeUninitInUse));
         }
@@ -334,6 +327,12 @@ impl Comparison<'_> {
         };
         Problem::new(code).inode(self.ctx.volume.geometry.inode_at(self.group, run.start)).count(inodes.into())
     }
+}
+
+/// Whether a bit from `first` on is set.
+fn holds_any_from(words: &[u64], first: u32) -> bool {
+    let later = words.iter().skip(first as usize / 64);
+    later.enumerate().any(|(n, word)| if n == 0 { word >> (first % 64) != 0 } else { *word != 0 })
 }
 
 /// The bits of word `n` that count, of a bitmap of `bits`.
@@ -425,6 +424,13 @@ mod tests {
         assert!(!is_padded(&[0, 0xE0, 0xFF], 12));
         assert!(!is_padded(&[0, 0xFF, 0x7F], 8));
         assert!(is_padded(&[0, 0], 16));
+    }
+
+    #[test]
+    fn bits_from_a_place_on() {
+        let words = [1 << 5, 0, 1 << 63];
+        assert!(holds_any_from(&words, 0) && holds_any_from(&words, 5) && holds_any_from(&words, 191));
+        assert!(!holds_any_from(&words[..2], 6) && !holds_any_from(&words, 192) && !holds_any_from(&[], 0));
     }
 
     #[test]

@@ -161,14 +161,24 @@ impl Inodes {
         })
     }
 
-    /// The used inodes of a group as `(place in the group, is a directory)`, ascending.
-    pub(crate) fn used_in_group(&self, group: GroupNo) -> impl Iterator<Item = (u32, bool)> + '_ {
-        let slots = self.groups.get(group.get() as usize).and_then(OnceLock::get);
-        slots.into_iter().flat_map(|slots| slots.iter().enumerate()).filter_map(|(index, slot)| {
-            let state = slot.state.load(Ordering::Relaxed);
-            let directory = state & KIND_MASK == kind_number(Some(FileKind::Directory));
-            (state & Marks::USED.bits() != 0).then_some((index as u32, directory))
-        })
+    /// The used inodes of a group as bits, the lowest first and without those at the end that were never opened; and how
+    /// many of them are directories.
+    pub(crate) fn used_in_group(&self, group: GroupNo) -> (Vec<u64>, u32) {
+        let directory = kind_number(Some(FileKind::Directory));
+        let mut directories = 0;
+        let slots = self.groups.get(group.get() as usize).and_then(OnceLock::get).map_or(&[][..], |slots| slots);
+        let word = |slots: &[Slot]| {
+            let (mut word, mut found) = (0u64, 0u32);
+            for (n, slot) in slots.iter().enumerate() {
+                let state = slot.state.load(Ordering::Relaxed);
+                let used = state & Marks::USED.bits() != 0;
+                found += u32::from(used & (state & KIND_MASK == directory));
+                word |= u64::from(used) << n;
+            }
+            directories += found;
+            word
+        };
+        (slots.chunks(64).map(word).collect(), directories)
     }
 }
 

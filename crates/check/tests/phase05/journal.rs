@@ -7,6 +7,9 @@ use testkit::{Image, need, oracle};
 /// The superblock's first byte.
 const SB: usize = 1024;
 
+/// What is spoilt: fields of the journal's superblock and their values.
+type Case = (&'static str, &'static [(usize, u32)], Finds);
+
 /// A volume, and the first byte of its journal.
 fn volume(kind: &str, commands: &[&str]) -> (Volume, usize) {
     let image = Image::mke2fs(&["-t", kind, "-b", "1024", "-J", "size=4"], 40 << 20).build();
@@ -25,7 +28,7 @@ fn superblocks_of_journals() {
     }
     use Finds::{Anything, Nothing, This};
     let (bad, advice) = (This(Code::JournalSuperblockBad), This(Code::JournalVersion1HasFeatures));
-    let cases: &[(&str, &[(usize, u32)], Finds)] = &[
+    let cases: &[Case] = &[
         ("magic", &[(0, 0)], This(Code::JournalInodeBad)),
         ("of version 1", &[(4, 3), (0x28, 1)], advice),
         ("a revoke block", &[(4, 5)], bad),
