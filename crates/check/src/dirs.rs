@@ -35,6 +35,7 @@ use format::{FileBlock, FsBlock, InodeNo, casefold};
 use parents::{Claim, Rivals};
 use seen::Seen;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
@@ -81,15 +82,6 @@ impl Dir<'_> {
     fn is_folded(&self) -> bool {
         self.marks.contains(Marks::CASEFOLD)
     }
-}
-
-/// A chain of entries: a block, or a part of an inline directory.
-struct Region<'b> {
-    bytes: &'b [u8],
-    /// Bytes at the end that look like the tail with the checksum.
-    tail: usize,
-    /// Where it starts in the directory's block or inode.
-    base: usize,
 }
 
 /// One entry with the bytes as they stand.
@@ -173,10 +165,11 @@ impl<'a> Names<'a> {
         let shape = if indexed { Shape::of(bytes, file_block, &dir.format) } else { Shape::Leaf };
         let leaf = shape == Shape::Leaf;
         let tail = if leaf && dir.format.checksums && DirTail::of(bytes).is_some() { DirTail::SIZE } else { 0 };
+        let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
         let hasher = (leaf && indexed && !dir.format.dir.hashed).then(|| self.trees.hasher());
         let first = if file_block == 0 { Place::Dot } else { Place::Other };
         let mut range = HashRange::EMPTY;
-        let end = self.judge_region(&dir, Region { bytes, tail, base: 0 }, first, |name| {
+        let end = self.judge_chain(&dir, bytes, 0..bytes.len() - tail, first, &mut seen, |name| {
             if let Some(hasher) = hasher {
                 range.add(hasher, name, dir.is_folded());
             }
@@ -215,7 +208,7 @@ impl<'a> Names<'a> {
     /// Judges a directory whose entries stand in its inode: `i_block`, and the value of the attribute `system.data`.
     pub(crate) fn judge_inline(&self, dir: InodeNo, i_block: &[u8; 60], system_data: &[u8]) {
         let Some(dir) = self.dir(dir, 0) else { return };
-        let [a, b, c, d, head @ ..] = i_block;
+        let [a, b, c, d, ..] = i_block;
         let parent = InodeNo(u32::from_le_bytes([*a, *b, *c, *d]));
         let file_type = if dir.format.dir.file_type { entry::file_type(FileKind::Directory) } else { 0 };
         // "." and ".." are not stored, but count as if they were
@@ -225,9 +218,11 @@ impl<'a> Names<'a> {
                 self.ctx.inodes.count_name(entry.inode);
             }
         }
-        for (bytes, base) in [(head.as_slice(), INLINE_PARENT), (system_data, i_block.len())] {
-            self.judge_region(&dir, Region { bytes, tail: 0, base }, Place::Other, |_| ());
-        }
+        // two chains, but the names of one directory
+        let all = [i_block, system_data].concat();
+        let mut seen = Some(Seen::new(all.len(), dir.is_folded()));
+        self.judge_chain(&dir, i_block, INLINE_PARENT..i_block.len(), Place::Other, &mut seen, |_| ());
+        self.judge_chain(&dir, &all, i_block.len()..all.len(), Place::Other, &mut seen, |_| ());
     }
 
     /// Reports a block that a directory should have but does not map.
@@ -237,39 +232,39 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Walks the chain of entries of a region and judges each; `named` is told the name of each that is one. Where the
-    /// chain ended, in bytes from the region's start; `None` where it broke.
-    fn judge_region(
+    /// Walks the chain of entries in `range` of a block or an inline directory and judges each. `seen` are the names that
+    /// came before, until one comes twice; `named` is told each name. Where the chain ended; `None` where it broke.
+    fn judge_chain(
         &self,
         dir: &Dir<'_>,
-        region: Region<'_>,
+        bytes: &[u8],
+        range: Range<usize>,
         first: Place,
+        seen: &mut Option<Seen>,
         mut named: impl FnMut(&[u8]),
     ) -> Option<usize> {
-        let Region { bytes, tail, base } = region;
-        let mut region = bytes.get(..bytes.len() - tail).unwrap_or_default();
-        let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
+        let mut chain = bytes.get(..range.end)?;
         let mut place = first;
-        let mut offset = 0;
-        while offset < region.len() {
-            let mut entry = entry::parse(region, offset, &dir.format.dir, place);
+        let mut offset = range.start;
+        while offset < chain.len() {
+            let mut entry = entry::parse(chain, offset, &dir.format.dir, place);
             if entry.is_none() {
                 // what looked like a tail may be part of an entry
-                region = bytes;
-                entry = entry::parse(region, offset, &dir.format.dir, place);
+                chain = bytes;
+                entry = entry::parse(chain, offset, &dir.format.dir, place);
             }
             let Some(entry) = entry else {
-                self.ctx.report(dir.problem(Code::DirectoryBlockCorrupt).found((base + offset) as u64));
+                self.ctx.report(dir.problem(Code::DirectoryBlockCorrupt).found(offset as u64));
                 return None;
             };
             if self.judge_entry(dir, &entry, place) {
                 named(entry.name);
-                if let Some(names) = &mut seen
-                    && !names.insert(region, offset, entry.name)
+                if let Some(names) = seen
+                    && !names.insert(chain, offset, entry.name)
                 {
                     self.ctx.report(dir.problem(Code::EntryDuplicate).inode(entry.inode).name(entry.name));
                     // one a block: the rest is only found again
-                    seen = None;
+                    *seen = None;
                 }
                 self.ctx.inodes.count_name(entry.inode);
             }

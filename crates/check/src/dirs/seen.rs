@@ -17,7 +17,8 @@ impl Seen {
         if folded { Self::Folded(HashSet::new()) } else { Self::Bytes(Table::new(len)) }
     }
 
-    /// Takes in the name of the entry at `offset` of `region`; `false` where the region showed the same name before.
+    /// Takes in the name of the entry at `offset` of `region`; `false` where the same name was shown before. Regions of
+    /// later calls may be longer, with the same bytes at the start.
     #[inline]
     pub(super) fn insert(&mut self, region: &[u8], offset: usize, name: &[u8]) -> bool {
         match self {

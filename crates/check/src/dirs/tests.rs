@@ -135,6 +135,25 @@ fn a_second_parent_is_told_by_name_whichever_came_first() {
 }
 
 #[test]
+fn the_two_parts_of_an_inline_directory_share_their_names() {
+    let volume = volume(0, false);
+    let found = |second: &[u8]| {
+        let problems = with_names(&volume, Marks::INLINE, |_, _, names| {
+            let mut i_block = [0; 60];
+            i_block[0] = 2;
+            put(&mut i_block, &mut 4, 56, 21, b"name", FileKind::Regular);
+            let mut rest = [0; 24];
+            put(&mut rest, &mut 0, 24, 22, second, FileKind::Regular);
+            names.judge_inline(InodeNo(11), &i_block, &rest);
+            names.finish();
+        });
+        codes(problems)
+    };
+    assert_eq!(found(b"other"), [Code::LostAndFoundMissing]);
+    assert_eq!(found(b"name"), [Code::EntryDuplicate, Code::LostAndFoundMissing]);
+}
+
+#[test]
 fn policies_may_come_after_the_names() {
     let volume = volume(0, false);
     let found = |own: u8, other: u8, early: bool| {
