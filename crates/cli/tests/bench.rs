@@ -1,0 +1,126 @@
+//! `extant bench` from end to end on small volumes: every figure is there. What they say is for people to judge.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+use testkit::{Image, Spec, Tree, need, tools};
+
+fn extant(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_extant")).args(args).output().expect("extant runs")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn volume() -> Image {
+    Image::mke2fs(&["-t", "ext4", "-b", "1024"], 16 << 20).with_tree(&Tree::new(5, &Spec::small())).build()
+}
+
+#[test]
+fn a_check_is_measured_beside_e2fsck() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = volume();
+    for cold in [&[][..], &["--cold"]] {
+        let args = ["bench", "check", "--volume", text(image.path()), "-n", "2", "--threads", "2", "--json"];
+        let bench = json(&extant(&[&args, cold].concat()));
+        assert!(bench["environment"]["versions"]["e2fsck"].as_str().is_some_and(|v| v.contains("e2fsck")), "{bench}");
+        let on = &bench["volumes"][0];
+        assert_eq!((&on["format"], &on["clean"], &on["bytes"]), (&"ext4".into(), &true.into(), &(16 << 20).into()));
+        assert_eq!(on["cold"], Value::from(!cold.is_empty()));
+        assert!(on["used_inodes"].as_u64().is_some_and(|n| n > 10), "{on}");
+        let peers = on["peers"].as_array().expect("peers");
+        assert_eq!(
+            peers.iter().map(|p| p["peer"].as_str().unwrap()).collect::<Vec<_>>(),
+            ["extant", "e2fsck", "floor"]
+        );
+        for peer in peers {
+            for figure in ["wall_seconds", "cpu_seconds", "wall_to_e2fsck"] {
+                let turns = peer[figure]["turns"].as_array().expect(figure);
+                assert!(turns.len() == 2 && turns.iter().all(Value::is_f64), "{peer}");
+                let [min, median, max] = ["min", "median", "max"].map(|part| peer[figure][part].as_f64().expect(part));
+                assert!(0.0 <= min && min <= median && median <= max, "{peer}");
+            }
+            assert_eq!(peer["peak_rss_bytes"].is_u64(), peer["peer"] != "floor", "{peer}");
+        }
+        let reads = on["reads"].as_array().expect("reads");
+        assert_eq!((&reads[0]["peer"], &reads[0]["witness"]), (&"extant".into(), &"trace".into()));
+        for figures in reads {
+            assert!(figures["reads"].as_u64().is_some_and(|n| n > 3), "{figures}");
+            assert!(figures["non_contiguous"].as_u64() >= figures["backward"].as_u64(), "{figures}");
+        }
+        // the check reads at least what it needs
+        assert!(reads[0]["bytes"].as_u64() >= on["floor_bytes"].as_u64(), "{on}");
+        assert!(on["floor_pieces"].as_u64().is_some_and(|n| n > 1), "{on}");
+    }
+    let table = extant(&["bench", "check", "--volume", text(image.path()), "-n", "1"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    for row in ["| extant ", "| e2fsck ", "| floor ", "The floor reads ", "its device"] {
+        assert!(table.contains(row), "{row}: {table}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let image = Image::from_bytes(&[7; 4096]);
+    for (args, said) in [
+        (&["bench", "check"][..], "name a volume with --volume"),
+        (&["bench", "check", "--volume", "/nowhere/at/all"], "/nowhere/at/all"),
+        (&["bench", "check", "--volume", text(image.path()), "--e2fsck", "/bin/true"], "no ext2, ext3 or ext4 volume"),
+    ] {
+        let output = extant(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert!(
+            error.starts_with("extant: ") && error.contains(said) && error.lines().count() == 1,
+            "{args:?}: {error}"
+        );
+    }
+    assert_eq!(extant(&["bench", "check", "--make", "many-ext4"]).status.code(), Some(2));
+    assert_eq!(extant(&["bench", "check", "--volume", "x", "-n", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn reading_is_measured_beside_the_kernel() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let image = volume();
+    let args = ["bench", "read", "--volume", text(image.path()), "-n", "1", "--json"];
+    if !tools::is_root() {
+        let output = extant(&args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && error.contains("needs root"), "{error}");
+        return;
+    }
+    if !tools::has_fuse() || !tools::has_loop() {
+        tools::skip("mounting needs /dev/fuse and loop devices");
+        return;
+    }
+    let bench = json(&extant(&args));
+    let workloads = bench["workloads"].as_array().expect("workloads");
+    // no file of the tree is large enough to be read in sequence
+    let names: Vec<_> = workloads.iter().map(|w| w["workload"].as_str().unwrap()).collect();
+    assert_eq!(names, ["walk with stat, cold", "walk with stat, warm"]);
+    for workload in workloads {
+        assert!(workload["amount"].as_u64().is_some_and(|n| n > 10), "{workload}");
+        let peers = workload["peers"].as_array().expect("peers");
+        assert_eq!(
+            peers.iter().map(|p| p["peer"].as_str().unwrap()).collect::<Vec<_>>(),
+            ["extant", "kernel", "ceiling"]
+        );
+        for peer in peers {
+            for figure in ["wall_seconds", "speed_to_kernel", "speed_to_ceiling"] {
+                assert!(peer[figure]["median"].as_f64().is_some_and(|median| median > 0.0), "{peer}");
+            }
+            assert!(peer["per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{peer}");
+        }
+    }
+}
