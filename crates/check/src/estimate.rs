@@ -6,10 +6,11 @@
 //! - Sizes of files fall off exponentially about their mean (blocks in use by the number of files), so that
 //!   `exp(-12 / mean)` of them have more than twelve blocks. With a block map each of these has an indirect block, and one
 //!   more for every block of numbers it fills; of those with extents, one in [`FRAGMENTED`] has a tree block.
-//! - Directories lie in runs, [`DIR_RUNS`] in a group that has any; each tree block lies by itself.
+//! - The directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that one
+//!   request reads them all, and [`TREE_GAP`] bytes between each two. (Both measured on volumes aged by 250 000 changes.)
 //!
-//! The bytes come out right to a few per cent on volumes of many small files, where inode tables rule; indirect and tree
-//! blocks are good to a factor of two. The time is as good as the device's figures: those measured here on a device whose
+//! The bytes come out right to a tenth on volumes of many small files, where inode tables rule; what comes of tree blocks,
+//! seeks above all, is good to a factor of two. The time is as good as the device's figures: those measured here on a device whose
 //! blocks the system has in memory are memory's.
 
 use crate::bitmaps;
@@ -29,8 +30,10 @@ use std::time::Instant;
 const NAMES_IN_4_KIB: u64 = 85;
 /// One in so many long files on an aged volume has more extents than an inode holds.
 const FRAGMENTED: f64 = 4.0;
-/// Runs of directory blocks in a group that has directories.
-const DIR_RUNS: u64 = 4;
+/// Tree blocks that one request reads.
+const TREE_RUN: u64 = 3;
+/// Bytes between two of them.
+const TREE_GAP: u64 = 8 << 10;
 /// Bytes read in order to measure a device.
 const MEASURED_BYTES: u64 = 8 << 20;
 /// Blocks read here and there to measure a device.
@@ -130,10 +133,13 @@ pub(crate) fn of_volume(volume: &Volume) -> Work {
     };
     // a cast from float to integer saturates
     let tree_blocks = tree_blocks as u64;
-    let dir_runs = dir_blocks.min(groups_with_directories * DIR_RUNS);
-    work.bytes = work.bytes.saturating_add((dir_blocks.saturating_add(tree_blocks)).saturating_mul(block_size));
-    work.requests += dir_runs.max(dir_blocks.saturating_mul(block_size) / REQUEST) + tree_blocks;
-    work.seeks += dir_runs + tree_blocks;
+    let tree_runs = tree_blocks.div_ceil(TREE_RUN);
+    let gaps = (tree_blocks - tree_runs).saturating_mul(TREE_GAP);
+    let dir_runs = dir_blocks.min(groups_with_directories);
+    work.bytes = work.bytes.saturating_add(dir_blocks.saturating_add(tree_blocks).saturating_mul(block_size));
+    work.bytes = work.bytes.saturating_add(gaps);
+    work.requests += dir_runs.max(dir_blocks.saturating_mul(block_size) / REQUEST) + tree_runs;
+    work.seeks += dir_runs + tree_runs;
     work
 }
 
