@@ -229,7 +229,7 @@ mod tests {
         std::fs::write(&file, vec![0; 12288]).unwrap();
         let args = [format!("if={}", file.display()), "of=/dev/null".into(), "bs=4096".into(), "skip=1".into()];
         let dd = Program { path: find("dd").unwrap(), args: args.map(Into::into).to_vec(), answers: &[0] };
-        let Some(reads) = count(&dd, &file).unwrap() else {
+        let Some(Seen { reads, .. }) = watch(&dd, &file).unwrap() else {
             println!("SKIPPED: this process must not trace others");
             return;
         };

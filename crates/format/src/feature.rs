@@ -223,7 +223,8 @@ impl Features {
     /// ext4 can read.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
-        let incompat = Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
+        let incompat =
+            Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
         let ro_compat = RoCompat::HUGE_FILE | RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM | RoCompat::BIGALLOC;
         if self.incompat.intersects(incompat) || self.ro_compat.intersects(ro_compat) {
             "ext4"
