@@ -36,25 +36,26 @@ const GRACE: Duration = Duration::from_secs(1);
   extant mount -o ro,allow_other /dev/sdb1 /mnt
   extant mount -f -o ro,norecovery damaged.img ./mnt
 
-It returns when the volume can be used, and a process in the background serves it until `extant umount DIR`, umount(8),
-fusermount3 -u or SIGTERM. Damaged files are errors for those who read them; each is told of once, in the system's log
-(with -f: on standard error).
+It returns when the volume can be used, and a process in the background serves it until
+`extant umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files are errors for those who read
+them; each is told of once, in the system's log (with -f: on standard error).
 
-No privilege is needed. Other users than root get nosuid and nodev; root gets what mount(8) gives: devices and set-user-id
-programs work unless nosuid and nodev are given.
+No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) gives:
+devices and set-user-id programs work unless nosuid and nodev are given.
 
 Options for -o, in lists as mount(8) takes them:
-  ro                read-only; required, since this version does not write
+  ro            read-only; required, since this version does not write
   nodev, nosuid, noexec
-                    device nodes, set-user-id bits, programs mean nothing
-  allow_other       all users may use it, as far as the files' modes and access control lists let them
-                    (others than root need user_allow_other in /etc/fuse.conf)
-  allow_root        root may use it too, if another user mounts it
-  auto_unmount      unmounted by fusermount3 even if the serving process is killed
+                device nodes, set-user-id bits, programs mean nothing
+  allow_other   all users may use it, as far as modes and access control lists let them
+                (for users other than root, /etc/fuse.conf must say user_allow_other)
+  allow_root    root may use it too, if another user mounts it
+  auto_unmount  unmounted by fusermount3 even if the serving process is killed
+                (for users other than root, only with allow_other or allow_root)
   norecovery, noload
-                    show what is on the device, without what its journal holds
-  sb=N              use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
-  fsname=NAME       what the list of mounts shows as the source, instead of DEVICE
+                show what is on the device, without what the journal holds
+  sb=N          use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
+  fsname=NAME   what the list of mounts shows as the source, instead of DEVICE
 
 Exit status: 0 mounted (with -f: and unmounted again), 1 not mounted, 2 wrong usage."
 )]

@@ -12,8 +12,8 @@ use std::path::PathBuf;
   extant umount /mnt
   extant umount ./mnt && extant check volume.img
 
-umount(8) and fusermount3 -u do the same, but return before the process behind the mount has ended. With files still open,
-nothing is done: lsof or fuser -vm shows who has them.
+umount(8) and fusermount3 -u do the same, but return before the process behind the mount has ended.
+With files still open, nothing is done: fuser -vm DIR shows who has them.
 
 Exit status: 0 unmounted, 1 not unmounted, 2 wrong usage."
 )]

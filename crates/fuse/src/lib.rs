@@ -15,7 +15,9 @@
 //!    becomes EIO. Neither ends the session.
 //! 2. The volume is ours alone and does not change, so names, attributes and content that the kernel has once seen stay
 //!    in its caches as long as it likes.
-//! 3. The kernel checks permissions, access control lists included (`default_permissions`, FUSE_POSIX_ACL).
+//! 3. What the transport cannot carry is missing, not wrong: the time of creation and the attribute bits of statx(2), and
+//!    the volume's number in statfs(2). lsattr(1) shows the flags all the same.
+//! 4. The kernel checks permissions, access control lists included (`default_permissions`, FUSE_POSIX_ACL).
 #![forbid(unsafe_code)]
 
 mod errno;

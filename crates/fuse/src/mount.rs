@@ -212,9 +212,12 @@ fn no_helper(e: io::Error) -> io::Error {
 
 /// Detaches what is mounted on `dir`: lazily even where files are open.
 fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
+    let busy =
+        || io::Error::new(io::ErrorKind::ResourceBusy, "it is busy: a program has a file or its folder open there");
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => {}
+        Err(Errno::BUSY) => return Err(busy()),
         done => return Ok(done?),
     }
     let args: &[&str] = if lazy { &["-u", "-z", "--"] } else { &["-u", "--"] };
@@ -224,7 +227,7 @@ fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
     }
     let said = String::from_utf8_lossy(&ran.stderr);
     Err(match said.trim().trim_start_matches("fusermount3: ") {
-        said if said.contains("busy") => Errno::BUSY.into(),
+        said if said.contains("busy") => busy(),
         said => io::Error::other(said.to_owned()),
     })
 }
