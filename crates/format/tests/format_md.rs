@@ -64,10 +64,13 @@ fn structures() -> BTreeMap<String, (usize, &'static [FieldAt])> {
     ]
 }
 
-/// The tables of FORMAT.md: structure, stated size, rows of offset, size and field.
-fn tables(text: &str) -> BTreeMap<String, (usize, Vec<(usize, usize, String)>)> {
+/// A row of a table: offset, size and field.
+type Row = (usize, usize, String);
+
+/// The tables of FORMAT.md: structure, stated size, rows.
+fn tables(text: &str) -> BTreeMap<String, (usize, Vec<Row>)> {
     let mut tables = BTreeMap::new();
-    let mut current: Option<(String, usize, Vec<_>)> = None;
+    let mut current: Option<(String, usize, Vec<Row>)> = None;
     for line in text.lines() {
         if line.starts_with('#') {
             if let Some((name, size, rows)) = current.take() {
