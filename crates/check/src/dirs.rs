@@ -57,8 +57,6 @@ pub(crate) struct Names<'a> {
     suspects: Mutex<Vec<Problem>>,
     /// Directories hashed otherwise than the superblock says, known once all blocks came.
     foreign: BTreeMap<InodeNo, Hasher>,
-    /// Their leaves.
-    rehashed: Mutex<BTreeMap<(InodeNo, u32), HashRange>>,
 }
 
 /// A directory whose block is judged.
@@ -133,13 +131,19 @@ impl<'a> Names<'a> {
             lost_and_found: AtomicBool::new(false),
             suspects: Mutex::default(),
             foreign: BTreeMap::new(),
-            rehashed: Mutex::default(),
         }
     }
 
     fn dir(&self, inode: InodeNo, file_block: u32) -> Option<Dir<'a>> {
         let record = self.directories.get(inode)?;
-        let marks = self.marks_that_count(self.ctx.inodes.get(inode)?.marks);
+        let mut marks = self.ctx.inodes.get(inode)?.marks;
+        let incompat = self.ctx.volume.features.incompat;
+        for (feature, mark) in [(Incompat::CASEFOLD, Marks::CASEFOLD), (Incompat::ENCRYPT, Marks::ENCRYPTED)] {
+            // without the feature the flag means nothing
+            if !incompat.contains(feature) {
+                marks.remove(mark);
+            }
+        }
         let mut format = self.index_format;
         format.dir.hashed = marks.contains(Marks::ENCRYPTED | Marks::CASEFOLD);
         Some(Dir { record, inode, marks, format, file_block })
@@ -166,7 +170,7 @@ impl<'a> Names<'a> {
         let leaf = shape == Shape::Leaf;
         let tail = if leaf && dir.format.checksums && DirTail::of(bytes).is_some() { DirTail::SIZE } else { 0 };
         let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
-        let hasher = (leaf && indexed && !dir.format.dir.hashed).then(|| self.trees.hasher());
+        let hasher = self.trees.hasher().filter(|_| leaf && indexed && !dir.format.dir.hashed);
         let first = if file_block == 0 { Place::Dot } else { Place::Other };
         let mut range = HashRange::EMPTY;
         let end = self.judge_chain(&dir, bytes, 0..bytes.len() - tail, first, &mut seen, |name| {
@@ -336,8 +340,7 @@ impl<'a> Names<'a> {
             offset += entry.rec_len;
         }
         if hasher.is_some() {
-            let mut rehashed = self.rehashed.lock().unwrap_or_else(PoisonError::into_inner);
-            rehashed.insert((dir.inode, dir.file_block), range);
+            self.trees.rehash(dir.inode, dir.file_block, range);
         }
     }
 
@@ -345,8 +348,7 @@ impl<'a> Names<'a> {
     pub(crate) fn finish(self) {
         let rivals = self.rivals.into_inner().unwrap_or_else(PoisonError::into_inner);
         rivals.settle(self.ctx, self.directories);
-        let rehashed = self.rehashed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        self.trees.finish(self.directories, rehashed);
+        self.trees.finish();
         for problem in self.suspects.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let (Some(dir), Some(inode)) = (problem.dir, problem.inode) else { continue };
             let is_one = match problem.code {

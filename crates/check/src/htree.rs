@@ -11,7 +11,7 @@
 
 use crate::context::Context;
 use crate::problem::Problem;
-use crate::records::{Directories, Directory};
+use crate::records::Directory;
 use crate::table::Code;
 use format::dir::{ChecksumState, DirEntry, decode_rec_len, leaf_checksum};
 use format::feature::RoCompat;
@@ -92,6 +92,12 @@ struct Block {
     kind: Kind,
 }
 
+impl Block {
+    fn key(&self) -> (InodeNo, u32) {
+        (self.dir, self.file_block)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Root { version: u8, levels: u8 },
@@ -113,7 +119,8 @@ struct Link {
 /// What is kept of all indexed directories.
 pub(crate) struct HashTrees<'a> {
     ctx: &'a Context<'a>,
-    hasher: Hasher,
+    /// What the superblock names; `None` where that is no function a checker can compute.
+    hasher: Option<Hasher>,
     blocks: Mutex<Vec<Block>>,
     links: Mutex<Vec<Link>>,
 }
@@ -121,17 +128,13 @@ pub(crate) struct HashTrees<'a> {
 impl<'a> HashTrees<'a> {
     /// Nothing has come yet.
     pub(crate) fn new(ctx: &'a Context<'a>) -> Self {
-        let named = HashVersion::from_raw(ctx.volume.disk.s_def_hash_version);
-        let hasher = named
-            .and_then(|version| hasher(ctx, version))
-            .or_else(|| hasher(ctx, HashVersion::HalfMd4))
-            .unwrap_or_else(|| unreachable!("only SipHash has no hasher"));
+        let hasher = HashVersion::from_raw(ctx.volume.disk.s_def_hash_version).and_then(|named| hasher(ctx, named));
         Self { ctx, hasher, blocks: Mutex::default(), links: Mutex::default() }
     }
 
     /// The hash function that leaves are judged with when they come.
-    pub(crate) fn hasher(&self) -> &Hasher {
-        &self.hasher
+    pub(crate) fn hasher(&self) -> Option<&Hasher> {
+        self.hasher.as_ref()
     }
 
     /// Takes in a leaf.
@@ -258,28 +261,31 @@ impl<'a> HashTrees<'a> {
     }
 
     /// After all blocks came: the directories whose root names another hash function than the superblock, with it.
-    pub(crate) fn foreign(&self) -> BTreeMap<InodeNo, Hasher> {
-        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn foreign(&mut self) -> BTreeMap<InodeNo, Hasher> {
+        let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        blocks.sort_unstable_by_key(Block::key);
         let roots = blocks.iter().filter_map(|b| match b.kind {
             Kind::Root { version, .. } => Some((b.dir, hasher(self.ctx, HashVersion::from_raw(version)?)?)),
             _ => None,
         });
-        roots.filter(|(_, hasher)| hasher.version() != self.hasher.version()).collect()
+        roots.filter(|(_, hasher)| Some(*hasher) != self.hasher).collect()
     }
 
-    /// Puts blocks and references together. `again` has the leaves whose hashes were taken anew, with another function.
-    pub(crate) fn finish(self, directories: &Directories, mut again: BTreeMap<(InodeNo, u32), HashRange>) {
+    /// Gives a leaf of one of these directories the hashes that its root means.
+    pub(crate) fn rehash(&self, dir: InodeNo, file_block: u32, range: HashRange) {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(at) = blocks.binary_search_by_key(&(dir, file_block), Block::key)
+            && let Some(Block { kind: Kind::Leaf(old), .. }) = blocks.get_mut(at)
+        {
+            *old = range;
+        }
+    }
+
+    /// Puts blocks and references together.
+    pub(crate) fn finish(self) {
         let mut blocks = self.blocks.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut links = self.links.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for block in &mut blocks {
-            if let Kind::Leaf(range) = &mut block.kind
-                && !again.is_empty()
-                && let Some(other) = again.remove(&(block.dir, block.file_block))
-            {
-                *range = other;
-            }
-        }
-        blocks.sort_unstable_by_key(|b| (b.dir, b.file_block));
+        blocks.sort_unstable_by_key(Block::key);
         links.sort_unstable_by_key(|l| (l.dir, l.child, l.node));
         let mut links = links.as_slice();
         for blocks in blocks.chunk_by(|a, b| a.dir == b.dir) {
@@ -287,9 +293,7 @@ impl<'a> HashTrees<'a> {
             let (_, rest) = links.split_at(links.partition_point(|l| l.dir < dir));
             let (own, rest) = rest.split_at(rest.partition_point(|l| l.dir == dir));
             links = rest;
-            if directories.get(dir).is_some() {
-                Tree { ctx: self.ctx, dir, blocks, links: own }.judge();
-            }
+            Tree { ctx: self.ctx, dir, blocks, links: own }.judge();
         }
     }
 }
@@ -360,7 +364,8 @@ impl Tree<'_> {
         }
     }
 
-    /// The level of a referenced block, and the range that all references above it leave to its hashes.
+    /// The level of a referenced block, and the range that all references above it leave to its hashes. (e2fsck compares
+    /// an upper bound with the leaves right below it only, though a lookup for what lies beyond never comes there.)
     fn judge_place(&self, block: &Block, levels: u8) -> bool {
         let Some(link) = self.links_to(block.file_block).first() else { return true };
         let (mut low, mut high) = (link.low, link.high);

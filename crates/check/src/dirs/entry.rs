@@ -5,7 +5,6 @@ use crate::records::{InodeRecord, Marks};
 use crate::table::Code;
 use format::InodeNo;
 use format::dir::{DirEntry, DirFormat, decode_rec_len, entry_len};
-use format::feature::Incompat;
 use format::group::GroupFlags;
 use format::inode::FileKind;
 use std::sync::PoisonError;
@@ -239,16 +238,5 @@ impl Names<'_> {
         if self.strict && dir.is_folded() && place == Place::Other && std::str::from_utf8(entry.name).is_err() {
             self.report(dir, entry, Code::EntryNameBadEncoding);
         }
-    }
-
-    /// Encrypted as far as the volume's features let it be.
-    pub(super) fn marks_that_count(&self, mut marks: Marks) -> Marks {
-        let incompat = self.ctx.volume.features.incompat;
-        for (feature, mark) in [(Incompat::CASEFOLD, Marks::CASEFOLD), (Incompat::ENCRYPT, Marks::ENCRYPTED)] {
-            if !incompat.contains(feature) {
-                marks.remove(mark);
-            }
-        }
-        marks
     }
 }
