@@ -10,6 +10,7 @@ use crate::volumes::{self, Kind};
 use crate::{Error, Result, SequentialRead, Spread, Walk, Workload};
 use serde::Serialize;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -155,7 +156,7 @@ fn on_volume(volume: &Path, options: &Options, say: &dyn Fn(&str)) -> Result<Ben
     Ok(Bench { environment, volume: volume.to_owned(), workloads: results })
 }
 
-/// Size and path, as seen from `root`, of the largest regular file.
+/// Size and path, as seen from `root`, of the largest regular file without holes.
 fn largest_file(root: &Path) -> Result<Option<(u64, PathBuf)>> {
     let mut largest = None;
     let mut dirs = vec![root.to_owned()];
@@ -166,7 +167,11 @@ fn largest_file(root: &Path) -> Result<Option<(u64, PathBuf)>> {
             let metadata = entry.metadata().map_err(failed)?;
             if metadata.is_dir() {
                 dirs.push(entry.path());
-            } else if metadata.is_file() && largest.as_ref().is_none_or(|(size, _)| metadata.len() > *size) {
+            } else if metadata.is_file()
+                // holes are read without a device
+                && metadata.blocks().saturating_mul(512) >= metadata.len()
+                && largest.as_ref().is_none_or(|(size, _)| metadata.len() > *size)
+            {
                 largest = Some((metadata.len(), entry.path()));
             }
         }
