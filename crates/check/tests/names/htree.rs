@@ -156,6 +156,9 @@ fn checksums() {
     volume.edit(&dir, node, |b| *b.last_mut().unwrap() ^= 1);
     assert_eq!(volume.codes(), set(&[HtreeNodeChecksumWrong]));
     volume.bytes.clone_from(&whole);
+    volume.edit_checked(&dir, node, |b| b[7] = 1);
+    assert_eq!(volume.codes(), set(&[HtreeNodeChecksumWrong]));
+    volume.bytes.clone_from(&whole);
     volume.edit(&dir, 1, |b| *b.last_mut().unwrap() ^= 1);
     assert_eq!(volume.codes(), set(&[DirectoryBlockChecksumWrong]));
 }
