@@ -17,8 +17,8 @@ macro_rules! superblock_rows {
         0x000004 SuperblockCorrupt Fatal stops
             "No superblock describes an ext2, ext3 or ext4 volume here."
             => "Nothing; name a backup with -b and -B." [];
-        // seen: e2fsck -n exits 0 where nothing it needs lies beyond; what does cannot be read, and that is an error
-        0x000005 BeyondDevice Advice stops
+        // stricter than e2fsck, which -n exits 0 where no metadata lies beyond: file data that did is lost all the same
+        0x000005 BeyondDevice Error stops
             "The superblock claims {found} blocks, but the device has {expected}."
             => "Nothing; either the superblock or the partition table is wrong." [ReadError];
         0x000006 FragmentsUnsupported Fatal stops
