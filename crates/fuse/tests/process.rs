@@ -158,10 +158,13 @@ serve() {
     for n in $(seq 200); do grep -q mounted said && break; sleep 0.05; done
     echo "-- $1"
 }
-ends() { user kill $server; wait $server; echo "ended: $?"; grep -c "fuse.extant" /proc/self/mounts; }
+# other mounts of the machine stand in this namespace too
+here=$(pwd -P)
+mounts() { grep " $here/dir fuse.extant " /proc/self/mounts; }
+ends() { user kill $server; wait $server; echo "ended: $?"; mounts | grep -c .; }
 
 serve ro
-grep -o 'fuse.extant ro,nosuid,nodev.*user_id=65534' /proc/self/mounts | cut -d, -f1-3
+mounts | grep -o 'fuse.extant ro,nosuid,nodev.*user_id=65534' | cut -d, -f1-3
 says user user cat dir/hello
 says root cat dir/hello
 says other other cat dir/hello
@@ -186,8 +189,8 @@ ends
 
 serve ro,allow_other,auto_unmount
 user kill -9 $server; wait $server 2>/dev/null
-for n in $(seq 200); do grep -q fuse.extant /proc/self/mounts || break; sleep 0.05; done
-grep -c fuse.extant /proc/self/mounts
+for n in $(seq 200); do mounts >/dev/null || break; sleep 0.05; done
+mounts | grep -c .
 user ./mount volume.img dir ro,auto_unmount 2>&1 || echo failed
 user ./mount volume.img /usr ro 2>&1 || echo failed
 "#;
