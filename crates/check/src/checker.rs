@@ -125,14 +125,15 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
     let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
     let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: used } =
         Rounds { ctx: &ctx, scanner, claimer: &ctx.claims }.run(&judges);
+    // what was read in part proves nothing
+    if progress.cancelled() {
+        return counts;
+    }
     xattrs::judge_values(&ctx);
     if let Some(owners) = Owners::of(&ctx) {
         progress.phase(Phase::MultiplyClaimed);
         Rounds { ctx: &ctx, scanner, claimer: &owners }.run(&());
         owners.report(&ctx);
-    }
-    if progress.cancelled() {
-        return counts;
     }
     progress.phase(Phase::Directories);
     judge_size_features(&ctx, large_file, large_directory);
@@ -142,6 +143,9 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
         judge_holes(&names, directories, &dir_runs);
         let items = names.again(&dir_runs);
         scanner.pass(&items, |item, bytes| names.judge_again(&item.tag, bytes));
+        if progress.cancelled() {
+            return counts;
+        }
         names.finish();
     }
     progress.phase(Phase::Connectivity);

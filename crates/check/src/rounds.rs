@@ -113,7 +113,10 @@ impl Rounds<'_> {
         let mut harvest = self.round_zero(visitor);
         harvest.files.sort_unstable_by_key(|f| f.facts.inode);
         harvest.links.sort_unstable();
-        visitor.directories(std::mem::take(&mut harvest.directories), std::mem::take(&mut harvest.inline));
+        // inodes read in part would make names look as if they led nowhere
+        if !(self.scanner.cancelled)() {
+            visitor.directories(std::mem::take(&mut harvest.directories), std::mem::take(&mut harvest.inline));
+        }
         let mut found = std::mem::take(&mut harvest.found);
         let mut edges = std::mem::take(&mut found.edges);
         let mut xattrs = std::mem::take(&mut harvest.xattrs);
@@ -125,7 +128,7 @@ impl Rounds<'_> {
             edges.append(&mut found.edges);
         }
         self.claim_edges(&harvest.files, edges);
-        if self.claimer.is_judging() {
+        if self.claimer.is_judging() && !(self.scanner.cancelled)() {
             self.close(&harvest.files, &mut harvest.counts);
         }
         let Harvest { counts, large_file, large_directory, quota, .. } = harvest;
