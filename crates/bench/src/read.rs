@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A file has to be this large, in bytes, to be read in sequence.
-const LARGE: u64 = 32 << 20;
+const LARGE: u64 = 256 << 20;
 
 /// What to measure, and how.
 #[derive(Debug, Clone)]
