@@ -23,8 +23,8 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     let has_journal = volume.features.compat.contains(Compat::HAS_JOURNAL);
     let recover = volume.features.incompat.contains(Incompat::NEEDS_RECOVERY);
     let inode = InodeNo(disk.s_journal_inum.get());
-    // e2fsck looks for the device even where there is an inode too
-    if disk.s_journal_uuid != [0; 16] && (has_journal || inode.get() != 0) {
+    // e2fsck looks for the device even where there is an inode too, and where no feature speaks of a journal
+    if disk.s_journal_uuid != [0; 16] {
         return problems.report(Problem::new(Code::JournalDeviceNotFound));
     }
     if inode.get() == 0 {

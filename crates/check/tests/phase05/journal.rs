@@ -74,6 +74,11 @@ fn what_the_superblock_says_of_the_journal() {
             v.clear_u32(SB + 0x5C, 4);
             v.put(SB + 0xE0, &[0; 4]);
         }),
+        judge(&volume, "another device, but no journal", This(Code::JournalDeviceNotFound), |v| {
+            v.clear_u32(SB + 0x5C, 4);
+            v.put(SB + 0xE0, &[0; 4]);
+            v.put(SB + 0xD0, &[0xFE, 0xFF]);
+        }),
     ]);
 }
 
