@@ -195,12 +195,10 @@ impl Comparison<'_> {
     fn blocks(&self, arrived: Option<&Arrived>) -> u32 {
         let volume = self.ctx.volume;
         let clusters = clusters_in(volume, self.group);
-        let claimed = self.ctx.claims.of_group(self.group);
-        let claimed = claimed.as_deref().unwrap_or_default();
         let uninit = self.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
         let own = if uninit { self.own_metadata(clusters) } else { Vec::new() };
         let own = |n: usize| own.get(n).copied().unwrap_or(0);
-        let expected = |n: usize| claimed.get(n).copied().unwrap_or(0);
+        let expected = |n: usize| self.ctx.claims.word(self.group, n);
         if uninit && self.trusted {
             let mut in_use = false;
             differences(clusters, own, expected, |_, _| in_use = true);

@@ -247,7 +247,7 @@ mod tests {
     fn neighbours_are_one_request_and_long_runs_several() {
         let mut work = Work::default();
         add_pass(&mut work, [(0, 4096), (4096, 4096), (8192 + GAP, 4096), (10 << 20, 3 << 20)].into_iter());
-        assert_eq!((work.requests, work.seeks), (4, 2));
+        assert_eq!((work.requests, work.seeks), (1 + (3 << 20) / REQUEST, 2));
         assert_eq!(work.bytes, 8192 + GAP + 4096 + (3 << 20));
     }
 

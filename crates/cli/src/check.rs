@@ -2,7 +2,6 @@
 
 use crate::failure::{Failure, say};
 use crate::output::{counted, human, print_json, stdout};
-use crate::source::open_device;
 use blockdev::BlockDevice;
 use check::report::{Counts, Report, Scan, exit};
 use check::{Estimate, Options, Refusal};
@@ -123,7 +122,8 @@ impl Check {
             self.tell(&format!("{flag}, and this version only finds: use -n; nothing was done"));
             return Ok(Self::USAGE);
         }
-        let device = open_device(&self.device)?;
+        let planned = blockdev::OpenOptions { planned: true, ..blockdev::OpenOptions::default() };
+        let device = blockdev::open(&self.device, planned)?;
         let mut options = Options { superblock: self.superblock, block_size: self.block_size, ..Options::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;

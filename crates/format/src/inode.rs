@@ -379,19 +379,22 @@ impl<'a> RawInode<'a> {
     pub fn checksum(&self, geometry: &Geometry, number: InodeNo) -> u32 {
         const LOW: usize = 0x7C;
         const HIGH: usize = 0x82;
-        let part = |range: std::ops::Range<usize>| self.bytes.get(range).unwrap_or_default();
-        let crc = crc32c(self.seed(geometry, number), part(0..LOW));
-        let crc = crc32c(crc, &[0, 0]);
-        if self.bytes.len() <= DiskInode::SIZE {
-            return crc32c(crc, part(LOW + 2..DiskInode::SIZE)) & 0xFFFF;
+        const COPIED: usize = 256;
+        // copied with zeros for the checksum itself, so that it is one run over the bytes and not seven
+        let (first, rest) = self.bytes.split_at(self.bytes.len().min(COPIED));
+        let wide = first.len() > DiskInode::SIZE && self.has_checksum_hi();
+        let mut copy = [0; 8 + COPIED];
+        let (seed, inode) = copy.split_at_mut(8);
+        seed[..4].copy_from_slice(&number.get().to_le_bytes());
+        seed[4..].copy_from_slice(&self.disk.i_generation.get().to_le_bytes());
+        inode[..first.len()].copy_from_slice(first);
+        inode[LOW..LOW + 2].fill(0);
+        if wide {
+            inode[HIGH..HIGH + 2].fill(0);
         }
-        let crc = crc32c(crc, part(LOW + 2..HIGH));
-        if self.has_checksum_hi() {
-            let crc = crc32c(crc, &[0, 0]);
-            crc32c(crc, part(HIGH + 2..self.bytes.len()))
-        } else {
-            crc32c(crc, part(HIGH..self.bytes.len())) & 0xFFFF
-        }
+        let crc = crc32c(geometry.checksum_seed, &copy[..8 + first.len()]);
+        let crc = crc32c(crc, rest);
+        if wide { crc } else { crc & 0xFFFF }
     }
 
     /// The checksum the inode carries.
