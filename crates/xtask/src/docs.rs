@@ -44,7 +44,7 @@ fn machine_names(text: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
         for path in MACHINE_PATHS {
-            // `a/root/b` is a path inside something; only an absolute one is meant
+            // a name in the middle of a relative path is none of the machine's; only an absolute path is meant
             let absolute = |(at, _): (usize, &str)| {
                 !line[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || "._-*}/".contains(c))
             };
