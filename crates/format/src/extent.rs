@@ -2,8 +2,8 @@
 
 use crate::checksum::crc32c;
 use crate::{Error, FileBlock, FsBlock, Result, Structure};
-use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// `eh_magic`
 pub const MAGIC: u16 = 0xF30A;
@@ -212,6 +212,112 @@ impl<'a> Node<'a> {
     }
 }
 
+/// A child of an inner node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Child {
+    /// First block of the file that the child covers.
+    pub logical: FileBlock,
+    /// The child's block on the volume.
+    pub block: FsBlock,
+}
+
+impl From<&ExtentIndex> for Child {
+    fn from(e: &ExtentIndex) -> Self {
+        Self { logical: FileBlock(u64::from(e.ei_block.get())), block: e.child() }
+    }
+}
+
+impl Extent {
+    /// The entry of a leaf; `None` where the run is empty, longer than an entry can say (32 768 blocks, unwritten 32 767),
+    /// begins beyond block 2^32 of the file or 2^48 of the volume.
+    #[must_use]
+    pub fn to_disk(&self) -> Option<DiskExtent> {
+        let most = u32::from(MAX_INIT_LEN) - u32::from(self.unwritten);
+        let (start_lo, start_hi) = split48(self.physical)?;
+        let len = u16::try_from(self.len).ok().filter(|_| (1..=most).contains(&self.len))?;
+        Some(DiskExtent {
+            ee_block: u32::try_from(self.logical.get()).ok()?.into(),
+            ee_len: (if self.unwritten { len + MAX_INIT_LEN } else { len }).into(),
+            ee_start_hi: start_hi,
+            ee_start_lo: start_lo,
+        })
+    }
+}
+
+impl Child {
+    /// The entry of an inner node; `None` where a number is beyond 2^32 of the file or 2^48 of the volume.
+    #[must_use]
+    pub fn to_disk(&self) -> Option<ExtentIndex> {
+        let (leaf_lo, leaf_hi) = split48(self.block)?;
+        Some(ExtentIndex {
+            ei_block: u32::try_from(self.logical.get()).ok()?.into(),
+            ei_leaf_lo: leaf_lo,
+            ei_leaf_hi: leaf_hi,
+            ei_unused: U16::ZERO,
+        })
+    }
+}
+
+fn split48(block: FsBlock) -> Option<(U32, U16)> {
+    let high = u16::try_from(block.get() >> 32).ok()?;
+    Some((U32::new(block.get() as u32), U16::new(high)))
+}
+
+/// Entries that a node of `bytes` bytes has room for: 4 in `i_block`; in a block what is left behind them holds the
+/// checksum, whatever the block size.
+#[inline]
+#[must_use]
+pub fn room(bytes: usize) -> usize {
+    bytes.saturating_sub(ExtentHeader::SIZE) / DiskExtent::SIZE
+}
+
+/// Makes `node` (60 bytes of `i_block`, or a block) a leaf with these extents, which are in ascending order. Bytes behind
+/// them become zero; [`seal_block`] adds the checksum. `None`, with `node` in part written, where an extent has no
+/// [`to_disk`](Extent::to_disk) form or they are more than there is [`room`] for.
+#[must_use]
+pub fn write_leaf(node: &mut [u8], extents: &[Extent]) -> Option<()> {
+    write_node(node, 0, extents.iter().map(Extent::to_disk))
+}
+
+/// Makes `node` an inner node of `depth` with these children, which are in ascending order; else as [`write_leaf`].
+#[must_use]
+pub fn write_inner(node: &mut [u8], depth: u16, children: &[Child]) -> Option<()> {
+    write_node(node, depth, children.iter().map(Child::to_disk))
+}
+
+fn write_node<E: IntoBytes + zerocopy::Immutable>(
+    node: &mut [u8],
+    depth: u16,
+    entries: impl ExactSizeIterator<Item = Option<E>>,
+) -> Option<()> {
+    let max = u16::try_from(room(node.len())).unwrap_or(u16::MAX);
+    let count = u16::try_from(entries.len()).ok().filter(|count| *count <= max)?;
+    node.fill(0);
+    let header = ExtentHeader {
+        eh_magic: MAGIC.into(),
+        eh_entries: count.into(),
+        eh_max: max.into(),
+        eh_depth: depth.into(),
+        eh_generation: U32::ZERO,
+    };
+    let (head, body) = node.split_at_mut_checked(ExtentHeader::SIZE)?;
+    head.copy_from_slice(header.as_bytes());
+    for (slot, entry) in body.chunks_exact_mut(DiskExtent::SIZE).zip(entries) {
+        slot.copy_from_slice(entry?.as_bytes());
+    }
+    Some(())
+}
+
+/// Writes the checksum at the end of a node's block, under metadata_csum; `seed` is that of the inode. `None`, with
+/// nothing written, where `eh_max` leaves no room for one.
+pub fn seal_block(seed: u32, block: &mut [u8]) -> Option<()> {
+    let at = tail_offset(block)?;
+    let (before, tail) = block.split_at_mut_checked(at)?;
+    let checksum = ExtentTail { et_checksum: crc32c(seed, before).into() };
+    tail.get_mut(..ExtentTail::SIZE)?.copy_from_slice(checksum.as_bytes());
+    Some(())
+}
+
 impl From<&DiskExtent> for Extent {
     fn from(e: &DiskExtent) -> Self {
         Self {
@@ -238,4 +344,48 @@ pub fn tail_offset(block: &[u8]) -> Option<usize> {
     let node = RawNode::from_bytes(block)?;
     let at = ExtentHeader::SIZE + usize::from(node.header.eh_max.get()) * DiskExtent::SIZE;
     (at + ExtentTail::SIZE <= block.len()).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(logical: u64, physical: u64, len: u32, unwritten: bool) -> Extent {
+        Extent { logical: FileBlock(logical), physical: FsBlock(physical), len, unwritten }
+    }
+
+    #[test]
+    fn what_is_written_is_parsed() {
+        let extents =
+            [extent(0, 7 << 32 | 5, 32768, false), extent(32768, 9, 32767, true), extent(80_000, 99, 1, true)];
+        for size in [60, 1024, 4096, 65536] {
+            let mut node = vec![0xFF; size];
+            write_leaf(&mut node, &extents).unwrap();
+            let Node::Leaf(read) = Node::parse(&node, Some(0), 1 << 40).unwrap() else { panic!("no leaf") };
+            assert_eq!(read.iter().map(Extent::from).collect::<Vec<_>>(), extents);
+            assert_eq!(seal_block(9, &mut node).is_some(), size > 60);
+            assert_eq!(block_checksum_matches(9, &node), size > 60);
+            assert!(!block_checksum_matches(8, &node));
+
+            let children = [Child { logical: FileBlock(0), block: FsBlock(1 << 47) }; 1];
+            write_inner(&mut node, 2, &children).unwrap();
+            let Node::Inner(read, 1) = Node::parse(&node, Some(2), 1 << 48).unwrap() else { panic!("no inner node") };
+            assert_eq!(read.iter().map(Child::from).collect::<Vec<_>>(), children);
+        }
+    }
+
+    #[test]
+    fn what_no_entry_can_say_is_refused() {
+        for wrong in [
+            extent(0, 5, 0, false),
+            extent(0, 5, 32769, false),
+            extent(0, 5, 32768, true),
+            extent(1 << 32, 5, 1, false),
+            extent(0, 1 << 48, 1, false),
+        ] {
+            assert_eq!(wrong.to_disk(), None, "{wrong:?}");
+        }
+        assert!(write_leaf(&mut [0; 60], &[extent(0, 5, 1, false); 5]).is_none());
+        assert!(write_leaf(&mut [0; 11], &[]).is_none());
+    }
 }

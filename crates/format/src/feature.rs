@@ -208,6 +208,48 @@ impl Features {
         }
     }
 
+    /// The features of a name in mke2fs's spelling or one of its older forms (`extents`, `uninit_groups`, `uninit_bg`,
+    /// `gdt_csum`, `has_journal` …); `None` where it names none.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let name = match name {
+            "extents" => "extent",
+            "uninit_groups" | "gdt_csum" => "uninit_bg",
+            other => other,
+        };
+        let find = |table: &[(u32, &str)]| table.iter().find(|row| row.1 == name).map_or(0, |row| row.0);
+        let words = [find(COMPAT_NAMES), find(INCOMPAT_NAMES), find(RO_COMPAT_NAMES)];
+        (words != [0; 3]).then(|| Self::from_words(words[0], words[1], words[2]))
+    }
+
+    /// The features of both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self {
+            compat: self.compat | other.compat,
+            incompat: self.incompat | other.incompat,
+            ro_compat: self.ro_compat | other.ro_compat,
+        }
+    }
+
+    /// The features of this one that the other does not have.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self {
+            compat: self.compat.difference(other.compat),
+            incompat: self.incompat.difference(other.incompat),
+            ro_compat: self.ro_compat.difference(other.ro_compat),
+        }
+    }
+
+    /// Whether any feature is in both.
+    #[must_use]
+    pub fn intersects(self, other: Self) -> bool {
+        self.compat.intersects(other.compat)
+            || self.incompat.intersects(other.incompat)
+            || self.ro_compat.intersects(other.ro_compat)
+    }
+
     /// The names of all features set, in mke2fs's spelling; a bit without a name as `FEATURE_C31` and the like.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
@@ -275,6 +317,18 @@ mod tests {
         ] {
             assert_eq!(flags, table.iter().map(|(bit, _)| bit).sum::<u32>());
         }
+    }
+
+    #[test]
+    fn names_lead_back_to_their_features() {
+        let all = Features::from_words(Compat::all().bits(), Incompat::all().bits(), RoCompat::all().bits());
+        let back =
+            all.names().iter().map(|name| Features::named(name).unwrap()).fold(Features::default(), Features::union);
+        assert_eq!(back, all);
+        assert_eq!(Features::named("extents"), Features::named("extent"));
+        assert_eq!(Features::named("none"), None);
+        assert_eq!(all.without(back), Features::default());
+        assert!(all.intersects(Features::named("quota").unwrap()) && !all.intersects(Features::default()));
     }
 
     #[test]

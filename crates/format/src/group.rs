@@ -126,6 +126,39 @@ impl Group {
             checksum: d.bg_checksum.get(),
         }
     }
+
+    /// Writes the fields into a descriptor as long as the volume's descriptors are, the checksum as it stands. High halves
+    /// are written only where there are 64 bytes; the exclusion bitmap and what no field names keep their bytes. Shorter
+    /// space than 32 bytes is left alone.
+    pub fn write(&self, bytes: &mut [u8]) {
+        let mut full = [0u8; DiskGroup::SIZE];
+        let used = if bytes.len() >= DiskGroup::SIZE { DiskGroup::SIZE } else { DiskGroup::SIZE / 2 };
+        let (Some(space), Some(known)) = (bytes.get_mut(..used), full.get_mut(..used)) else { return };
+        known.copy_from_slice(space);
+        let Ok(d) = DiskGroup::mut_from_bytes(&mut full) else { unreachable!("the array has the structure's size") };
+        let wide = |block: FsBlock| (U32::new(block.get() as u32), U32::new((block.get() >> 32) as u32));
+        let half = |count: u32| (U16::new(count as u16), U16::new((count >> 16) as u16));
+        (d.bg_block_bitmap_lo, d.bg_block_bitmap_hi) = wide(self.block_bitmap);
+        (d.bg_inode_bitmap_lo, d.bg_inode_bitmap_hi) = wide(self.inode_bitmap);
+        (d.bg_inode_table_lo, d.bg_inode_table_hi) = wide(self.inode_table);
+        (d.bg_free_blocks_count_lo, d.bg_free_blocks_count_hi) = half(self.free_clusters);
+        (d.bg_free_inodes_count_lo, d.bg_free_inodes_count_hi) = half(self.free_inodes);
+        (d.bg_used_dirs_count_lo, d.bg_used_dirs_count_hi) = half(self.directories);
+        (d.bg_itable_unused_lo, d.bg_itable_unused_hi) = half(self.itable_unused);
+        d.bg_flags = self.flags.bits().into();
+        (d.bg_block_bitmap_csum_lo, d.bg_block_bitmap_csum_hi) = half(self.block_bitmap_csum);
+        (d.bg_inode_bitmap_csum_lo, d.bg_inode_bitmap_csum_hi) = half(self.inode_bitmap_csum);
+        d.bg_checksum = self.checksum.into();
+        space.copy_from_slice(&full[..used]);
+    }
+
+    /// Writes the fields as [`write`](Self::write) does, with the checksum that the descriptor must carry, which becomes
+    /// [`checksum`](Self::checksum).
+    pub fn seal(&mut self, sb: &DiskSuperblock, geometry: &Geometry, group: GroupNo, bytes: &mut [u8]) {
+        self.write(bytes);
+        self.checksum = descriptor_checksum(sb, geometry, group, bytes);
+        self.write(bytes);
+    }
 }
 
 /// The checksum that a group's descriptor should carry: the low half of a CRC32C under metadata_csum, a CRC-16 under
@@ -157,4 +190,37 @@ pub fn bitmap_checksum(geometry: &Geometry, bitmap: &[u8], bits: u32) -> u32 {
     let bytes = (bits as usize / 8).min(bitmap.len());
     let crc = crc32c(geometry.checksum_seed, bitmap.get(..bytes).unwrap_or_default());
     if geometry.descriptor_size >= DiskGroup::SIZE as u32 { crc } else { crc & 0xFFFF }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::volume;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(bytes in proptest::collection::vec(any::<u8>(), 64), wide: bool, number: u32) {
+            let length = if wide { 64 } else { 32 };
+            let group = Group::from_bytes(&bytes[..length]);
+            let mut same = bytes.clone();
+            group.write(&mut same[..length]);
+            prop_assert_eq!(&same, &bytes);
+
+            let sb = volume();
+            let mut sealed = vec![0; length];
+            let mut group = group;
+            group.seal(&sb.disk, &sb.geometry, GroupNo(number), &mut sealed);
+            prop_assert_eq!(Group::from_bytes(&sealed), group);
+            let right = descriptor_checksum(&sb.disk, &sb.geometry, GroupNo(number), &sealed);
+            prop_assert_eq!(group.checksum, right);
+        }
+    }
+
+    #[test]
+    fn too_short_a_place_is_left_alone() {
+        let mut bytes = [7; 31];
+        Group::from_bytes(&[0; 64]).write(&mut bytes);
+        assert_eq!(bytes, [7; 31]);
+    }
 }

@@ -8,6 +8,10 @@ use bitflags::bitflags;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
+mod buf;
+
+pub use buf::{EXTRA_ISIZE, InodeBuf};
+
 disk_struct! {
     /// The first 128 bytes of an inode (`ext4_inode`), which all volumes have.
     pub struct DiskInode[128] {

@@ -33,6 +33,9 @@ pub mod quota;
 pub mod superblock;
 pub mod xattr;
 
+#[cfg(test)]
+mod testing;
+
 pub use disk::FieldAt;
 pub use error::{Error, Result, Structure, Where};
 pub use layout::InodeSlot;

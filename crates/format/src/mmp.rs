@@ -53,6 +53,21 @@ pub enum Use {
 }
 
 impl DiskMmp {
+    /// The block of a volume that nobody uses, last written at `time` seconds since 1970 by no host; `check_interval` in
+    /// seconds. `seed` is the volume's where it has metadata_csum.
+    #[must_use]
+    pub fn clean(time: u64, check_interval: u16, seed: Option<u32>) -> Self {
+        let Ok(mut mmp) = Self::read_from_bytes(&[0; Self::SIZE]) else {
+            unreachable!("the array has the structure's size")
+        };
+        mmp.mmp_magic = MAGIC.into();
+        mmp.mmp_seq = SEQ_CLEAN.into();
+        mmp.mmp_time = time.into();
+        mmp.mmp_check_interval = check_interval.into();
+        mmp.mmp_checksum = seed.map_or(0, |seed| mmp.checksum(seed)).into();
+        mmp
+    }
+
     /// What `mmp_checksum` should be; `seed` is the volume's.
     pub fn checksum(&self, seed: u32) -> u32 {
         crc32c(seed, &self.as_bytes()[..offset_of!(Self, mmp_checksum)])
@@ -140,6 +155,12 @@ mod tests {
         let mut bad = mounted();
         bad.mmp_magic = 0.into();
         assert!(Mmp::parse(bad.as_bytes(), None).is_err());
+    }
+
+    #[test]
+    fn a_clean_block_is_nobodys() {
+        let mmp = Mmp::parse(DiskMmp::clean(9, 5, Some(3)).as_bytes(), Some(3)).unwrap();
+        assert_eq!((mmp.disk().usage(), mmp.node_name()), (Use::Clean, &b""[..]));
     }
 
     #[test]

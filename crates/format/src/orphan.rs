@@ -5,8 +5,8 @@
 
 use crate::checksum::crc32c;
 use crate::{Error, FsBlock, InodeNo, Result, Structure};
-use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// `ob_magic`
 pub const MAGIC: u32 = 0x0B10_CA04;
@@ -69,6 +69,23 @@ pub fn checksum(block: &[u8], at: FsBlock, seed: u32) -> u32 {
     crc32c(crc32c(seed, &at.get().to_le_bytes()), &block[..slots])
 }
 
+/// Orphans that a block of `block_size` bytes has slots for.
+#[must_use]
+pub fn slots(block_size: u32) -> u32 {
+    block_size.saturating_sub(DiskOrphanTail::SIZE as u32) / 4
+}
+
+/// Writes the tail of a block of the orphan file that lies in block `at` of the volume: the magic number, and under
+/// metadata_csum the checksum of the slots as they stand; `seed` is that of the file's inode. `None`, with nothing
+/// written, where `block` is too short.
+pub fn seal(block: &mut [u8], at: FsBlock, seed: Option<u32>) -> Option<()> {
+    let sum = seed.map_or(0, |seed| checksum(block, at, seed));
+    let tail = DiskOrphanTail { ob_magic: MAGIC.into(), ob_checksum: sum.into() };
+    let start = block.len().checked_sub(DiskOrphanTail::SIZE)?;
+    block.get_mut(start..)?.copy_from_slice(tail.as_bytes());
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,9 +95,8 @@ mod tests {
         let mut block = vec![0; 1024];
         block[4] = 12;
         block[1012] = 13;
-        block[1016..1020].copy_from_slice(&MAGIC.to_le_bytes());
+        seal(&mut block, FsBlock(5), Some(1)).unwrap();
         let sum = checksum(&block, FsBlock(5), 1);
-        block[1020..].copy_from_slice(&sum.to_le_bytes());
 
         let parsed = OrphanBlock::parse(&block, FsBlock(5), Some(1)).unwrap();
         assert_eq!(parsed.orphans().collect::<Vec<_>>(), [InodeNo(12), InodeNo(13)]);
@@ -88,6 +104,8 @@ mod tests {
         assert!(OrphanBlock::parse(&block, FsBlock(6), Some(1)).is_err());
         assert!(OrphanBlock::parse(&block, FsBlock(6), None).is_ok());
         assert!(OrphanBlock::parse(&block[..1023], FsBlock(5), None).is_err());
+        assert!(seal(&mut [0; 7], FsBlock(5), None).is_none());
+        assert_eq!(slots(1024), 254);
         assert!(OrphanBlock::parse(&[0; 7], FsBlock(5), None).is_err());
         assert_eq!(checksum(&[], FsBlock(0), 0), crc32c(0, &[0; 8]));
     }

@@ -287,6 +287,44 @@ impl DiskSuperblock {
         self.wide(self.s_r_blocks_count_lo, self.s_r_blocks_count_hi)
     }
 
+    /// Writes the volume's length in blocks, both halves. Without 64bit the high half means nothing and must be 0.
+    pub fn set_blocks_count(&mut self, blocks: u64) {
+        (self.s_blocks_count_lo, self.s_blocks_count_hi) = halves(blocks);
+    }
+
+    /// Writes the free blocks, both halves; under bigalloc whole clusters, counted in blocks.
+    pub fn set_free_blocks_count(&mut self, blocks: u64) {
+        (self.s_free_blocks_count_lo, self.s_free_blocks_count_hi) = halves(blocks);
+    }
+
+    /// Writes the blocks kept for the superuser, both halves.
+    pub fn set_reserved_blocks_count(&mut self, blocks: u64) {
+        (self.s_r_blocks_count_lo, self.s_r_blocks_count_hi) = halves(blocks);
+    }
+
+    /// Writes the feature words.
+    pub fn set_features(&mut self, features: Features) {
+        self.s_feature_compat = features.compat.bits().into();
+        self.s_feature_incompat = features.incompat.bits().into();
+        self.s_feature_ro_compat = features.ro_compat.bits().into();
+    }
+
+    /// Writes the checksum, where metadata_csum asks for one; else 0. The last step before the bytes go to the device.
+    pub fn seal(&mut self) {
+        let summed = self.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+        self.s_checksum = if summed { self.checksum() } else { 0 }.into();
+    }
+
+    /// The copy of this superblock that belongs into `group`: with that group's number, sealed. The kernel and e2fsck
+    /// expect a number of 16 bits; higher ones are cut.
+    #[must_use]
+    pub fn copy_for(&self, group: GroupNo) -> Self {
+        let mut copy = *self;
+        copy.s_block_group_nr = (group.get() as u16).into();
+        copy.seal();
+        copy
+    }
+
     fn wide(&self, lo: U32, hi: U32) -> u64 {
         let high = if self.features().incompat.contains(Incompat::BIT64) { hi.get() } else { 0 };
         u64::from(high) << 32 | u64::from(lo.get())
@@ -328,6 +366,10 @@ impl DiskSuperblock {
     pub fn inode_size(&self) -> u32 {
         if self.s_rev_level.get() == 0 { 128 } else { u32::from(self.s_inode_size.get()) }
     }
+}
+
+fn halves(count: u64) -> (U32, U32) {
+    (U32::new(count as u32), U32::new((count >> 32) as u32))
 }
 
 fn text(bytes: &[u8]) -> String {
