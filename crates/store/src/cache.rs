@@ -1,18 +1,25 @@
-//! A bounded cache of blocks.
+//! A bounded cache of blocks, and which of them the open generation has changed.
 //!
-//! 1. A block's bytes never change once they are in the cache; whoever holds the `Arc` may keep it as long as they like.
-//! 2. A shard's lock is held for a look-up or an insertion, never across I/O.
+//! 1. Bytes that were handed out never change: whoever holds the `Arc` may keep it as long as they like. A change is made
+//!    in place only where nobody holds the bytes, else in a copy; so a closed generation on its way to the device keeps
+//!    its content while the next one changes the same block.
+//! 2. A shard's lock is held for a look-up, an insertion or a change in memory, never across I/O.
 //! 3. Two threads that miss the same block may both read it; the first insertion wins and both get that one.
-//! 4. At most `capacity` blocks are held by the cache (blocks still held by callers count on top).
+//! 4. A block is *dirty* while the open generation has changed it, and *pinned* once for each closed generation that
+//!    changed it and whose content is not in its home place yet. Such a block is never evicted: the device does not have
+//!    what it holds.
+//! 5. At most `capacity` blocks are held by the cache, and those that are dirty or pinned on top (blocks still held by
+//!    callers count on top as well).
 //!
 //! Eviction is CLOCK: a hit sets a mark, the hand clears marks and takes the first block without one. A shard's lock is
 //! then enough for a hit, and one scan through a large tree does not push out what is asked for again and again.
 
-use crate::Result;
+use crate::{BlockWrite, Kind, Result, Tag};
 use blockdev::{BlockDevice, Error as DeviceError, Op, Read};
 use format::FsBlock;
 use std::{
     collections::HashMap,
+    sync::atomic::{AtomicUsize, Ordering},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -24,6 +31,7 @@ pub(crate) struct BlockCache {
     device: Arc<dyn BlockDevice>,
     block_size: u32,
     shards: Vec<Mutex<Shard>>,
+    dirty: AtomicUsize,
 }
 
 struct Shard {
@@ -31,12 +39,32 @@ struct Shard {
     slots: Vec<Slot>,
     capacity: usize,
     hand: usize,
+    /// Blocks that became dirty in the open generation; those whose slot is not dirty any more were forgotten.
+    dirty: Vec<FsBlock>,
 }
 
 struct Slot {
     block: FsBlock,
     data: Arc<[u8]>,
     used: bool,
+    /// Whoever needed the content to be right has seen that it is (or has written it).
+    checked: bool,
+    /// Set while the open generation has changed it.
+    dirty: Option<Tag>,
+    /// Closed generations that changed it and are not home.
+    pins: u32,
+    /// Holds file data that the device may not have.
+    is_data: bool,
+}
+
+impl Slot {
+    fn clean(block: FsBlock, data: Arc<[u8]>) -> Self {
+        Self { block, data, used: false, checked: false, dirty: None, pins: 0, is_data: false }
+    }
+
+    fn may_go(&self) -> bool {
+        self.dirty.is_none() && self.pins == 0
+    }
 }
 
 impl Shard {
@@ -50,28 +78,64 @@ impl Shard {
         if let Some(there) = self.get(block) {
             return there;
         }
-        let slot = Slot { block, data: Arc::clone(&data), used: false };
-        let at = if self.slots.len() < self.capacity {
-            self.slots.push(slot);
-            self.slots.len() - 1
-        } else {
-            let at = self.victim();
-            self.index.remove(&self.slots[at].block);
-            self.slots[at] = slot;
-            at
-        };
-        self.index.insert(block, at);
+        self.place(Slot::clean(block, Arc::clone(&data)));
         data
     }
 
-    /// The slot to reuse. Ends: after one turn of the hand no mark is left.
-    fn victim(&mut self) -> usize {
-        loop {
+    /// Puts a block in that is not there, and gives its slot.
+    fn place(&mut self, slot: Slot) -> &mut Slot {
+        let block = slot.block;
+        let victim = if self.slots.len() < self.capacity { None } else { self.victim() };
+        let at = match victim {
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+            Some(at) => {
+                self.index.remove(&self.slots[at].block);
+                self.slots[at] = slot;
+                at
+            }
+        };
+        self.index.insert(block, at);
+        &mut self.slots[at]
+    }
+
+    /// The slot to reuse, if one may go: after one turn of the hand no mark is left.
+    fn victim(&mut self) -> Option<usize> {
+        for _ in 0..2 * self.slots.len() {
             let at = self.hand;
             self.hand = (self.hand + 1) % self.slots.len();
-            if !std::mem::take(&mut self.slots[at].used) {
-                return at;
+            let slot = &mut self.slots[at];
+            if slot.may_go() && !std::mem::take(&mut slot.used) {
+                return Some(at);
             }
+        }
+        None
+    }
+
+    fn slot(&mut self, block: FsBlock) -> Option<&mut Slot> {
+        let at = *self.index.get(&block)?;
+        self.slots.get_mut(at)
+    }
+
+    /// Takes a block out. The last slot moves into its place.
+    fn remove(&mut self, block: FsBlock) {
+        let Some(at) = self.index.remove(&block) else { return };
+        self.slots.swap_remove(at);
+        if let Some(moved) = self.slots.get(at) {
+            self.index.insert(moved.block, at);
+        }
+        if self.hand >= self.slots.len() {
+            self.hand = 0;
+        }
+    }
+
+    /// Slots beyond the capacity, which dirty and pinned blocks made necessary, go as soon as they can.
+    fn shrink(&mut self) {
+        while self.slots.len() > self.capacity {
+            let Some(at) = self.victim() else { return };
+            self.remove(self.slots[at].block);
         }
     }
 }
@@ -80,8 +144,9 @@ impl BlockCache {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, block_size: u32, bytes: usize) -> Self {
         assert!(block_size.is_power_of_two(), "block size {block_size} is not a power of two");
         let capacity = ((bytes / block_size as usize) >> SHARD_BITS).max(1);
-        let shard = || Mutex::new(Shard { index: HashMap::new(), slots: Vec::new(), capacity, hand: 0 });
-        Self { device, block_size, shards: (0..1 << SHARD_BITS).map(|_| shard()).collect() }
+        let empty = || Shard { index: HashMap::new(), slots: Vec::new(), capacity, hand: 0, dirty: Vec::new() };
+        let shards = (0..1 << SHARD_BITS).map(|_| Mutex::new(empty())).collect();
+        Self { device, block_size, shards, dirty: AtomicUsize::new(0) }
     }
 
     pub(crate) fn block_size(&self) -> u32 {
@@ -104,6 +169,115 @@ impl BlockCache {
         let mut data: Arc<[u8]> = std::iter::repeat_n(0, self.block_size as usize).collect();
         self.device.read(at, Arc::get_mut(&mut data).expect("nobody else has it yet"))?;
         Ok(self.shard(block).insert(block, data))
+    }
+
+    /// As [`BlockCache::get`], and sees to it that `check` accepted the content at least once since it was read.
+    pub(crate) fn get_checked<E: From<crate::Error>>(
+        &self,
+        block: FsBlock,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<Arc<[u8]>, E> {
+        if let Some(slot) = self.shard(block).slot(block).filter(|slot| slot.checked) {
+            slot.used = true;
+            return Ok(Arc::clone(&slot.data));
+        }
+        let data = self.get(block)?;
+        check(&data)?;
+        if let Some(slot) = self.shard(block).slot(block) {
+            slot.checked |= Arc::ptr_eq(&slot.data, &data);
+        }
+        Ok(data)
+    }
+
+    /// Changes a block and counts it to the open generation.
+    pub(crate) fn edit<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        loop {
+            let mut shard = self.shard(block);
+            if let Some(slot) = shard.slot(block) {
+                let outcome = change(Arc::make_mut(&mut slot.data));
+                self.make_dirty(&mut shard, block, tag);
+                return Ok(outcome);
+            }
+            drop(shard);
+            // it may be evicted again before the lock is taken, but not for ever
+            self.get(block)?;
+        }
+    }
+
+    /// Gives a block its first content, from zeroes, and counts it to the open generation.
+    pub(crate) fn fresh<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut data: Arc<[u8]> = std::iter::repeat_n(0, self.block_size as usize).collect();
+        let outcome = change(Arc::make_mut(&mut data));
+        let mut shard = self.shard(block);
+        match shard.slot(block) {
+            Some(slot) => slot.data = data,
+            None => drop(shard.place(Slot::clean(block, data))),
+        }
+        self.make_dirty(&mut shard, block, tag);
+        outcome
+    }
+
+    fn make_dirty(&self, shard: &mut Shard, block: FsBlock, tag: Tag) {
+        let Some(slot) = shard.slot(block) else { return };
+        slot.used = true;
+        slot.checked = true;
+        slot.is_data = tag.kind == Kind::Data;
+        if slot.dirty.replace(tag).is_none() {
+            shard.dirty.push(block);
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks the open generation has changed.
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// The block was freed: nothing of it is to be written.
+    pub(crate) fn forget(&self, block: FsBlock) {
+        let mut shard = self.shard(block);
+        let Some(slot) = shard.slot(block) else { return };
+        slot.is_data = false;
+        if slot.dirty.take().is_some() {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+        if slot.pins == 0 {
+            shard.remove(block);
+        }
+    }
+
+    /// Takes what the open generation has changed, ascending, each block sealed and pinned. No operation may run.
+    pub(crate) fn close(&self, seal: impl Fn(FsBlock, &Tag, &mut [u8])) -> Vec<BlockWrite> {
+        let mut closed = Vec::with_capacity(self.dirty());
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            for block in std::mem::take(&mut shard.dirty) {
+                let Some(slot) = shard.slot(block) else { continue };
+                // forgotten, or forgotten and changed again: then it stands twice in the list
+                let Some(tag) = slot.dirty.take() else { continue };
+                seal(block, &tag, Arc::make_mut(&mut slot.data));
+                slot.pins += 1;
+                closed.push(BlockWrite { block, tag, data: Arc::clone(&slot.data) });
+            }
+        }
+        self.dirty.store(0, Ordering::Relaxed);
+        closed.sort_unstable_by_key(|write| write.block);
+        closed
+    }
+
+    /// The content that a closed generation gave these blocks is home.
+    pub(crate) fn unpin(&self, blocks: &[FsBlock]) {
+        for &block in blocks {
+            let mut shard = self.shard(block);
+            let Some(slot) = shard.slot(block) else { continue };
+            slot.pins = slot.pins.saturating_sub(1);
+            shard.shrink();
+        }
+    }
+
+    /// The newest content of a block of file data that the device may not have.
+    pub(crate) fn pending_data(&self, block: FsBlock) -> Option<Arc<[u8]>> {
+        self.shard(block).slot(block).filter(|slot| slot.is_data && !slot.may_go()).map(|slot| Arc::clone(&slot.data))
     }
 
     pub(crate) fn get_many(&self, blocks: &[FsBlock]) -> Result<Vec<Arc<[u8]>>> {
@@ -155,9 +329,13 @@ impl BlockCache {
     fn shard(&self, block: FsBlock) -> MutexGuard<'_, Shard> {
         // Fibonacci hashing: group metadata lies at multiples of large powers of two, which must not share a shard
         let shard = block.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARD_BITS);
-        // no code that holds the lock leaves a shard half changed, so a panic elsewhere in that thread did no harm
-        self.shards[shard as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[shard as usize])
     }
+}
+
+/// No code that holds the lock leaves a shard half changed, so a panic elsewhere in that thread did no harm.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 /// Why the store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -7,6 +9,20 @@ pub enum Error {
     /// The bytes are not what they should be, or need something we do not have.
     #[error(transparent)]
     Format(#[from] format::Error),
+    /// The volume was not opened for writing.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// A write or flush failed earlier; since then nothing is written. The text says what failed.
+    #[error("the volume is read-only since a write failed: {0}")]
+    Failed(Arc<str>),
+    /// One operation asks for more blocks than a generation can hold.
+    #[error("an operation on {credits} metadata blocks does not fit into a generation of {limit}")]
+    TooLarge {
+        /// Blocks the operation announced.
+        credits: usize,
+        /// Blocks a generation can hold.
+        limit: usize,
+    },
 }
 
 /// The result of a call into the store.

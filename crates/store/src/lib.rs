@@ -1,16 +1,28 @@
-//! Blocks of a volume, cached, and the recovery of its journal.
+//! Blocks of a volume: cached, changed by operations, and brought to the device by a consistency engine.
 //!
-//! The store stands between the file system and the device. [`Store`] hands out metadata blocks through a bounded cache
-//! and file data straight from the device; [`recovery`] reads a journal that was not emptied and makes a device on which
-//! every block has its recovered content, without a write.
+//! The store stands between the file system and the device.
+//!
+//! - [`Store`] hands out metadata blocks through a bounded cache and file data straight from the device.
+//! - An [`Operation`] changes blocks. It belongs to the *generation* that was open when it began, whole.
+//! - A generation closes on a dirty limit, a time-out, or a sync; the [`Engine`] turns what it changed into a [`Plan`]:
+//!   writes, the order among them, flushes. The store executes it while the next generation is open.
+//! - [`recovery`] reads a journal that was not emptied and makes a device on which every block has its recovered content,
+//!   without a write.
 //!
 //! It knows blocks, transactions and journals. It knows neither names nor directories.
 #![forbid(unsafe_code)]
 
 mod cache;
+pub mod engine;
 mod error;
+mod generation;
+mod plan;
 pub mod recovery;
 mod volume;
+mod writer;
 
+pub use engine::Engine;
 pub use error::{Error, Result};
+pub use generation::{BlockWrite, Cause, Client, ClosedGeneration, Closing, Kind, Mark, Operation, Tag};
+pub use plan::{Plan, PlannedWrite, Stage};
 pub use volume::{DataRead, Store};

@@ -1,16 +1,20 @@
 //! The volume as the file system sees it: metadata blocks through the cache, file data straight from the device.
 //!
-//! File data does not enter the cache: the kernel's page cache above FUSE holds it already.
+//! File data does not enter the cache: the kernel's page cache above FUSE holds it already. Data that an engine journals
+//! goes the way of metadata, and reads see it.
 
+use crate::writer::Writer;
 use crate::{Result, cache::BlockCache};
 use blockdev::{BlockDevice, Read};
 use format::FsBlock;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A volume's blocks. All methods may be called from many threads at once.
 pub struct Store {
-    device: Arc<dyn BlockDevice>,
-    cache: BlockCache,
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) cache: BlockCache,
+    /// Set once the volume is open for writing.
+    pub(crate) writer: OnceLock<Writer>,
 }
 
 /// One piece of file data to read: fills `buf` from byte `offset` of block `first` on, over as many blocks as it takes.
@@ -35,7 +39,7 @@ impl Store {
     /// If `block_size` is not a power of two: the caller has validated the superblock.
     pub fn new(device: Arc<dyn BlockDevice>, block_size: u32, cache_bytes: usize) -> Self {
         let cache = BlockCache::new(Arc::clone(&device), block_size, cache_bytes);
-        Self { device, cache }
+        Self { device, cache, writer: OnceLock::new() }
     }
 
     /// The device below, with the journal's content where there is any.
@@ -53,6 +57,20 @@ impl Store {
         self.cache.get(block)
     }
 
+    /// As [`Store::block`], for content that must be right to be used: `check` sees it at least once between the read and
+    /// the first use. A block that was changed since is not checked: who changed it wrote it right, and its checksum is
+    /// computed when its generation closes.
+    ///
+    /// # Errors
+    /// Those of the device, and what `check` says.
+    pub fn checked<E: From<crate::Error>>(
+        &self,
+        block: FsBlock,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<Arc<[u8]>, E> {
+        self.cache.get_checked(block, check)
+    }
+
     /// Several metadata blocks, in the order given; those not cached are read as one batch, neighbours in one request.
     /// Fails with the first error; the blocks that could be read are cached all the same.
     pub fn blocks(&self, blocks: &[FsBlock]) -> Result<Vec<Arc<[u8]>>> {
@@ -67,18 +85,43 @@ impl Store {
 
     /// Fills `buf` from byte `offset` of block `first` on, without the cache.
     pub fn read(&self, first: FsBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let at = self.cache.position(first, offset, buf.len() as u64)?;
-        Ok(self.device.read(at, buf)?)
+        self.read_many(&mut [DataRead { first, offset, buf }])
     }
 
     /// Makes all reads of file data as one batch, without the cache. Fails with the first error.
     pub fn read_many(&self, reads: &mut [DataRead<'_>]) -> Result<()> {
         let mut batch = Vec::with_capacity(reads.len());
+        // what the device may not have is looked up first: were it written home between the read and the look-up, the
+        // read would have missed it
+        let mut pending = Vec::new();
         for r in reads {
-            batch.push(Read::new(self.cache.position(r.first, r.offset, r.buf.len() as u64)?, r.buf));
+            let at = self.cache.position(r.first, r.offset, r.buf.len() as u64)?;
+            if self.journals_data() {
+                pending.push(self.pending_data(at, r.buf.len()));
+            }
+            batch.push(Read::new(at, r.buf));
         }
         self.device.read_many(&mut batch);
+        for (read, pending) in batch.iter_mut().zip(pending) {
+            pending.iter().for_each(|(block, data)| self.overlay(read, *block, data));
+        }
         Ok(batch.into_iter().try_for_each(|r| r.result)?)
+    }
+
+    fn pending_data(&self, at: u64, len: usize) -> Vec<(FsBlock, Arc<[u8]>)> {
+        let size = u64::from(self.block_size());
+        let blocks = at / size..(at + len as u64).div_ceil(size);
+        blocks.filter_map(|n| Some((FsBlock(n), self.cache.pending_data(FsBlock(n))?))).collect()
+    }
+
+    /// Copies into a read what of it lies in `block`.
+    fn overlay(&self, read: &mut Read<'_>, block: FsBlock, data: &[u8]) {
+        let start = block.get() * u64::from(self.block_size());
+        let (from, to) = (start.max(read.offset), (start + data.len() as u64).min(read.offset + read.buf.len() as u64));
+        let inside = |base: u64| (from - base) as usize..(to - base) as usize;
+        if from < to {
+            read.buf[inside(read.offset)].copy_from_slice(&data[inside(start)]);
+        }
     }
 }
 

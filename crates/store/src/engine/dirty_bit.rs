@@ -1,0 +1,80 @@
+//! The dirty bit (Bartlett, Henson et al.: paper 002, section 5): as `none`, but the volume is marked as in use only while
+//! metadata is on its way.
+//!
+//! 1. The mark is on the device, behind a flush, before the first metadata write of a busy time. No operation waits for
+//!    it: it is the first stage of the first generation's plan, and until then nothing but file data was written.
+//! 2. After a second without an operation everything is written and flushed; if still nothing came in between, the
+//!    volume is marked clean.
+
+use super::{Engine, Idle, Limits, all_home, marked};
+use crate::{Cause, Client, ClosedGeneration, Mark, Plan, Result, Stage};
+use std::time::Duration;
+
+/// How long the volume must be quiet before it is marked clean (section 5 of the paper).
+const QUIET: Duration = Duration::from_secs(1);
+
+/// The engine `dirty-bit`.
+#[derive(Debug)]
+pub struct DirtyBit {
+    block_size: usize,
+    limits: Limits,
+    /// What the superblock on the device says.
+    marked_clean: bool,
+    /// Metadata was written that no flush has followed.
+    unflushed: bool,
+}
+
+impl DirtyBit {
+    /// For blocks of `block_size` bytes, generations of at most `dirty_blocks`, and a volume that is marked clean.
+    #[must_use]
+    pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
+        let limits = Limits { dirty_blocks, journals_data: false, wants_forgotten: false };
+        Self { block_size: block_size as usize, limits, marked_clean: true, unflushed: false }
+    }
+
+    fn clean(&mut self, client: &dyn Client) -> Plan {
+        if self.marked_clean {
+            return Plan::default();
+        }
+        let before = Stage { writes: Vec::new(), flush: true };
+        let flush = std::mem::take(&mut self.unflushed).then_some(before);
+        self.marked_clean = true;
+        Plan { stages: flush.into_iter().chain([marked(client, Mark::Clean)]).collect(), home: Vec::new() }
+    }
+}
+
+impl Engine for DirtyBit {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn open(&mut self, _: &dyn Client) -> Result<Plan> {
+        Ok(Plan::default())
+    }
+
+    fn plan(&mut self, closed: ClosedGeneration, client: &dyn Client) -> Result<Plan> {
+        let mut home = all_home(&closed, self.block_size);
+        home.flush = closed.cause == Cause::Sync;
+        let mut stages = Vec::with_capacity(2);
+        if !home.writes.is_empty() {
+            if std::mem::take(&mut self.marked_clean) {
+                stages.push(marked(client, Mark::NeedsCheck));
+            }
+            self.unflushed = !home.flush;
+        }
+        stages.push(home);
+        Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect() })
+    }
+
+    fn idle(&mut self, quiet: Duration, dirty: bool, client: &dyn Client) -> Idle {
+        match (quiet >= QUIET, dirty) {
+            (true, true) => Idle::Commit,
+            (true, false) if !self.marked_clean => Idle::Run(self.clean(client)),
+            _ => Idle::Nothing,
+        }
+    }
+
+    fn close(&mut self, client: &dyn Client) -> Result<Plan> {
+        Ok(self.clean(client))
+    }
+}

@@ -1,0 +1,327 @@
+//! Generations of a volume that is open for writing: when they close, and how they reach the device.
+//!
+//! 1. Operations hold the gate shared, closing holds it alone: a generation consists of whole operations.
+//! 2. Closing takes memory operations only; the device is written after the gate is open again, so operations of the
+//!    next generation go on meanwhile.
+//! 3. One generation is on its way at a time (the `committer` lock): a later one never overtakes an earlier one.
+//! 4. After a write or flush has failed, no operation begins and nothing is written, and everyone who asks for durability
+//!    hears of it.
+//!
+//! There is no thread in here: [`Store::tick`] is called by whoever keeps time, with the time.
+
+use crate::engine::{Idle, Limits};
+use crate::{Cause, Client, ClosedGeneration, Closing, Engine, Error, Kind, Operation, Plan, Result, Store, Tag};
+use blockdev::BlockDevice;
+use format::{FsBlock, InodeNo};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+/// What a store needs to write.
+pub(crate) struct Writer {
+    client: Arc<dyn Client>,
+    limits: Limits,
+    interval: Duration,
+    /// The number of the open generation; numbers begin at 1.
+    gate: RwLock<u64>,
+    committer: Mutex<Committer>,
+    /// The newest generation that is durable.
+    durable: AtomicU64,
+    /// Blocks that running operations may still change.
+    credits: AtomicUsize,
+    /// Operations that have ended; tells whether the volume is quiet.
+    operations: AtomicU64,
+    /// Something was written since the last flush.
+    unflushed: AtomicBool,
+    /// Freed in the open generation.
+    forgotten: Mutex<Vec<FsBlock>>,
+    failed: OnceLock<Arc<str>>,
+}
+
+struct Committer {
+    engine: Box<dyn Engine>,
+    clock: Clock,
+}
+
+/// What [`Store::tick`] remembers from call to call.
+#[derive(Default)]
+struct Clock {
+    /// Since when the open generation holds changes.
+    dirty_since: Option<Duration>,
+    /// When an operation was last seen to have ended, and how many had by then.
+    active: Duration,
+    operations: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// Opens the volume for writing: from now on operations may begin. Generations close after `interval` at the latest
+    /// (as far as [`Store::tick`] is called).
+    ///
+    /// # Errors
+    /// Those of the device, while the volume is marked as the engine wants it.
+    ///
+    /// # Panics
+    /// On a second call.
+    pub fn start_writing(
+        &self,
+        mut engine: Box<dyn Engine>,
+        client: Arc<dyn Client>,
+        interval: Duration,
+    ) -> Result<()> {
+        engine.open(&*client)?.execute(&*self.device)?;
+        let writer = Writer {
+            client,
+            limits: engine.limits(),
+            interval,
+            gate: RwLock::new(1),
+            committer: Mutex::new(Committer { engine, clock: Clock::default() }),
+            durable: AtomicU64::new(0),
+            credits: AtomicUsize::new(0),
+            operations: AtomicU64::new(0),
+            unflushed: AtomicBool::new(false),
+            forgotten: Mutex::new(Vec::new()),
+            failed: OnceLock::new(),
+        };
+        assert!(self.writer.set(writer).is_ok(), "the store is open for writing already");
+        Ok(())
+    }
+
+    fn writer(&self) -> Result<&Writer> {
+        let writer = self.writer.get().ok_or(Error::ReadOnly)?;
+        match writer.failed.get() {
+            None => Ok(writer),
+            Some(why) => Err(Error::Failed(Arc::clone(why))),
+        }
+    }
+
+    /// Whether file data goes the way of metadata.
+    pub fn journals_data(&self) -> bool {
+        self.writer.get().is_some_and(|w| w.limits.journals_data)
+    }
+
+    /// Most metadata blocks one operation may announce.
+    pub fn max_credits(&self) -> usize {
+        self.writer.get().map_or(0, |w| w.limits.dirty_blocks / 4)
+    }
+
+    /// Begins an operation that changes at most `credits` metadata blocks (with journaled data: and blocks of data).
+    /// May first have to close a generation and wait until it is written.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::Failed`], [`Error::TooLarge`].
+    pub fn begin(&self, credits: usize) -> Result<Operation<'_>> {
+        let writer = self.writer()?;
+        let limit = writer.limits.dirty_blocks;
+        if credits > self.max_credits() {
+            return Err(Error::TooLarge { credits, limit });
+        }
+        loop {
+            let open = writer.gate.read().unwrap_or_else(PoisonError::into_inner);
+            let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
+            if self.cache.dirty() + announced <= limit {
+                return Ok(Operation::new(self, open, credits));
+            }
+            let full = *open;
+            drop(open);
+            writer.credits.fetch_sub(credits, Ordering::Relaxed);
+            self.commit(full, Cause::DirtyLimit)?;
+        }
+    }
+
+    pub(crate) fn operation_ends(&self, credits: usize) {
+        if let Some(writer) = self.writer.get() {
+            writer.credits.fetch_sub(credits, Ordering::Relaxed);
+            writer.operations.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn forget(&self, first: FsBlock, count: u64) {
+        let Some(writer) = self.writer.get() else { return };
+        let blocks = (0..count).map(|n| FsBlock(first.get() + n));
+        blocks.clone().for_each(|block| self.cache.forget(block));
+        if writer.limits.wants_forgotten {
+            lock(&writer.forgotten).extend(blocks);
+        }
+    }
+
+    pub(crate) fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
+        let writer = self.writer()?;
+        let at = self.cache.position(first, offset, data.len() as u64)?;
+        if writer.limits.journals_data {
+            return self.journal_data(owner, at, data);
+        }
+        let outcome = self.device.write(at, data).map_err(Error::from);
+        writer.unflushed.store(true, Ordering::Release);
+        outcome.inspect_err(|e| self.fail(e))
+    }
+
+    fn journal_data(&self, owner: InodeNo, at: u64, data: &[u8]) -> Result<()> {
+        let size = u64::from(self.block_size());
+        let tag = Tag { kind: Kind::Data, owner, seed: 0 };
+        let mut at = at;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (block, inside) = (FsBlock(at / size), (at % size) as usize);
+            let (part, after) = rest.split_at(rest.len().min(size as usize - inside));
+            if part.len() as u64 == size {
+                self.cache.fresh(block, tag, |bytes| bytes.copy_from_slice(part));
+            } else {
+                self.cache.edit(block, tag, |bytes| bytes[inside..inside + part.len()].copy_from_slice(part))?;
+            }
+            at += part.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Why nothing is written any more, if something failed.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.writer.get()?.failed.get().cloned()
+    }
+
+    /// Turns the volume read-only for good: what is in memory can no longer be trusted to reach the device.
+    pub fn fail(&self, why: &dyn std::fmt::Display) {
+        if let Some(writer) = self.writer.get() {
+            writer.failed.get_or_init(|| Arc::from(why.to_string()));
+        }
+    }
+
+    /// The number of the generation that is open now.
+    pub fn open_generation(&self) -> u64 {
+        self.writer.get().map_or(0, |w| *w.gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The newest generation that would survive a loss of power.
+    pub fn durable_generation(&self) -> u64 {
+        self.writer.get().map_or(0, |w| w.durable.load(Ordering::Acquire))
+    }
+
+    /// Returns when everything that was done before the call would survive a loss of power, as far as the engine
+    /// promises it.
+    ///
+    /// # Errors
+    /// Those of the device; then the volume is read-only, and every later call fails.
+    pub fn sync(&self) -> Result<()> {
+        self.sync_generation(self.open_generation())
+    }
+
+    /// As [`Store::sync`] for what was done up to a generation (and for all file data written): nothing is waited for
+    /// where that is durable already.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn sync_generation(&self, generation: u64) -> Result<()> {
+        let writer = self.writer()?;
+        if self.durable_generation() < generation {
+            return self.commit(generation, Cause::Sync);
+        }
+        if writer.unflushed.swap(false, Ordering::AcqRel) {
+            return self.device.flush().map_err(Error::from).inspect_err(|e| self.fail(e));
+        }
+        Ok(())
+    }
+
+    /// Closes generations until `generation` is durable.
+    fn commit(&self, generation: u64, cause: Cause) -> Result<()> {
+        let writer = self.writer()?;
+        let mut committer = lock(&writer.committer);
+        if let Some(why) = writer.failed.get() {
+            return Err(Error::Failed(Arc::clone(why)));
+        }
+        // another thread may have written it while this one waited
+        if self.durable_generation() >= generation {
+            return Ok(());
+        }
+        self.close_and_write(writer, &mut committer, cause).inspect_err(|e| self.fail(e))
+    }
+
+    fn close_and_write(&self, writer: &Writer, committer: &mut Committer, cause: Cause) -> Result<()> {
+        let closed = self.close(writer, cause)?;
+        committer.clock.dirty_since = None;
+        let number = closed.number;
+        let plan = committer.engine.plan(closed, &*writer.client)?;
+        self.carry_out(&plan)?;
+        writer.durable.store(number, Ordering::Release);
+        writer.client.durable(number);
+        Ok(())
+    }
+
+    fn carry_out(&self, plan: &Plan) -> Result<()> {
+        plan.execute(&*self.device)?;
+        // data that was written meanwhile may or may not have been flushed: it counts as not
+        if plan.stages.last().is_some_and(|last| !last.flush && !last.writes.is_empty())
+            && let Some(writer) = self.writer.get()
+        {
+            writer.unflushed.store(true, Ordering::Release);
+        }
+        self.cache.unpin(&plan.home);
+        Ok(())
+    }
+
+    /// Ends the open generation and opens the next.
+    fn close(&self, writer: &Writer, cause: Cause) -> Result<ClosedGeneration> {
+        let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let number = *gate;
+        let mut forgotten = std::mem::take(&mut *lock(&writer.forgotten));
+        if self.cache.dirty() > 0 || !forgotten.is_empty() {
+            writer.client.finish(&Closing { store: self, generation: number })?;
+        }
+        let blocks = self.cache.close(|block, tag, bytes| writer.client.seal(block, tag, bytes));
+        forgotten.sort_unstable();
+        forgotten.dedup();
+        let unflushed = writer.unflushed.swap(false, Ordering::AcqRel);
+        *gate = number + 1;
+        Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed })
+    }
+
+    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long, and lets
+    /// the engine use a quiet moment. To be called a few times a second.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn tick(&self, now: Duration) -> Result<()> {
+        let writer = self.writer()?;
+        // whoever commits just now does what is due
+        let Ok(mut committer) = writer.committer.try_lock() else { return Ok(()) };
+        let dirty = self.cache.dirty() > 0;
+        let operations = writer.operations.load(Ordering::Relaxed);
+        let clock = &mut committer.clock;
+        if operations != clock.operations {
+            (clock.operations, clock.active) = (operations, now);
+        }
+        let since = if dirty { Some(*clock.dirty_since.get_or_insert(now)) } else { None };
+        clock.dirty_since = since;
+        let quiet = now.saturating_sub(clock.active);
+        let outcome = if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
+            self.close_and_write(writer, &mut committer, Cause::Timeout)
+        } else {
+            match committer.engine.idle(quiet, dirty, &*writer.client) {
+                Idle::Nothing => Ok(()),
+                Idle::Commit => self.close_and_write(writer, &mut committer, Cause::Sync),
+                Idle::Run(plan) => self.carry_out(&plan),
+            }
+        };
+        outcome.inspect_err(|e| self.fail(e))
+    }
+
+    /// Brings everything to its home place and marks the volume clean: the last thing before it is put away. Afterwards
+    /// no operation begins.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn stop_writing(&self) -> Result<()> {
+        self.sync()?;
+        let writer = self.writer()?;
+        let mut committer = lock(&writer.committer);
+        let gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let plan = committer.engine.close(&*writer.client).inspect_err(|e| self.fail(e))?;
+        let outcome = self.carry_out(&plan).inspect_err(|e| self.fail(e));
+        writer.failed.get_or_init(|| Arc::from("it was unmounted"));
+        drop(gate);
+        outcome
+    }
+}
