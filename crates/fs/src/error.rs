@@ -49,6 +49,27 @@ pub enum Error {
     /// The call makes no sense for a file of this kind.
     #[error("{0}")]
     Invalid(&'static str),
+    /// There is no room: no free block, or no free inode.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// The name, or the attribute, is there already.
+    #[error("it exists already")]
+    Exists,
+    /// A directory has names besides "." and "..".
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// The file has as many names as the format can count, or the directory as many subdirectories.
+    #[error("too many links")]
+    TooManyNames,
+    /// A file would become larger than its format, or the volume's, can count.
+    #[error("the file would be too large")]
+    FileTooLarge,
+    /// The file's flags (immutable, append-only) forbid it, or the format does.
+    #[error("not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// The volume is read-only, with the reason.
+    #[error("{0}")]
+    ReadOnly(String),
 }
 
 impl Error {
@@ -88,6 +109,9 @@ impl From<store::Error> for Error {
         match e {
             store::Error::Device(e) => e.into(),
             store::Error::Format(e) => e.into(),
+            e @ (store::Error::ReadOnly | store::Error::Failed(_)) => Error::ReadOnly(e.to_string()),
+            // no operation of ours is that large
+            e @ store::Error::TooLarge { .. } => Error::Unsupported(e.to_string()),
         }
     }
 }

@@ -21,14 +21,27 @@ impl InodeCache {
         &self.places[number.get() as usize % KEPT]
     }
 
-    fn get(&self, number: InodeNo) -> Option<Arc<Inode>> {
-        let place = self.place(number).lock().unwrap_or_else(PoisonError::into_inner);
-        place.as_ref().filter(|inode| inode.number == number).cloned()
+    /// Reads an inode while nobody else can put a newer one in its place.
+    fn get_or(&self, number: InodeNo, load: impl FnOnce() -> Result<Arc<Inode>>) -> Result<Arc<Inode>> {
+        let mut place = self.place(number).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inode) = place.as_ref().filter(|inode| inode.number == number) {
+            return Ok(Arc::clone(inode));
+        }
+        let inode = load()?;
+        *place = Some(Arc::clone(&inode));
+        Ok(inode)
     }
 
-    fn put(&self, inode: Arc<Inode>) {
+    /// The inode as it is from now on.
+    pub(crate) fn put(&self, inode: Arc<Inode>) {
         let mut place = self.place(inode.number).lock().unwrap_or_else(PoisonError::into_inner);
         *place = Some(inode);
+    }
+
+    /// The inode was freed.
+    pub(crate) fn forget(&self, number: InodeNo) {
+        let mut place = self.place(number).lock().unwrap_or_else(PoisonError::into_inner);
+        place.take_if(|inode| inode.number == number);
     }
 }
 
@@ -39,14 +52,10 @@ impl Volume {
     /// [`Error::NotFound`] for 0 and for numbers beyond the last, [`Error::Corrupt`] for an inode that is not in use or
     /// is damaged.
     pub fn inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
-        if let Some(inode) = self.inodes.get(number) {
-            return Ok(inode);
-        }
-        let inode = self.load_inode(number)?;
-        if inode.raw().disk.i_links_count.get() == 0 {
+        let inode = self.inodes.get_or(number, || self.load_inode(number))?;
+        if inode.raw().disk.i_links_count.get() == 0 && !self.is_orphan(number) {
             return Err(Error::corrupt(Structure::Inode, Where::Inode(number), "is not in use: it has no links"));
         }
-        self.inodes.put(Arc::clone(&inode));
         Ok(inode)
     }
 

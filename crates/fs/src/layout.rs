@@ -56,7 +56,7 @@ impl Volume {
     }
 
     /// The block of the inode table that holds an inode, and the inode's place in it in bytes.
-    fn inode_place(&self, inode: InodeNo) -> Result<(FsBlock, usize)> {
+    pub(crate) fn inode_place(&self, inode: InodeNo) -> Result<(FsBlock, usize)> {
         let slot = self.sb.geometry.inode_slot(inode).ok_or(Error::NotFound)?;
         let table = self.group(slot.group)?.inode_table;
         // `group` saw that the table lies inside the volume

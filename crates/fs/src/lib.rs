@@ -15,6 +15,8 @@
 //! volume claims.
 #![forbid(unsafe_code)]
 
+mod change;
+mod delayed;
 mod dir;
 mod error;
 mod extents;
@@ -25,12 +27,14 @@ mod inode;
 mod layout;
 mod lookup;
 mod map;
+mod node;
 mod nokey;
 mod notes;
 mod path;
 mod stat;
 mod volume;
 mod walk;
+mod writing;
 mod xattr;
 
 pub use dir::{DirEntry, ReadDir};
@@ -42,3 +46,4 @@ pub use notes::Note;
 pub use stat::{Attributes, StatFs};
 pub use volume::{OpenOptions, Volume};
 pub use walk::Walk;
+pub use writing::{Clock, Consistency, DataMode, WriteOptions};

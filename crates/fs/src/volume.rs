@@ -7,6 +7,8 @@
 //! All methods take `&self` and may be called from many threads.
 
 use crate::inode::InodeCache;
+use crate::node::Nodes;
+use crate::writing::Writing;
 use crate::{Error, Note, Place, Result};
 use blockdev::BlockDevice;
 use format::dir::DirFormat;
@@ -57,6 +59,9 @@ pub struct Volume {
     /// The block of the superblock's copy the volume was opened with.
     pub(crate) backup: Option<FsBlock>,
     pub(crate) inodes: InodeCache,
+    pub(crate) nodes: Nodes,
+    /// Set where it is open for writing.
+    pub(crate) writing: Option<Writing>,
     notes: Vec<Note>,
 }
 
@@ -89,7 +94,15 @@ impl Volume {
 
     fn over(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> Self {
         let store = Store::new(device, sb.geometry.block_size, options.cache_bytes);
-        Self { store, sb, backup: options.superblock, inodes: InodeCache::new(), notes: Vec::new() }
+        Self {
+            store,
+            sb,
+            backup: options.superblock,
+            inodes: InodeCache::new(),
+            nodes: Nodes::new(),
+            writing: None,
+            notes: Vec::new(),
+        }
     }
 
     /// Lays what the journal holds over the device. A copy of the superblock does not say whether the journal is empty,

@@ -17,6 +17,13 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::TooManyLinks => Errno::LOOP,
         Error::NoAttribute => Errno::NODATA,
         Error::Encrypted => Errno::NOKEY,
+        Error::NoSpace => Errno::NOSPC,
+        Error::Exists => Errno::EXIST,
+        Error::NotEmpty => Errno::NOTEMPTY,
+        Error::TooManyNames => Errno::MLINK,
+        Error::FileTooLarge => Errno::FBIG,
+        Error::NotPermitted(_) => Errno::PERM,
+        Error::ReadOnly(_) => Errno::ROFS,
         Error::Invalid(_) => Errno::INVAL,
     }
 }

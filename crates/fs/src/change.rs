@@ -1,0 +1,105 @@
+//! A change to the volume: one operation of the store, and what the file system needs to make it.
+//!
+//! What is changed under one [`Change`] belongs to one generation, so it lands whole or not at all as far as the engine
+//! promises. It must not fail halfway: reads, checks and allocations come first, edits last. Where an edit fails all the
+//! same (a block that was evicted and cannot be read again), what is in memory is not sound any more, and the volume
+//! turns read-only.
+
+use crate::error::OfInode;
+use crate::{Error, Inode, InodeNo, Result, Timestamp, Volume};
+use format::FsBlock;
+use format::inode::InodeBuf;
+use std::sync::Arc;
+use store::{Kind, Operation, Tag};
+
+/// A change under way. See [`Operation`] for what must not be done while there is one.
+pub(crate) struct Change<'v> {
+    pub(crate) volume: &'v Volume,
+    op: Operation<'v>,
+    now: Timestamp,
+}
+
+impl Volume {
+    /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock do not count.
+    pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
+        let now = self.now();
+        Ok(Change { volume: self, op: self.store.begin(credits)?, now })
+    }
+}
+
+impl<'v> Change<'v> {
+    /// The time of the change.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The generation it belongs to.
+    pub(crate) fn generation(&self) -> u64 {
+        self.op.generation()
+    }
+
+    /// What a block of an inode is, for [`Change::edit`].
+    pub(crate) fn tag(&self, kind: Kind, owner: &Inode) -> Tag {
+        Tag { kind, owner: owner.number, seed: self.volume.seed(owner) }
+    }
+
+    /// Changes a metadata block, which should be in the cache. The closure runs under the cache's lock and must not use
+    /// the volume.
+    pub(crate) fn edit<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        Ok(self.op.edit(block, tag, change).inspect_err(|e| self.volume.store.fail(e))?)
+    }
+
+    /// Gives a block that was just allocated its first content, from zeroes.
+    pub(crate) fn fresh<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.op.fresh(block, tag, change)
+    }
+
+    /// Writes file data; blocks that were just allocated must be written whole.
+    pub(crate) fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
+        Ok(self.op.write_data(owner, first, offset, data)?)
+    }
+
+    /// The operation below.
+    pub(crate) fn operation(&self) -> &Operation<'v> {
+        &self.op
+    }
+
+    /// Changes an inode in its table. The result is what [`Volume::inode`] gives from now on.
+    pub(crate) fn update_inode(&self, inode: &Inode, change: impl FnOnce(&mut InodeBuf)) -> Result<Arc<Inode>> {
+        let mut buf =
+            InodeBuf::from_slot(inode.raw().bytes()).ok_or(Error::Invalid("an inode is shorter than 128 bytes"))?;
+        change(&mut buf);
+        self.put_inode(inode.number, buf)
+    }
+
+    /// Puts an inode into its table, made or changed.
+    pub(crate) fn put_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<Arc<Inode>> {
+        let volume = self.volume;
+        buf.seal(&volume.sb.geometry, number);
+        let inode = Arc::new(Inode::parse(&volume.sb, number, buf.bytes()).of(number)?);
+        self.write_slot(number, buf.bytes())?;
+        volume.inodes.put(Arc::clone(&inode));
+        volume.node(number).note_change(self.generation());
+        Ok(inode)
+    }
+
+    /// Clears an inode's slot as a freed inode's is: what the caller says remains in it.
+    pub(crate) fn put_freed_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<()> {
+        buf.seal(&self.volume.sb.geometry, number);
+        self.write_slot(number, buf.bytes())?;
+        self.volume.inodes.forget(number);
+        self.volume.nodes.forget(number);
+        Ok(())
+    }
+
+    fn write_slot(&self, number: InodeNo, bytes: &[u8]) -> Result<()> {
+        let (block, offset) = self.volume.inode_place(number)?;
+        let tag = Tag { kind: Kind::InodeTable, owner: number, seed: 0 };
+        self.edit(block, tag, |table| {
+            // the place is inside the block: inode sizes divide block sizes
+            if let Some(slot) = table.get_mut(offset..offset + bytes.len()) {
+                slot.copy_from_slice(bytes);
+            }
+        })
+    }
+}
