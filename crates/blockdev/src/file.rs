@@ -367,6 +367,33 @@ impl BlockDevice for FileDevice {
         );
     }
 
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.geometry.admit(Op::Write, offset, len)?;
+        // holes are made of whole sectors; the parts before and behind are written
+        let sector = u64::from(self.geometry.sector);
+        let start = offset.next_multiple_of(sector);
+        let end = (offset + len) / sector * sector;
+        if start >= end {
+            return self.write(offset, &vec![0; len as usize]);
+        }
+        self.write(offset, &vec![0; (start - offset) as usize])?;
+        // on a block device each of the two zeroes, the second where it has to by writing
+        let flags = [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE];
+        let zeroed = flags
+            .into_iter()
+            .any(|flag| fallocate(&self.file, flag | FallocateFlags::KEEP_SIZE, start, end - start).is_ok());
+        if !zeroed {
+            let zeroes = vec![0; (end - start).min(1 << 20) as usize];
+            let mut at = start;
+            while at < end {
+                let part = (end - at).min(zeroes.len() as u64);
+                self.write(at, &zeroes[..part as usize])?;
+                at += part;
+            }
+        }
+        self.write(end, &vec![0; (offset + len - end) as usize])
+    }
+
     fn flush(&self) -> Result<()> {
         self.geometry.admit(Op::Flush, 0, 0)?;
         let failed = |source| io_error(Op::Flush, 0, 0, source);

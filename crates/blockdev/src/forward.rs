@@ -28,6 +28,10 @@ macro_rules! forward {
                 (**self).write_many(writes);
             }
 
+            fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+                (**self).write_zeroes(offset, len)
+            }
+
             fn flush(&self) -> Result<()> {
                 (**self).flush()
             }

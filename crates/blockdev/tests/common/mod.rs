@@ -53,6 +53,7 @@ pub(crate) fn conforms(device: &dyn BlockDevice) {
     single_requests(device, &mut model, &mut numbers);
     batches(device, &mut model, &mut numbers);
     beyond_the_end(device);
+    zeroes(device, &mut model, &mut numbers);
     discards(device, &mut model);
     assert_eq!(content(device), model, "a request that failed changed something");
 }
@@ -122,6 +123,20 @@ fn batches(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
         }
     }
     assert!(content(device) == model);
+}
+
+fn zeroes(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
+    for (offset, len) in [(0, 0), (1, 5), (511, 2), (512, 512), (700, 70_000), (4096, 8192), (100_001, 100_001)] {
+        let junk = numbers.bytes(len + 2);
+        let from = if offset == 0 { 0 } else { offset - 1 };
+        device.write(from as u64, &junk).unwrap();
+        model[from..from + junk.len()].copy_from_slice(&junk);
+        device.write_zeroes(offset as u64, len as u64).unwrap();
+        model[offset..offset + len].fill(0);
+        assert!(content(device) == model, "{len} zeroes at {offset}");
+    }
+    let end = device.geometry().len;
+    assert!(matches!(device.write_zeroes(end - 1, 2), Err(Error::OutOfRange { op: Op::Write, .. })));
 }
 
 fn beyond_the_end(device: &dyn BlockDevice) {
