@@ -1,5 +1,5 @@
-//! The dirty bit (Bartlett, Henson et al.: paper 002, section 5): as `none`, but the volume is marked as in use only while
-//! metadata is on its way.
+//! The dirty bit (Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 4): as `none`, but
+//! the volume is marked as in use only while metadata is on its way.
 //!
 //! 1. The mark is on the device, behind a flush, before the first metadata write of a busy time. No operation waits for
 //!    it: it is the first stage of the first generation's plan, and until then nothing but file data was written.
@@ -10,7 +10,7 @@ use super::{Engine, Idle, Limits, all_home, marked};
 use crate::{Cause, Client, ClosedGeneration, Mark, Plan, Result, Stage};
 use std::time::Duration;
 
-/// How long the volume must be quiet before it is marked clean (section 5 of the paper).
+/// How long the volume must be quiet before it is marked clean (section 1 of the paper).
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The engine `dirty-bit`.
