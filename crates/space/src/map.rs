@@ -1,0 +1,247 @@
+//! What is free in one stretch of the volume: a bit for each unit (a block, a cluster, an inode).
+
+/// Units that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Run {
+    /// The first unit.
+    pub start: u32,
+    /// How many; at least 1 in whatever is given out.
+    pub len: u32,
+}
+
+impl Run {
+    /// The unit behind the last; saturates.
+    #[must_use]
+    pub fn end(self) -> u32 {
+        self.start.saturating_add(self.len)
+    }
+}
+
+/// What is free in one stretch of the volume, counted from 0.
+///
+/// A unit is *used*, *free*, or *held*: freed, but not to be given out yet. What is stored shows held units as free.
+pub trait FreeMap {
+    /// Units of the stretch.
+    fn units(&self) -> u32;
+
+    /// Units that what is stored shows as free: free ones and held ones.
+    fn free(&self) -> u32;
+
+    /// Units that may be given out.
+    fn available(&self) -> u32;
+
+    /// Free units from `at` on, at most `most` of them.
+    fn run_at(&self, at: u32, most: u32) -> u32;
+
+    /// The first run of `want` free units at or behind `from`, then before it; where there is none the longest run there
+    /// is, at most `want` long. `None` where nothing is free.
+    fn find(&self, from: u32, want: u32) -> Option<Run>;
+
+    /// Gives a run out. False, with nothing changed, where not all of it is free.
+    #[must_use]
+    fn take(&mut self, run: Run) -> bool;
+
+    /// Takes a run back; where `held`, it is not given out before [`FreeMap::release`]. False, with nothing changed, where
+    /// not all of it is used.
+    #[must_use]
+    fn give(&mut self, run: Run, held: bool) -> bool;
+
+    /// What is held of a run becomes free.
+    fn release(&mut self, run: Run);
+}
+
+const BITS: u32 = u64::BITS;
+
+/// A group's bitmap in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupMap {
+    /// A set bit is a unit in use, as it is stored. Bits behind the last unit are set.
+    used: Box<[u64]>,
+    /// A set bit is a unit that is held; its `used` bit is clear. Empty where none is.
+    held: Box<[u64]>,
+    units: u32,
+    free: u32,
+    held_units: u32,
+}
+
+impl GroupMap {
+    /// All of `units` units free.
+    #[must_use]
+    pub fn new(units: u32) -> Self {
+        Self::from_bytes(&vec![0; units.div_ceil(8) as usize], units)
+    }
+
+    /// The bitmap that is stored as `bytes`, the lowest bit of a byte first. What `bytes` does not cover is in use, and so
+    /// is what lies behind the last unit.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8], units: u32) -> Self {
+        let words = units.div_ceil(BITS) as usize;
+        let mut used: Box<[u64]> = vec![u64::MAX; words].into();
+        for (word, bytes) in used.iter_mut().zip(bytes.chunks(8)) {
+            let mut full = [u8::MAX; 8];
+            full[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(full);
+        }
+        if let Some(last) = used.last_mut()
+            && !units.is_multiple_of(BITS)
+        {
+            *last |= u64::MAX << (units % BITS);
+        }
+        let free = used.iter().map(|word| word.count_zeros()).sum();
+        Self { used, held: Box::default(), units, free, held_units: 0 }
+    }
+
+    /// Writes the bitmap into a block, held units as free; all bits behind the last unit are set.
+    pub fn write(&self, block: &mut [u8]) {
+        block.fill(u8::MAX);
+        for (bytes, word) in block.chunks_mut(8).zip(&self.used) {
+            let length = bytes.len();
+            bytes.copy_from_slice(&word.to_le_bytes()[..length]);
+        }
+    }
+
+    /// Units that are held.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.held_units
+    }
+
+    /// Whether all units of a run are in use, as it is stored. A run that reaches beyond the last unit is.
+    #[must_use]
+    pub fn is_used(&self, run: Run) -> bool {
+        parts(self.clip(run)).all(|(word, mask)| self.used.get(word).is_none_or(|used| used & mask == mask))
+    }
+
+    fn clip(&self, run: Run) -> Run {
+        let start = run.start.min(self.units);
+        Run { start, len: run.end().min(self.units) - start }
+    }
+
+    fn inside(&self, run: Run) -> bool {
+        run.start < self.units && run.len <= self.units - run.start
+    }
+
+    /// The bits of a word that may not be given out.
+    fn taken(&self, word: usize) -> u64 {
+        self.used.get(word).copied().unwrap_or(u64::MAX) | self.held.get(word).copied().unwrap_or(0)
+    }
+
+    /// The first unit at or behind `at` that is available, or is not; the number of units where there is none.
+    fn next(&self, at: u32, available: bool) -> u32 {
+        let mut word = (at / BITS) as usize;
+        let mut mask = u64::MAX << (at % BITS);
+        while word < self.used.len() {
+            let taken = self.taken(word);
+            let hits = mask & if available { !taken } else { taken };
+            if hits != 0 {
+                return (word as u32 * BITS + hits.trailing_zeros()).min(self.units);
+            }
+            (word, mask) = (word + 1, u64::MAX);
+        }
+        self.units
+    }
+
+    /// The first run of `want` units that begins in `from..to`, else the longest run that begins there.
+    fn search(&self, from: u32, to: u32, want: u32) -> Option<Run> {
+        let mut best: Option<Run> = None;
+        let mut at = self.next(from, true);
+        while at < to {
+            let end = self.next(at, false);
+            let run = Run { start: at, len: (end - at).min(want) };
+            if best.is_none_or(|best| run.len > best.len) {
+                best = Some(run);
+                if run.len == want {
+                    break;
+                }
+            }
+            at = self.next(end, true);
+        }
+        best
+    }
+}
+
+/// The words that a run touches, each with the mask of its bits in the run.
+fn parts(run: Run) -> impl Iterator<Item = (usize, u64)> {
+    let (first, end) = (u64::from(run.start), u64::from(run.start) + u64::from(run.len));
+    let words = (first / 64)..end.div_ceil(64);
+    words.filter(move |_| run.len > 0).map(move |word| {
+        let low = first.max(word * 64) - word * 64;
+        let high = end.min(word * 64 + 64) - word * 64;
+        let mask = (u64::MAX >> (64 - (high - low))) << low;
+        (word as usize, mask)
+    })
+}
+
+impl FreeMap for GroupMap {
+    fn units(&self) -> u32 {
+        self.units
+    }
+
+    fn free(&self) -> u32 {
+        self.free
+    }
+
+    fn available(&self) -> u32 {
+        self.free - self.held_units
+    }
+
+    fn run_at(&self, at: u32, most: u32) -> u32 {
+        if at >= self.units || self.next(at, true) != at {
+            return 0;
+        }
+        (self.next(at, false) - at).min(most)
+    }
+
+    fn find(&self, from: u32, want: u32) -> Option<Run> {
+        if self.available() == 0 || want == 0 {
+            return None;
+        }
+        let from = from.min(self.units);
+        let behind = self.search(from, self.units, want);
+        if behind.is_some_and(|run| run.len == want) {
+            return behind;
+        }
+        let before = self.search(0, from, want);
+        match (behind, before) {
+            (Some(behind), Some(before)) => Some(if before.len > behind.len { before } else { behind }),
+            (behind, before) => behind.or(before),
+        }
+    }
+
+    fn take(&mut self, run: Run) -> bool {
+        if !self.inside(run) || parts(run).any(|(word, mask)| self.taken(word) & mask != 0) {
+            return false;
+        }
+        parts(run).for_each(|(word, mask)| self.used[word] |= mask);
+        self.free -= run.len;
+        true
+    }
+
+    fn give(&mut self, run: Run, held: bool) -> bool {
+        if !self.inside(run) || !self.is_used(run) {
+            return false;
+        }
+        parts(run).for_each(|(word, mask)| self.used[word] &= !mask);
+        self.free += run.len;
+        if held {
+            if self.held.is_empty() {
+                self.held = vec![0; self.used.len()].into();
+            }
+            parts(run).for_each(|(word, mask)| self.held[word] |= mask);
+            self.held_units += run.len;
+        }
+        true
+    }
+
+    fn release(&mut self, run: Run) {
+        for (word, mask) in parts(self.clip(run)) {
+            if let Some(held) = self.held.get_mut(word) {
+                self.held_units -= (*held & mask).count_ones();
+                *held &= !mask;
+            }
+        }
+        if self.held_units == 0 {
+            self.held = Box::default();
+        }
+    }
+}

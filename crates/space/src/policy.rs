@@ -1,0 +1,135 @@
+//! Where to look for space first.
+//!
+//! Directories at the top of the tree are spread over the volume, those below stay near their parent as long as there is
+//! room (as the Orlov allocator of ext4 does); files go where their directory is, and their content near their inode.
+//! Flexible groups count as one where it matters, because their inode tables lie together.
+
+/// What a policy sees of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupTotals {
+    /// Free blocks.
+    pub blocks: u32,
+    /// Free inodes.
+    pub inodes: u32,
+    /// Directories.
+    pub directories: u32,
+}
+
+/// The totals of all groups, as they are now; they may change while a policy looks.
+pub trait Totals {
+    /// Groups of the volume; at least 1.
+    fn groups(&self) -> u32;
+
+    /// The totals of one group.
+    fn of(&self, group: u32) -> GroupTotals;
+}
+
+/// Where to look first, for a volume of a given shape.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Groups in a flexible group; 1 without them.
+    pub flex: u32,
+    /// Blocks in a group.
+    pub blocks_per_group: u32,
+    /// Inodes in a group.
+    pub inodes_per_group: u32,
+}
+
+/// Flexible groups of at least so many groups keep files out of their first group, which holds the metadata.
+const SPACIOUS: u32 = 4;
+
+/// The totals of a unit: a flexible group.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    blocks: u64,
+    inodes: u64,
+    directories: u64,
+}
+
+impl Policy {
+    fn flex(&self) -> u32 {
+        self.flex.max(1)
+    }
+
+    fn mates(&self, unit: u32, groups: u32) -> std::ops::Range<u32> {
+        let first = unit.saturating_mul(self.flex());
+        first.min(groups)..first.saturating_add(self.flex()).min(groups)
+    }
+
+    fn sum(&self, totals: &dyn Totals, unit: u32) -> Sum {
+        self.mates(unit, totals.groups()).map(|g| totals.of(g)).fold(Sum::default(), |sum, t| Sum {
+            blocks: sum.blocks + u64::from(t.blocks),
+            inodes: sum.inodes + u64::from(t.inodes),
+            directories: sum.directories + u64::from(t.directories),
+        })
+    }
+
+    /// The group for the inode of a new directory; `top` where it should lie apart from its parent. `None` where no group
+    /// has a free inode.
+    #[must_use]
+    pub fn directory(&self, totals: &dyn Totals, parent: u32, top: bool) -> Option<u32> {
+        let units = totals.groups().div_ceil(self.flex());
+        let count = u64::from(units.max(1));
+        let all = (0..units).map(|unit| self.sum(totals, unit)).fold(Sum::default(), |a, b| Sum {
+            blocks: a.blocks + b.blocks,
+            inodes: a.inodes + b.inodes,
+            directories: a.directories + b.directories,
+        });
+        let (mean_inodes, mean_blocks) = (all.inodes / count, all.blocks / count);
+        let home = parent / self.flex();
+        let order = || (0..units).map(move |n| (home + n) % units.max(1));
+        let found = if top {
+            let roomy = |sum: &Sum| sum.inodes > 0 && sum.inodes >= mean_inodes && sum.blocks >= mean_blocks;
+            let roomy = order().map(|unit| (unit, self.sum(totals, unit))).filter(|(_, sum)| roomy(sum));
+            roomy.min_by_key(|(_, sum)| sum.directories).map(|(unit, _)| unit)
+        } else {
+            let flex = u64::from(self.flex());
+            let most_directories = all.directories / count + flex * u64::from(self.inodes_per_group) / 16;
+            let least_inodes = mean_inodes.saturating_sub(flex * u64::from(self.inodes_per_group) / 4).max(1);
+            let least_blocks = mean_blocks.saturating_sub(flex * u64::from(self.blocks_per_group) / 4);
+            order().find(|&unit| {
+                let sum = self.sum(totals, unit);
+                sum.directories < most_directories && sum.inodes >= least_inodes && sum.blocks >= least_blocks
+            })
+        };
+        let found = found.or_else(|| order().find(|&unit| self.sum(totals, unit).inodes >= mean_inodes.max(1)))?;
+        self.mates(found, totals.groups()).find(|&group| totals.of(group).inodes > 0)
+    }
+
+    /// The group for the inode of a new file of a directory in group `parent`. `None` where no group has a free inode.
+    #[must_use]
+    pub fn file(&self, totals: &dyn Totals, parent: u32) -> Option<u32> {
+        let groups = totals.groups();
+        let parent = parent.min(groups.saturating_sub(1));
+        let has_both = |group: &u32| {
+            let totals = totals.of(*group);
+            totals.inodes > 0 && totals.blocks > 0
+        };
+        let mates = self.mates(parent / self.flex(), groups);
+        let near = (parent..mates.end).chain(mates.start..parent);
+        // then in steps that double, so that the files of full groups do not all fill the same next one
+        let hops = (0..32).scan(parent, |at, n| {
+            *at = ((u64::from(*at) + (1 << n)) % u64::from(groups.max(1))) as u32;
+            Some(*at)
+        });
+        let hops = hops.take(groups.ilog2() as usize + 1);
+        let mut any = (parent..groups).chain(0..parent);
+        near.chain(hops).find(has_both).or_else(|| any.find(|&group| totals.of(group).inodes > 0))
+    }
+
+    /// The group in which the first block of an inode should lie.
+    #[must_use]
+    pub fn content(&self, groups: u32, inode_group: u32, is_file: bool) -> u32 {
+        if self.flex() < SPACIOUS {
+            return inode_group;
+        }
+        let first = inode_group - inode_group % self.flex();
+        if is_file && first + 1 < groups { first + 1 } else { first }
+    }
+
+    /// All groups, in the order in which they should be tried for blocks.
+    pub fn groups_from(&self, groups: u32, goal: u32) -> impl Iterator<Item = u32> + use<> {
+        let goal = goal.min(groups.saturating_sub(1));
+        (goal..groups).chain(0..goal)
+    }
+}
