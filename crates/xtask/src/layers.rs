@@ -50,6 +50,7 @@ const TABLE: &[Layer] = &[
             "extant-serve",
         ],
     ),
+    layer("extant-crash", 5, &["extant-blockdev", "extant-format", "extant-store", "extant-fs", "extant-check"]),
     layer(
         CLI,
         6,
@@ -64,6 +65,7 @@ const TABLE: &[Layer] = &[
             "extant-fuse",
             "extant-serve",
             "extant-bench",
+            "extant-crash",
         ],
     ),
     layer(TESTKIT, 1, &["extant-blockdev", "extant-format"]),

@@ -1,0 +1,104 @@
+//! Many workloads on all cores: counted, with progress, findings made small.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::explore::{Counts, Explorer, Finding, Kind, Options};
+use crate::minimise::minimise;
+use crate::op::Workload;
+use crate::system::System;
+
+/// Questions that making a finding small may take.
+const TRIES: u32 = 120;
+
+/// What a campaign did and found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The mode.
+    pub mode: &'static str,
+    /// What was done.
+    pub counts: Counts,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// Threads that worked.
+    pub threads: usize,
+    /// What was found, as small as it could be made; at most as many as asked for.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// Explores `workloads` on `threads` threads until all are done, `most` findings were made, or `cancelled` says so.
+/// `told` hears of each workload that is done, with how many are done so far.
+pub fn run(
+    system: &dyn System,
+    workloads: &[Workload],
+    options: &Options,
+    threads: usize,
+    most: usize,
+    cancelled: &AtomicBool,
+    told: &(dyn Fn(usize) + Sync),
+) -> Report {
+    let begun = Instant::now();
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let all = Mutex::new((Counts::default(), Vec::<Finding>::new()));
+    let threads = threads.clamp(1, workloads.len().max(1));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut explorer = Explorer::new(system, options);
+                while !cancelled.load(Ordering::Relaxed) {
+                    let Some(workload) = workloads.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    if let Some(finding) = explorer.explore(workload) {
+                        let mut all = lock(&all);
+                        if all.1.len() < most {
+                            // others wait here: findings are rare, and told in full
+                            let small = smallest(system, options, finding);
+                            all.1.push(small);
+                        }
+                        if all.1.len() >= most {
+                            next.store(workloads.len(), Ordering::Relaxed);
+                        }
+                    }
+                    told(done.fetch_add(1, Ordering::Relaxed) + 1);
+                }
+                lock(&all).0 += explorer.counts;
+            });
+        }
+    });
+    let (counts, findings) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Report { mode: system.promise().mode, counts, seconds: seconds(begun.elapsed()), threads, findings }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Milliseconds are enough.
+fn seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+/// The same kind of finding with as few operations as can be.
+fn smallest(system: &dyn System, options: &Options, finding: Finding) -> Finding {
+    let kind = finding.kind;
+    // which states are looked at closer follows from their count: all are, in the one way that found it
+    let every = |of: Kind| u64::from(kind == of);
+    let thorough = Options {
+        work_on_every: every(Kind::WorkAfter),
+        nested_every: every(Kind::CutRecovery),
+        e2fsck_every: every(Kind::E2fsck),
+        ..options.clone()
+    };
+    let found = std::cell::RefCell::new(finding.clone());
+    let _ = minimise(&finding.workload, TRIES, |smaller| match Explorer::new(system, &thorough).explore(smaller) {
+        Some(same) if same.kind == kind => {
+            *found.borrow_mut() = same;
+            true
+        }
+        _ => false,
+    });
+    found.into_inner()
+}

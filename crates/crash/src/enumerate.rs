@@ -1,0 +1,320 @@
+//! The states that a loss of power can leave, from the log of what was written.
+//!
+//! Between two flushes the device may make writes durable in any order. So a state is: all of the epochs before, and of
+//! one epoch some of its writes. A write of more than 4 KiB counts as several, cut where the device is cut; a single
+//! one may be torn at any sector of 512 bytes, or have lost any of its sectors.
+//!
+//! 1. Writes are applied in the order of the log, whatever the order of arrival: two states differ in which writes are
+//!    there. That an earlier one lands on top of a later one to the same place is the state without the later one.
+//! 2. Where an epoch has few writes, every subset is made; where it has more, those that find most: all prefixes, all but
+//!    one, one alone, all but two, and random ones from a seed.
+//! 3. A state is judged by what had returned at the end of its epoch, before the flush: whatever was promised earlier in
+//!    the epoch must hold then too.
+//! 4. A discard counts as a write of zeros.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use blockdev::{BlockDevice, Log, Logged, Overlay, Result};
+
+use crate::promise::Moment;
+
+/// The sector that is written as a whole or not at all.
+const SECTOR: usize = 512;
+
+/// How many states to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Up to so many writes in an epoch, every subset.
+    pub every_subset: u32,
+    /// Up to so many writes, every subset that lacks two.
+    pub lacking_two: usize,
+    /// So many random subsets of an epoch with more writes than `every_subset`.
+    pub samples: u32,
+    /// Whether writes are torn.
+    pub torn: bool,
+    /// The seed of the random ones.
+    pub seed: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { every_subset: 10, lacking_two: 24, samples: 64, torn: true, seed: 1 }
+    }
+}
+
+/// Which of an epoch's writes are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The epoch, from 0.
+    pub epoch: usize,
+    /// How many writes the epoch has.
+    pub of: usize,
+    /// Those that are there, ascending.
+    pub there: Vec<usize>,
+    /// A write of them that is there in part, and its sectors that are.
+    pub torn: Option<(usize, Vec<usize>)>,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}, of {} writes", self.epoch, self.of)?;
+        match self.there.len() {
+            0 => f.write_str(" none")?,
+            len if len == self.of => f.write_str(" all")?,
+            _ => {
+                let numbers: Vec<_> = self.there.iter().map(ToString::to_string).collect();
+                write!(f, " {}", numbers.join(","))?;
+            }
+        }
+        match &self.torn {
+            Some((write, sectors)) => write!(f, ", {write} with sectors {sectors:?} alone"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One state: a device, how it came about, and how far the operations were.
+#[derive(Debug)]
+pub struct Crash<'a> {
+    /// What the storage holds.
+    pub device: &'a Overlay,
+    /// Which writes those are.
+    pub choice: &'a Choice,
+    /// How far the operations were.
+    pub moment: Moment,
+}
+
+/// A change that may be there or not.
+enum Piece<'a> {
+    Write(u64, &'a [u8]),
+    Discard(u64, u64),
+}
+
+impl Piece<'_> {
+    fn apply(&self, device: &Overlay) -> Result<()> {
+        match *self {
+            Self::Write(at, bytes) => device.write(at, bytes),
+            Self::Discard(at, len) => device.discard(at, len),
+        }
+    }
+
+    fn sectors(&self) -> usize {
+        match self {
+            Self::Write(_, bytes) => bytes.len().div_ceil(SECTOR),
+            Self::Discard(..) => 1,
+        }
+    }
+
+    fn apply_sectors(&self, sectors: &[usize], device: &Overlay) -> Result<()> {
+        let Self::Write(at, bytes) = *self else { return self.apply(device) };
+        for (number, sector) in bytes.chunks(SECTOR).enumerate() {
+            if sectors.contains(&number) {
+                device.write(at + (number * SECTOR) as u64, sector)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The marks that tell how far the operations are.
+pub(crate) const BEGIN: &str = "begin";
+/// See [`BEGIN`].
+pub(crate) const END: &str = "end";
+
+/// What can be in flight at once.
+struct Epoch<'a> {
+    number: usize,
+    pieces: Vec<Piece<'a>>,
+    moment: Moment,
+}
+
+/// Calls `see` with every state, until it breaks. `base` holds what the recorded device held at first.
+///
+/// # Errors
+/// Those of the device.
+pub fn states<B>(
+    log: &Log,
+    base: &Overlay,
+    limits: &Limits,
+    mut see: impl FnMut(Crash<'_>) -> ControlFlow<B>,
+) -> Result<Option<B>> {
+    let before = base.clone();
+    let mut moment = Moment { returned: 0, begun: 0, torn: false };
+    let mut epoch = Epoch { number: 0, pieces: Vec::new(), moment };
+    let mut maker = Maker { limits: *limits, numbers: fastrand::Rng::with_seed(limits.seed) };
+    for (index, entry) in log.entries().iter().enumerate() {
+        match &entry.what {
+            Logged::Write { .. } => epoch.pieces.extend(log.pieces(index).map(|(at, bytes)| Piece::Write(at, bytes))),
+            Logged::Discard { offset, len } => epoch.pieces.push(Piece::Discard(*offset, *len)),
+            Logged::Mark(mark) if mark == BEGIN => moment.begun += 1,
+            Logged::Mark(mark) if mark == END => moment.returned += 1,
+            Logged::Mark(_) => {}
+            Logged::Flush => {
+                epoch.moment = moment;
+                if let ControlFlow::Break(found) = maker.epoch(&epoch, &before, &mut see)? {
+                    return Ok(Some(found));
+                }
+                epoch.pieces.drain(..).try_for_each(|piece| piece.apply(&before))?;
+                epoch.number += 1;
+            }
+        }
+    }
+    epoch.moment = moment;
+    Ok(maker.epoch(&epoch, &before, &mut see)?.break_value())
+}
+
+struct Maker {
+    limits: Limits,
+    numbers: fastrand::Rng,
+}
+
+impl Maker {
+    fn epoch<B>(
+        &mut self,
+        epoch: &Epoch<'_>,
+        before: &Overlay,
+        see: &mut impl FnMut(Crash<'_>) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>> {
+        let of = epoch.pieces.len();
+        let mut make = |there: Vec<usize>, torn: Option<(usize, Vec<usize>)>| -> Result<ControlFlow<B>> {
+            let device = before.clone();
+            for &number in &there {
+                match &torn {
+                    Some((write, sectors)) if *write == number => {
+                        epoch.pieces[number].apply_sectors(sectors, &device)?;
+                    }
+                    _ => epoch.pieces[number].apply(&device)?,
+                }
+            }
+            let moment = Moment { torn: torn.is_some(), ..epoch.moment };
+            let choice = Choice { epoch: epoch.number, of, there, torn };
+            Ok(see(Crash { device: &device, choice: &choice, moment }))
+        };
+        let mut subsets = Vec::new();
+        self.subsets(of, &mut subsets);
+        for there in subsets {
+            if let ControlFlow::Break(found) = make(there, None)? {
+                return Ok(ControlFlow::Break(found));
+            }
+        }
+        if !self.limits.torn {
+            return Ok(ControlFlow::Continue(()));
+        }
+        for (number, piece) in epoch.pieces.iter().enumerate() {
+            let sectors = piece.sectors();
+            let mut parts: Vec<Vec<usize>> = (1..sectors).map(|kept| (0..kept).collect()).collect();
+            if sectors > 2 {
+                parts.push((0..sectors).filter(|_| self.numbers.bool()).collect());
+            }
+            for part in parts {
+                for there in [(0..=number).collect(), vec![number]] {
+                    if let ControlFlow::Break(found) = make(there, Some((number, part.clone())))? {
+                        return Ok(ControlFlow::Break(found));
+                    }
+                    if number == 0 {
+                        break; // both are the same
+                    }
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// The subsets of `0..of` to look at.
+    fn subsets(&mut self, of: usize, into: &mut Vec<Vec<usize>>) {
+        if of as u64 <= u64::from(self.limits.every_subset.min(20)) {
+            into.extend((0..1u32 << of).map(|mask| (0..of).filter(|bit| mask >> bit & 1 == 1).collect()));
+            return;
+        }
+        into.extend((0..=of).map(|end| (0..end).collect()));
+        let lacking = |a: usize, b: usize| (0..of).filter(|&n| n != a && n != b).collect();
+        into.extend((0..of).map(|n| lacking(n, n)));
+        into.extend((0..of).map(|n| vec![n]));
+        if of <= self.limits.lacking_two {
+            into.extend((0..of).flat_map(|a| (a + 1..of).map(move |b| (a, b))).map(|(a, b)| lacking(a, b)));
+        }
+        for _ in 0..self.limits.samples {
+            into.push((0..of).filter(|_| self.numbers.bool()).collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockdev::{MemoryDevice, Record};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn base() -> Overlay {
+        Overlay::new(Arc::new(MemoryDevice::zeroed(1 << 20).unwrap()))
+    }
+
+    fn all(log: &Log, limits: &Limits) -> Vec<(u128, Choice, Moment)> {
+        let mut seen = Vec::new();
+        let ended = states(log, &base(), limits, |crash| {
+            seen.push((crash.device.fingerprint(), crash.choice.clone(), crash.moment));
+            ControlFlow::<()>::Continue(())
+        });
+        assert_eq!(ended.unwrap(), None);
+        seen
+    }
+
+    const WHOLE: Limits = Limits { every_subset: 10, lacking_two: 24, samples: 64, torn: false, seed: 1 };
+
+    #[test]
+    fn every_subset_of_every_epoch() {
+        let record = Record::in_memory(base());
+        record.mark(BEGIN).unwrap();
+        for n in 0..3u8 {
+            record.write(u64::from(n) * 4096, &[n + 1; 4096]).unwrap();
+        }
+        record.flush().unwrap();
+        record.mark(END).unwrap();
+        record.mark(BEGIN).unwrap();
+        record.write(0, &[9; 8192]).unwrap(); // two pieces
+        let seen = all(&record.log().unwrap(), &WHOLE);
+        assert_eq!(seen.len(), 8 + 4);
+        let different: BTreeSet<u128> = seen.iter().map(|(print, ..)| *print).collect();
+        assert_eq!(different.len(), 8 + 4 - 1, "all of epoch 0 is none of epoch 1");
+        let moments: BTreeSet<_> = seen.iter().map(|(_, choice, m)| (choice.epoch, m.returned, m.begun)).collect();
+        assert_eq!(moments, BTreeSet::from([(0, 0, 1), (1, 1, 2)]));
+        assert_eq!(seen[0].1.to_string(), "epoch 0, of 3 writes none");
+        assert_eq!(seen[5].1.to_string(), "epoch 0, of 3 writes 0,2");
+        assert_eq!(seen[7].1.to_string(), "epoch 0, of 3 writes all");
+    }
+
+    #[test]
+    fn torn_writes_keep_some_sectors() {
+        let record = Record::in_memory(base());
+        record.write(0, &[1; 2048]).unwrap();
+        record.write(4096, &[2; 512]).unwrap();
+        let seen = all(&record.log().unwrap(), &Limits { torn: true, ..WHOLE });
+        let torn: Vec<_> = seen.iter().filter_map(|(_, choice, m)| choice.torn.clone().filter(|_| m.torn)).collect();
+        assert_eq!(torn[..3], [(0, vec![0]), (0, vec![0, 1]), (0, vec![0, 1, 2])]);
+        assert!(torn.iter().all(|(write, _)| *write == 0), "a sector cannot be torn");
+        let different: BTreeSet<u128> = seen.iter().map(|(print, ..)| *print).collect();
+        assert!((4 + 3..=4 + 4).contains(&different.len()), "{}", different.len());
+    }
+
+    #[test]
+    fn many_writes_are_sampled() {
+        let record = Record::in_memory(base());
+        for n in 0..20u8 {
+            record.write(u64::from(n) * 512, &[n + 1; 512]).unwrap();
+        }
+        let seen = all(&record.log().unwrap(), &WHOLE);
+        assert_eq!(seen.len(), 21 + 20 + 20 + 190 + 64);
+        let again = all(&record.log().unwrap(), &WHOLE);
+        assert!(seen.iter().zip(&again).all(|(a, b)| a.0 == b.0), "one seed gives one walk");
+        let ended = states(&record.log().unwrap(), &base(), &WHOLE, |crash| {
+            if crash.choice.there.len() == 5 {
+                ControlFlow::Break(crash.choice.to_string())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        assert_eq!(ended.unwrap().unwrap(), "epoch 0, of 20 writes 0,1,2,3,4");
+    }
+}

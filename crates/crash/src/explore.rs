@@ -1,0 +1,481 @@
+//! One workload from beginning to end: it is run and recorded, and every state a crash could have left is judged.
+//!
+//! A state is recovered as its mode recovers; then the checker must find nothing, the tree must be one that the mode
+//! promises, a second recovery must write nothing, and the volume must bear more work. Of some states recovery itself
+//! is recorded and cut everywhere, and some are shown to e2fsck.
+//!
+//! 1. What a state holds is recovered, checked and read once for each content (by fingerprint), and judged by the
+//!    promise once for each moment.
+//! 2. The first finding ends a workload.
+//! 3. A panic of what is explored is a finding.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use blockdev::{BlockDevice, Overlay, Record, Trace};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::enumerate::{self, BEGIN, Choice, Crash, END, Limits};
+use crate::history::History;
+use crate::model::State;
+use crate::op::{NoOp, Op, Workload};
+use crate::promise::{self, Moment, Recovery};
+use crate::system::{Refused, System};
+
+/// How thoroughly to look.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Which states are made.
+    pub limits: Limits,
+    /// Of every so many distinct states one bears more work; 0 for none.
+    pub work_on_every: u64,
+    /// Of every so many distinct states the recovery of one is cut in turn; 0 for none.
+    pub nested_every: u64,
+    /// Of every so many distinct states one is shown to e2fsck after recovery; 0 for none.
+    pub e2fsck_every: u64,
+    /// The e2fsck to ask.
+    pub e2fsck: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            work_on_every: 20,
+            nested_every: 50,
+            e2fsck_every: 0,
+            e2fsck: "e2fsck".into(),
+        }
+    }
+}
+
+/// What was done, in numbers. Threads count for themselves and add up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Workloads that were run.
+    pub workloads: u64,
+    /// Operations in them.
+    pub operations: u64,
+    /// Operations that the volume does not support, or had no space for.
+    pub unsupported: u64,
+    /// Writes that were recorded, each 4 KiB or less.
+    pub writes: u64,
+    /// Flushes that were recorded.
+    pub flushes: u64,
+    /// States that were made.
+    pub states: u64,
+    /// Of them those that differ from all others of their workload; each was recovered, checked and judged.
+    pub distinct: u64,
+    /// States that were judged at a moment of their own.
+    pub judged: u64,
+    /// Recovered states that bore more work.
+    pub worked_on: u64,
+    /// States made by cutting a recovery.
+    pub nested: u64,
+    /// States that e2fsck has looked at.
+    pub e2fsck: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.workloads += other.workloads;
+        self.operations += other.operations;
+        self.unsupported += other.unsupported;
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.states += other.states;
+        self.distinct += other.distinct;
+        self.judged += other.judged;
+        self.worked_on += other.worked_on;
+        self.nested += other.nested;
+        self.e2fsck += other.e2fsck;
+    }
+}
+
+/// What was found to be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// An operation answered what POSIX does not.
+    Answer,
+    /// Without any crash the volume does not hold what it should, or is unsound.
+    Content,
+    /// The volume could not be recovered.
+    Recovery,
+    /// The checker finds problems after recovery.
+    Unsound,
+    /// The volume holds what the mode's promise excludes.
+    Promise,
+    /// A second recovery wrote something.
+    NotIdempotent,
+    /// A recovered volume did not bear more work.
+    WorkAfter,
+    /// Recovery that was cut does not lead to what it leads to when it is not.
+    CutRecovery,
+    /// e2fsck finds problems where our checker finds none.
+    E2fsck,
+    /// A panic.
+    Panic,
+}
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The mode.
+    pub mode: &'static str,
+    /// The workload.
+    pub workload: Workload,
+    /// What is wrong.
+    pub kind: Kind,
+    /// The state, unless there was no crash.
+    pub at: Option<(Choice, Moment)>,
+    /// What is wrong, in words.
+    pub why: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            Kind::Answer => "an operation gives the wrong answer",
+            Kind::Content => "the volume is wrong without a crash",
+            Kind::Recovery => "recovery fails",
+            Kind::Unsound => "the checker finds problems after recovery",
+            Kind::Promise => "the promise is broken",
+            Kind::NotIdempotent => "a second recovery does something",
+            Kind::WorkAfter => "the recovered volume bears no more work",
+            Kind::CutRecovery => "a crash during recovery does harm",
+            Kind::E2fsck => "e2fsck finds problems after recovery",
+            Kind::Panic => "a panic",
+        };
+        writeln!(f, "{}: {what}: {}", self.mode, self.why)?;
+        if let Some((choice, moment)) = &self.at {
+            writeln!(f, "  crash in {choice}; {} of {} operations had returned", moment.returned, moment.begun)?;
+        }
+        write!(f, "  extant crash --mode {} --workload '{}'", self.mode, self.workload)
+    }
+}
+
+/// What is wrong with one state.
+type Wrong = (Kind, String);
+
+/// A volume after its setup: where the exploration of many workloads begins.
+struct Start {
+    device: Overlay,
+    state: State,
+}
+
+/// Explores workloads one after the other. Each thread has its own.
+pub struct Explorer<'a> {
+    system: &'a dyn System,
+    options: &'a Options,
+    starts: HashMap<Vec<Op>, Arc<Start>>,
+    fresh: Option<Arc<dyn BlockDevice>>,
+    /// What was done so far.
+    pub counts: Counts,
+}
+
+impl<'a> Explorer<'a> {
+    /// An explorer of this system.
+    #[must_use]
+    pub fn new(system: &'a dyn System, options: &'a Options) -> Self {
+        Self { system, options, starts: HashMap::new(), fresh: None, counts: Counts::default() }
+    }
+
+    /// Explores one workload; the first finding ends it.
+    pub fn explore(&mut self, workload: &Workload) -> Option<Finding> {
+        self.counts.workloads += 1;
+        let mut at = None;
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run(workload, &mut at)));
+        let (kind, why) = match outcome {
+            Ok(Ok(())) => return None,
+            Ok(Err(wrong)) => wrong,
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                (Kind::Panic, text.unwrap_or_default())
+            }
+        };
+        Some(Finding { mode: self.system.promise().mode, workload: workload.clone(), kind, at, why })
+    }
+
+    fn run(&mut self, workload: &Workload, at: &mut Option<(Choice, Moment)>) -> Result<(), Wrong> {
+        let start = self.start(&workload.setup)?;
+        let record = Arc::new(Record::in_memory(start.device.clone()));
+        let history = self.record(&record, &start.state, &workload.ops)?;
+        let log = record.log().map_err(internal)?;
+        let whole = start.device.clone();
+        log.replay_to(log.entries().len(), &whole).map_err(internal)?;
+        self.sound_and_same(&whole, history.last())?;
+        let mut judge = Judge {
+            system: self.system,
+            options: self.options,
+            history: &history,
+            contents: HashMap::new(),
+            judged: HashSet::new(),
+            counts: &mut self.counts,
+        };
+        for entry in log.entries() {
+            match entry.what {
+                blockdev::Logged::Write { len, .. } => judge.counts.writes += len.div_ceil(4096),
+                blockdev::Logged::Flush => judge.counts.flushes += 1,
+                _ => {}
+            }
+        }
+        let found = enumerate::states(&log, &start.device, &self.options.limits, |crash| {
+            // known also where judging it panics
+            *at = Some((crash.choice.clone(), crash.moment));
+            match judge.state(&crash) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(wrong) => ControlFlow::Break(wrong),
+            }
+        });
+        match found.map_err(internal)? {
+            Some(wrong) => Err(wrong),
+            None => Ok(()),
+        }
+    }
+
+    /// The volume on which `setup` has been done, unmounted.
+    fn start(&mut self, setup: &[Op]) -> Result<Arc<Start>, Wrong> {
+        if let Some(start) = self.starts.get(setup) {
+            return Ok(start.clone());
+        }
+        let fresh = match &self.fresh {
+            Some(fresh) => fresh.clone(),
+            None => self.fresh.insert(self.system.format().map_err(|why| (Kind::Content, why))?).clone(),
+        };
+        let device = Overlay::new(fresh);
+        let state = if setup.is_empty() {
+            self.sound(&device)?
+        } else {
+            let first = self.sound(&device)?;
+            let record = Arc::new(Record::in_memory(device.clone()));
+            let history = self.record(&record, &first, setup)?;
+            let log = record.log().map_err(internal)?;
+            log.replay_to(log.entries().len(), &device).map_err(internal)?;
+            self.sound_and_same(&device, history.last())?
+        };
+        let start = Arc::new(Start { device, state });
+        self.starts.insert(setup.to_vec(), start.clone());
+        Ok(start)
+    }
+
+    /// Runs operations on a recorded device; the last of the history is the unmount, as a sync.
+    fn record(&mut self, record: &Arc<Record<Overlay, Vec<u8>>>, first: &State, ops: &[Op]) -> Result<History, Wrong> {
+        let mut history = History::new(first.clone(), self.system.block_size());
+        let answer = |why: Refused| (Kind::Answer, why);
+        let mark = |text| record.mark(text).map_err(internal);
+        let mut session = self.system.mount(record.clone()).map_err(answer)?;
+        for op in ops {
+            self.counts.operations += 1;
+            let expected = history.push(op);
+            mark(BEGIN)?;
+            // a mistake of the workload, not of the volume
+            if !matches!(expected, Err(Errno::BADF | Errno::BUSY | Errno::FBIG)) {
+                match (expected, session.apply(op)) {
+                    (Ok(()), Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT)) => {
+                        self.counts.unsupported += 1;
+                        history.undo();
+                    }
+                    (expected, got) if expected == got => {}
+                    (expected, got) => {
+                        let word = |answer: Result<(), Errno>| answer.err().map_or("success".into(), |e| e.to_string());
+                        return Err(answer(format!("`{op}`: {} instead of {}", word(got), word(expected))));
+                    }
+                }
+            }
+            mark(END)?;
+        }
+        // the model answers nothing but success
+        let _ = history.push(&Op::Sync);
+        mark(BEGIN)?;
+        session.unmount().map_err(|why| (Kind::Answer, format!("unmounting: {why}")))?;
+        mark(END)?;
+        Ok(history)
+    }
+
+    fn sound(&self, device: &Overlay) -> Result<State, Wrong> {
+        let content = |why: String| (Kind::Content, why);
+        let problems = self.system.problems(device).map_err(content)?;
+        if let Some(first) = problems.first() {
+            return Err(content(format!("{} problems, the first: {first}", problems.len())));
+        }
+        self.system.observe(Arc::new(device.clone())).map_err(content)
+    }
+
+    fn sound_and_same(&self, device: &Overlay, model: &State) -> Result<State, Wrong> {
+        let observed = self.sound(device)?;
+        promise::same(model, &observed).map_err(|why| (Kind::Content, why))?;
+        Ok(observed)
+    }
+}
+
+/// What the explorer itself could not do: the device is memory, so this does not happen.
+fn internal(e: blockdev::Error) -> Wrong {
+    (Kind::Panic, e.to_string())
+}
+
+/// A recovered state.
+struct Content {
+    state: State,
+    clean: bool,
+}
+
+/// Judges the states of one workload.
+struct Judge<'a> {
+    system: &'a dyn System,
+    options: &'a Options,
+    history: &'a History,
+    contents: HashMap<u128, Arc<Content>>,
+    judged: HashSet<(u128, Moment)>,
+    counts: &'a mut Counts,
+}
+
+impl Judge<'_> {
+    fn state(&mut self, crash: &Crash<'_>) -> Result<(), Wrong> {
+        self.counts.states += 1;
+        let print = crash.device.fingerprint();
+        if !self.judged.insert((print, crash.moment)) {
+            return Ok(());
+        }
+        self.counts.judged += 1;
+        if let Some(content) = self.contents.get(&print) {
+            return self.promise(crash.moment, content);
+        }
+        self.counts.distinct += 1;
+        let recovered = Arc::new(crash.device.clone());
+        let content = Arc::new(self.recover(&recovered)?);
+        self.contents.insert(print, content.clone());
+        self.again(&recovered)?;
+        self.promise(crash.moment, &content)?;
+        self.look_closer(crash, &recovered, &content)
+    }
+
+    fn promise(&self, moment: Moment, content: &Content) -> Result<(), Wrong> {
+        promise::judge(self.system.promise(), self.history, moment, content.clean, &content.state)
+            .map_err(|why| (Kind::Promise, why))
+    }
+
+    /// What is done with some states only, for the time it takes.
+    fn look_closer(&mut self, crash: &Crash<'_>, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
+        let number = self.counts.distinct;
+        let turn = |every: u64| every > 0 && number.is_multiple_of(every);
+        if turn(self.options.work_on_every) {
+            self.counts.worked_on += 1;
+            self.work_on(recovered, &content.state).map_err(|why| (Kind::WorkAfter, why))?;
+        }
+        if turn(self.options.e2fsck_every) {
+            self.counts.e2fsck += 1;
+            self.e2fsck(recovered)?;
+        }
+        if turn(self.options.nested_every) {
+            self.cut_recovery(crash, content)?;
+        }
+        Ok(())
+    }
+
+    fn recover(&self, device: &Arc<Overlay>) -> Result<Content, Wrong> {
+        let clean = self.system.recover(device.clone()).map_err(|why| (Kind::Recovery, why))?;
+        let unsound = |why: String| (Kind::Unsound, why);
+        let problems = self.system.problems(device).map_err(unsound)?;
+        if let Some(first) = problems.first() {
+            let said = if clean { ", though the volume calls itself clean" } else { "" };
+            return Err(unsound(format!("{} problems{said}, the first: {first}", problems.len())));
+        }
+        let state = self.system.observe(device.clone()).map_err(unsound)?;
+        Ok(Content { state, clean })
+    }
+
+    /// Recovers a recovered volume: nothing may be written.
+    fn again(&self, recovered: &Arc<Overlay>) -> Result<(), Wrong> {
+        let trace = Arc::new(Trace::new(recovered.as_ref().clone()));
+        self.system.recover(trace.clone()).map_err(|why| (Kind::Recovery, format!("the second time: {why}")))?;
+        let writes = trace.snapshot().writes.requests;
+        if writes > 0 {
+            return Err((Kind::NotIdempotent, format!("{writes} writes to a volume that was recovered before")));
+        }
+        Ok(())
+    }
+
+    /// Some operations on a recovered volume: they answer and do what they should, and leave it sound.
+    fn work_on(&self, recovered: &Overlay, state: &State) -> Result<(), String> {
+        let device = Arc::new(recovered.clone());
+        let mut model = state.clone();
+        let mut session = self.system.mount(device.clone())?;
+        for op in WORK_AFTER.split(';') {
+            let op: Op = op.parse().map_err(|e: NoOp| e.to_string())?;
+            let (expected, got) = (model.apply(&op, self.system.block_size()), session.apply(&op));
+            if expected != got {
+                return Err(format!("`{op}`: {got:?} instead of {expected:?}"));
+            }
+        }
+        session.unmount()?;
+        let problems = self.system.problems(&device)?;
+        if let Some(first) = problems.first() {
+            return Err(format!("{} problems, the first: {first}", problems.len()));
+        }
+        promise::same(&model, &self.system.observe(device)?)
+    }
+
+    /// Cuts recovery at each of its writes; recovering from that must lead to what the promise allows, and where
+    /// recovery is the mount's to the very same.
+    fn cut_recovery(&mut self, crash: &Crash<'_>, whole: &Content) -> Result<(), Wrong> {
+        let record = Arc::new(Record::in_memory(crash.device.clone()));
+        self.system.recover(record.clone()).map_err(|why| (Kind::Recovery, why))?;
+        let log = record.log().map_err(internal)?;
+        let limits = Limits { every_subset: 4, lacking_two: 0, samples: 8, ..self.options.limits };
+        let mut seen = HashSet::new();
+        let found = enumerate::states(&log, crash.device, &limits, |cut| {
+            if !seen.insert(cut.device.fingerprint()) {
+                return ControlFlow::Continue(());
+            }
+            self.counts.nested += 1;
+            let moment = Moment { torn: crash.moment.torn || cut.moment.torn, ..crash.moment };
+            let judged = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
+                if self.system.promise().recovery == Recovery::Mount {
+                    promise::same(&whole.state, &content.state).map_err(|why| (Kind::Promise, why))?;
+                }
+                self.promise(moment, &content)
+            });
+            match judged {
+                Ok(()) => ControlFlow::Continue(()),
+                Err((_, why)) => ControlFlow::Break((Kind::CutRecovery, format!("in {}: {why}", cut.choice))),
+            }
+        });
+        found.map_err(internal)?.map_or(Ok(()), Err)
+    }
+
+    /// The verdict of `e2fsck -fn`.
+    fn e2fsck(&self, device: &Overlay) -> Result<(), Wrong> {
+        let failed = |e: io::Error| (Kind::E2fsck, format!("cannot ask e2fsck: {e}"));
+        let mut bytes = vec![0; device.geometry().len as usize];
+        device.read(0, &mut bytes).map_err(internal)?;
+        let mut file = tempfile::NamedTempFile::new_in(memory()).map_err(failed)?;
+        file.write_all(&bytes).and_then(|()| file.flush()).map_err(failed)?;
+        let mut command = Command::new(&self.options.e2fsck);
+        let ran = command.arg("-fn").arg(file.path()).stdin(Stdio::null()).output().map_err(failed)?;
+        if ran.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        Err((Kind::E2fsck, format!("{}: {}", ran.status, said.split_whitespace().collect::<Vec<_>>().join(" "))))
+    }
+}
+
+/// What a recovered volume must bear.
+const WORK_AFTER: &str = "mkdir zz; create zz/a; append zz/a 5000 =901; link zz/a zz/b; rename zz/b zz/c; \
+                          setxattr zz/a user.z 40 =902; sync; write zz/a 700 3000 =903; truncate zz/a 2500; \
+                          create zz/d; append zz/d 3000 =904; unlink zz/a; symlink zz/c zz/l; fsync zz; unlink zz/d";
+
+/// A folder in memory where there is one.
+fn memory() -> PathBuf {
+    let shm = PathBuf::from("/dev/shm");
+    if shm.is_dir() { shm } else { std::env::temp_dir() }
+}

@@ -1,0 +1,197 @@
+//! What happened before a crash: the operations, the states between them, and what had been made durable when.
+//!
+//! State 0 is where the exploration begins, state `n` is after the `n`th operation. A *pin* is the number of a state:
+//! what it pins must be at least as new as in that state after any later crash.
+
+use std::collections::BTreeMap;
+
+use rustix::io::Errno;
+
+use crate::model::{Id, Node, State};
+use crate::op::Op;
+use crate::promise::Scope;
+use std::sync::Arc;
+
+/// Operations and the states between them.
+#[derive(Debug, Clone)]
+pub struct History {
+    states: Vec<State>,
+    ops: Vec<Op>,
+    block_size: u64,
+}
+
+/// What is pinned at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// Everything is.
+    pub volume: usize,
+    /// Names, attributes and sizes are, of everything.
+    pub tree: usize,
+    /// One file or directory is: what is in it, and for a file its attributes.
+    pub nodes: BTreeMap<Id, usize>,
+}
+
+impl Pins {
+    /// The pin of one node's content.
+    #[must_use]
+    pub fn node(&self, id: Id) -> usize {
+        self.volume.max(self.nodes.get(&id).copied().unwrap_or(0))
+    }
+}
+
+impl History {
+    /// Nothing has happened to `first`, which is all durable, on a volume with blocks of `block_size` bytes.
+    #[must_use]
+    pub fn new(first: State, block_size: u64) -> Self {
+        Self { states: vec![first], ops: Vec::new(), block_size }
+    }
+
+    /// Does an operation on the model; one that fails there is part of the history and changes nothing.
+    ///
+    /// # Errors
+    /// The model's answer.
+    pub fn push(&mut self, op: &Op) -> Result<(), Errno> {
+        let mut next = self.last().clone();
+        let answer = next.apply(op, self.block_size);
+        self.states.push(if answer.is_ok() { next } else { self.last().clone() });
+        self.ops.push(op.clone());
+        answer
+    }
+
+    /// Takes back what the last operation changed, because the volume could not do it for want of space or of support.
+    pub fn undo(&mut self) {
+        if let [.., before, after] = &mut self.states[..] {
+            *after = before.clone();
+        }
+    }
+
+    /// The newest state.
+    #[must_use]
+    pub fn last(&self) -> &State {
+        self.states.last().unwrap_or_else(|| unreachable!("there is always the first state"))
+    }
+
+    /// How many operations there were.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether nothing has happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// State `number`; the newest for a number beyond.
+    #[must_use]
+    pub fn state(&self, number: usize) -> &State {
+        self.states.get(number).unwrap_or_else(|| self.last())
+    }
+
+    /// The operation that led to state `number`, or where the exploration began.
+    #[must_use]
+    pub fn after(&self, number: usize) -> String {
+        number
+            .checked_sub(1)
+            .and_then(|n| self.ops.get(n))
+            .map_or_else(|| "the beginning".into(), |op| format!("`{op}`"))
+    }
+
+    /// What is pinned once the first `returned` operations have returned, where fsync(2) has this scope.
+    #[must_use]
+    pub fn pins(&self, returned: usize, fsync: Scope) -> Pins {
+        let mut pins = Pins::default();
+        for (number, op) in self.ops.iter().enumerate().take(returned) {
+            let now = number + 1;
+            match op {
+                Op::Sync => (pins.volume, pins.tree) = (now, now),
+                Op::Fsync { path } | Op::Fdatasync { path } => {
+                    let Ok(id) = self.state(now).resolve(path) else { continue };
+                    match (fsync, op) {
+                        (Scope::Volume, _) => (pins.volume, pins.tree) = (now, now),
+                        (Scope::EarlierMetadata, Op::Fsync { .. }) => pins.tree = now,
+                        (Scope::EarlierMetadata, _) => pins.tree = pins.tree.max(self.size_since(id, now)),
+                        (Scope::Node, _) => {}
+                    }
+                    // fdatasync leaves attributes behind: only where nothing but bytes is compared it pins the node
+                    if fsync != Scope::Node
+                        || !matches!(op, Op::Fdatasync { .. })
+                        || self.only_bytes_since(id, now, &pins)
+                    {
+                        pins.nodes.insert(id, now);
+                    }
+                }
+                _ => {}
+            }
+        }
+        pins
+    }
+
+    /// The first state from which on, up to state `now`, the node has been there with the size that it has then.
+    fn size_since(&self, id: Id, now: usize) -> usize {
+        let size = |number: usize| self.state(number).node(id).map(|node| node.data().map(|data| data.len()));
+        (0..now).rev().take_while(|&number| size(number) == size(now)).last().unwrap_or(now)
+    }
+
+    /// Whether from its pin up to state `now` nothing of the node changed but its bytes and its size.
+    fn only_bytes_since(&self, id: Id, now: usize, pins: &Pins) -> bool {
+        let rest = |number: usize| self.state(number).node(id).map(|node| (node.mode, node.links, node.xattrs.clone()));
+        (pins.node(id)..now).all(|number| rest(number) == rest(now))
+    }
+
+    /// The versions of a node in states `from..=to`, neighbours that are equal once; `None` where it was not there.
+    pub fn versions(&self, id: Id, from: usize, to: usize) -> Vec<Option<&Arc<Node>>> {
+        let mut versions: Vec<_> = (from..=to).map(|number| self.state(number).node(id)).collect();
+        versions.dedup();
+        versions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Workload;
+
+    fn history(text: &str) -> History {
+        let mut history = History::new(State::empty(), 1024);
+        for op in &text.parse::<Workload>().unwrap().ops {
+            history.push(op).unwrap();
+        }
+        history
+    }
+
+    #[test]
+    fn pins_follow_what_has_returned() {
+        let history =
+            history("create f; append f 10 =1; fsync f; create g; sync; append g 5 =2; write f 0 5 =3; fdatasync f");
+        let id = history.last().resolve("f").unwrap();
+        assert_eq!(history.pins(2, Scope::EarlierMetadata), Pins::default());
+        let pins = history.pins(3, Scope::EarlierMetadata);
+        assert_eq!((pins.volume, pins.tree, pins.node(id)), (0, 3, 3));
+        let pins = history.pins(8, Scope::EarlierMetadata);
+        assert_eq!(
+            (pins.volume, pins.tree, pins.node(id)),
+            (5, 5, 8),
+            "no size changed, so no metadata was made durable"
+        );
+        assert_eq!(history.pins(3, Scope::Node).tree, 0);
+        assert_eq!(history.pins(8, Scope::Volume).volume, 8);
+    }
+
+    #[test]
+    fn fdatasync_pins_what_was_made_since() {
+        let history = history("create a; create f; append f 9 =1; mkdir b; fdatasync f");
+        assert_eq!(history.pins(5, Scope::EarlierMetadata).tree, 3);
+    }
+
+    #[test]
+    fn what_the_volume_could_not_do_is_taken_back() {
+        let mut history = history("create f");
+        history.push(&"append f 9 =1".parse().unwrap()).unwrap();
+        history.undo();
+        assert_eq!((history.len(), history.state(2) == history.state(1)), (2, true));
+        assert_eq!(history.push(&"create f".parse().unwrap()), Err(Errno::EXIST));
+        assert_eq!(history.len(), 3);
+    }
+}

@@ -1,0 +1,28 @@
+//! The crash explorer: every state that a loss of power can leave of a volume, judged against what its mode promises.
+//!
+//! A [`op::Workload`] is run on a recorded device; from the log [`enumerate`] makes the states; each is recovered,
+//! checked, read, and compared with the [`model`] by the [`promise`] of the mode. What is explored is a
+//! [`system::System`]: the file system of this repository in one of its modes, or a broken variant of it that must be
+//! caught.
+//!
+//! | room | holds |
+//! | --- | --- |
+//! | [`op`] | operations and workloads, as values and as text |
+//! | [`generate`], [`mod@minimise`] | where workloads come from, and how they become small |
+//! | [`model`] | the file system in memory that says what should be there |
+//! | [`history`], [`promise`] | what happened, what was durable when, and what each mode promises of it |
+//! | [`enumerate`] | the states of a log |
+//! | [`system`] | what can be explored |
+//! | [`explore`], [`campaign`] | one workload; many, on all cores |
+#![forbid(unsafe_code)]
+
+pub mod campaign;
+pub mod enumerate;
+pub mod explore;
+pub mod generate;
+pub mod history;
+pub mod minimise;
+pub mod model;
+pub mod op;
+pub mod promise;
+pub mod system;

@@ -1,0 +1,463 @@
+//! What each mode promises, as predicates over what a volume holds after a crash.
+//!
+//! A mode is a row of [`PROMISES`]: how far the order of operations is kept, what the bytes of files may be, what fsync
+//! covers, what recovery is. [`judge`] knows the columns, never the modes. The words of the promises for people are the
+//! table in README.md.
+//!
+//! 1. The whole tree at one moment ([`Order::Prefix`]): names, attributes and sizes are those after some operation, at
+//!    least as new as what is pinned.
+//! 2. Each object for itself ([`Order::PerObject`]): after the full check, what is pinned and was not changed since is
+//!    there, whole. It is there under the names that are pinned by their directories and were not changed since, unless a
+//!    write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name. Nothing is
+//!    promised about the rest.
+//! 3. A volume that says of itself that it is clean is judged by both.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::history::{History, Pins};
+use crate::model::{Body, Id, Node, State};
+
+/// How much of the order of operations a crash leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The tree is that after some operation.
+    Prefix,
+    /// Each file and directory is as old as it happens to be, or broken, unless it is pinned.
+    PerObject,
+}
+
+/// What the bytes of a file may be where they are not pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// Those of the same moment as the tree.
+    Exact,
+    /// At each position those of some version of that file, or zeros where one had a hole.
+    OldOrNew,
+    /// Anything where versions differ.
+    Any,
+}
+
+/// What a returned fsync(2) has made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The file or directory alone.
+    Node,
+    /// The file, and every change of names, attributes and sizes before.
+    EarlierMetadata,
+    /// Everything.
+    Volume,
+}
+
+/// What happens before the volume is used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// A full check that mends.
+    FullCheck,
+    /// The same, unless the volume says that it is clean: then nothing.
+    CheckUnlessClean,
+    /// What mounting does; the checker must find nothing afterwards.
+    Mount,
+}
+
+/// The promise of one mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promise {
+    /// The name of the mode, as on the command line.
+    pub mode: &'static str,
+    /// How much of the order of operations a crash leaves.
+    pub order: Order,
+    /// What unpinned bytes may be.
+    pub data: Data,
+    /// What fsync covers.
+    pub fsync: Scope,
+    /// What recovers the volume.
+    pub recovery: Recovery,
+}
+
+/// The promises of all modes.
+pub const PROMISES: [Promise; 5] = [
+    Promise {
+        mode: "none",
+        order: Order::PerObject,
+        data: Data::Any,
+        fsync: Scope::Node,
+        recovery: Recovery::FullCheck,
+    },
+    Promise {
+        mode: "dirty-bit",
+        order: Order::PerObject,
+        data: Data::OldOrNew,
+        fsync: Scope::Node,
+        recovery: Recovery::CheckUnlessClean,
+    },
+    Promise {
+        mode: "journal",
+        order: Order::Prefix,
+        data: Data::OldOrNew,
+        fsync: Scope::EarlierMetadata,
+        recovery: Recovery::Mount,
+    },
+    Promise {
+        mode: "journal-data",
+        order: Order::Prefix,
+        data: Data::Exact,
+        fsync: Scope::EarlierMetadata,
+        recovery: Recovery::Mount,
+    },
+    Promise {
+        mode: "journal-writeback",
+        order: Order::Prefix,
+        data: Data::Any,
+        fsync: Scope::EarlierMetadata,
+        recovery: Recovery::Mount,
+    },
+];
+
+impl Promise {
+    /// The promise of a mode.
+    #[must_use]
+    pub fn of(mode: &str) -> Option<&'static Self> {
+        PROMISES.iter().find(|promise| promise.mode == mode)
+    }
+}
+
+/// How far the operations had come at the moment of the crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Moment {
+    /// So many had returned.
+    pub returned: usize,
+    /// So many had begun.
+    pub begun: usize,
+    /// A write had reached the storage in part.
+    pub torn: bool,
+}
+
+/// Judges what a recovered volume holds. `clean` tells that it said of itself that it needs no recovery.
+///
+/// # Errors
+/// The promise that was broken, in words.
+pub fn judge(
+    promise: &Promise,
+    history: &History,
+    moment: Moment,
+    clean: bool,
+    observed: &State,
+) -> Result<(), String> {
+    let pins = history.pins(moment.returned, promise.fsync);
+    match promise.order {
+        Order::Prefix => prefix(promise.data, history, moment, &pins, observed),
+        Order::PerObject => {
+            per_object(history, moment, &pins, observed)?;
+            if clean { prefix(promise.data, history, moment, &pins, observed) } else { Ok(()) }
+        }
+    }
+}
+
+/// The tree is that of one moment.
+fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
+    let mut first = None;
+    for number in (pins.tree..=moment.begun).rev() {
+        let model = history.state(number);
+        let bytes = |id: Id, model: &Node, observed: &Node| {
+            let Some((model, observed)) = model.data().zip(observed.data()) else { return Ok(()) };
+            if model.len() != observed.len() {
+                return Err(format!("{} bytes instead of {}", observed.len(), model.len()));
+            }
+            if data == Data::Exact && model != observed {
+                return Err(differs(model, observed));
+            }
+            allowed_bytes(data, history, id, pins.node(id), moment.begun, observed)
+        };
+        match same_tree(model, observed, bytes) {
+            Ok(()) => return Ok(()),
+            Err(why) => _ = first.get_or_insert((number, why)),
+        }
+    }
+    let (newest, why) = first.unwrap_or((moment.begun, "no state may be there".into()));
+    let oldest = pins.tree;
+    let mut text = format!("the tree is not that of one moment: as after {}, but {why}", history.after(newest));
+    if oldest < newest {
+        // every state between was tried as well; the ends say most
+        if let Err(why) = same_tree(history.state(oldest), observed, |_, _, _| Ok(())) {
+            let _ = write!(text, "; as after {}, but {why}", history.after(oldest));
+        }
+    }
+    Err(text)
+}
+
+/// Whether `observed` is what one version of the file had at each position, in states `from..=to`.
+fn allowed_bytes(data: Data, history: &History, id: Id, from: usize, to: usize, observed: &[u8]) -> Result<(), String> {
+    let versions: Vec<&[u8]> =
+        history.versions(id, from, to).into_iter().filter_map(|v| Some(v?.data()?.as_slice())).collect();
+    if versions.contains(&observed) {
+        return Ok(());
+    }
+    for (position, byte) in observed.iter().enumerate() {
+        let mut at = versions.iter().map(|version| version.get(position));
+        let fine = match data {
+            Data::Any => {
+                versions.iter().any(|v| v.get(position) != versions[0].get(position)) || at.any(|b| b == Some(byte))
+            }
+            Data::Exact | Data::OldOrNew => at.any(|b| b == Some(byte)),
+        };
+        if !fine {
+            return Err(format!("byte {position} is {byte:#04x}, which no version since {} had", history.after(from)));
+        }
+    }
+    Ok(())
+}
+
+fn differs(model: &[u8], observed: &[u8]) -> String {
+    let at = model.iter().zip(observed).position(|(a, b)| a != b).unwrap_or(0);
+    format!("byte {at} is {:#04x} instead of {:#04x}", observed[at], model[at])
+}
+
+/// Compares two trees, all but the bytes of files, which `bytes` compares; it gets the model's number of the file.
+fn same_tree(
+    model: &State,
+    observed: &State,
+    mut bytes: impl FnMut(Id, &Node, &Node) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut pairs = BTreeMap::from([(observed.root, model.root)]);
+    let mut queue = vec![(String::from("/"), model.root, observed.root)];
+    while let Some((path, id, ino)) = queue.pop() {
+        let (Some(a), Some(b)) = (model.node(id), observed.node(ino)) else {
+            return Err(format!("{path} names no file"));
+        };
+        same_node(a, b).and_then(|()| bytes(id, a, b)).map_err(|why| format!("{path}: {why}"))?;
+        let (Some(left), Some(right)) = (a.entries(), b.entries()) else { continue };
+        if let Some(name) = left.keys().find(|name| !right.contains_key(*name)) {
+            return Err(format!("{path} has no {name}"));
+        }
+        for (name, &ino) in right {
+            let Some(&id) = left.get(name) else { return Err(format!("{path} has {name}")) };
+            match pairs.insert(ino, id) {
+                None => queue.push((format!("{path}{name}{}", if b.entries().is_some() { "/" } else { "" }), id, ino)),
+                Some(before) if before == id => {}
+                Some(_) => return Err(format!("{path}{name} is another file's name as well")),
+            }
+        }
+    }
+    let mut others: Vec<Id> = pairs.values().copied().collect();
+    others.sort_unstable();
+    if others.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("names of one file have become names of two".into());
+    }
+    Ok(())
+}
+
+/// Compares what is in two nodes, but for the bytes of files and the entries of directories.
+fn same_node(model: &Node, observed: &Node) -> Result<(), String> {
+    let kind = |node: &Node| match &node.body {
+        Body::File(_) => "a file",
+        Body::Dir(_) => "a directory",
+        Body::Symlink(_) => "a symbolic link",
+        Body::Other(word) => word,
+    };
+    if kind(model) != kind(observed) {
+        return Err(format!("{} instead of {}", kind(observed), kind(model)));
+    }
+    if let (Body::Symlink(a), Body::Symlink(b)) = (&model.body, &observed.body)
+        && a != b
+    {
+        return Err(format!("it leads to `{b}` instead of `{a}`"));
+    }
+    if model.mode != observed.mode {
+        return Err(format!("mode {:o} instead of {:o}", observed.mode, model.mode));
+    }
+    if model.links != observed.links {
+        return Err(format!("{} links instead of {}", observed.links, model.links));
+    }
+    if model.xattrs != observed.xattrs {
+        let names = |node: &Node| node.xattrs.iter().map(|(n, v)| format!("{n} ({})", v.len())).collect::<Vec<_>>();
+        return Err(format!("attributes {:?} instead of {:?}", names(observed), names(model)));
+    }
+    Ok(())
+}
+
+/// What is pinned and was not changed since is there.
+fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
+    let model = history.state(moment.begun);
+    // a node whose versions since its pin are one
+    let kept = |id: Id| match history.versions(id, pins.node(id), moment.begun)[..] {
+        [Some(node)] => Some(node),
+        _ => None,
+    };
+    // an entry that was the same since its directory's pin; one torn write may cost a changed directory any entry
+    let entry_kept = |dir: Id, name: &str| {
+        let versions = history.versions(dir, pins.node(dir), moment.begun);
+        let entry = |node: &Option<&Arc<Node>>| node.and_then(|node| node.entries()?.get(name).copied());
+        let first = versions.first().and_then(entry);
+        first.is_some() && versions.iter().all(|v| entry(v) == first) && (versions.len() == 1 || !moment.torn)
+    };
+    let paths = model.paths();
+    let whole = |path: &str| {
+        let mut at = path;
+        while !at.is_empty() {
+            let (dir, name) = at.rsplit_once('/').unwrap_or(("", at));
+            if !model.resolve(dir).is_ok_and(|dir| entry_kept(dir, name)) {
+                return false;
+            }
+            at = dir;
+        }
+        true
+    };
+    for (path, id) in &paths {
+        let Some(node) = kept(*id) else { continue };
+        if whole(path) {
+            let found = observed.resolve(path).ok().and_then(|ino| observed.node(ino));
+            let Some(found) = found else { return Err(format!("/{path} is pinned, and is not there")) };
+            // the number of names and the entries are those of this node, so they are pinned with it
+            same_node(node, found).and_then(|()| same_content(node, found)).map_err(|why| format!("/{path}: {why}"))?;
+        }
+    }
+    // what lost its name may be anywhere, but must be there; a file that was pinned without a name need not
+    for (id, _) in model.nodes.iter().filter(|(_, node)| node.entries().is_none() && node.links > 0) {
+        let Some(node) = kept(*id) else { continue };
+        let alike = |other: &Node| {
+            let other = Node { links: node.links, ..other.clone() };
+            same_node(node, &other).and_then(|()| same_content(node, &other)).is_ok()
+        };
+        if !observed.nodes.values().any(|other| alike(other)) {
+            let path = paths.iter().find(|(_, at)| at == id).map_or("a file", |(path, _)| path);
+            return Err(format!("{path} is pinned, and its content is nowhere"));
+        }
+    }
+    Ok(())
+}
+
+fn same_content(model: &Node, observed: &Node) -> Result<(), String> {
+    match (&model.body, &observed.body) {
+        (Body::File(a), Body::File(b)) if a.len() != b.len() => {
+            Err(format!("{} bytes instead of {}", b.len(), a.len()))
+        }
+        (Body::File(a), Body::File(b)) if a != b => Err(differs(a, b)),
+        (Body::Dir(a), Body::Dir(b)) => match a.keys().find(|name| !b.contains_key(*name)) {
+            Some(name) => Err(format!("it has no {name}")),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Compares what a volume holds with the model, exactly.
+///
+/// # Errors
+/// The first difference, in words.
+pub fn same(model: &State, observed: &State) -> Result<(), String> {
+    same_tree(model, observed, |_, a, b| same_content(a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Workload;
+
+    fn state(text: &str) -> State {
+        let mut state = State::empty();
+        for op in &text.parse::<Workload>().unwrap().ops {
+            state.apply(op, 1024).unwrap();
+        }
+        state
+    }
+
+    /// Judges a volume that holds what `left` makes, after all of `done` returned.
+    fn judged(mode: &str, done: &str, clean: bool, left: &str) -> Result<(), String> {
+        judged_at(mode, done, clean, false, left)
+    }
+
+    fn judged_torn(mode: &str, done: &str, left: &str) -> Result<(), String> {
+        judged_at(mode, done, false, true, left)
+    }
+
+    fn judged_at(mode: &str, done: &str, clean: bool, torn: bool, left: &str) -> Result<(), String> {
+        let workload: Workload = done.parse().unwrap();
+        let mut first = State::empty();
+        workload.setup.iter().for_each(|op| first.apply(op, 1024).unwrap());
+        let mut history = History::new(first, 1024);
+        workload.ops.iter().for_each(|op| history.push(op).unwrap());
+        let moment = Moment { returned: history.len(), begun: history.len(), torn };
+        judge(Promise::of(mode).unwrap(), &history, moment, clean, &state(left))
+    }
+
+    #[track_caller]
+    fn legal(mode: &str, done: &str, left: &str) {
+        judged(mode, done, false, left).unwrap();
+    }
+
+    #[track_caller]
+    fn broken(mode: &str, done: &str, left: &str, why: &str) {
+        let said = judged(mode, done, false, left).unwrap_err();
+        assert!(said.contains(why), "{said}");
+    }
+
+    #[test]
+    fn a_journal_keeps_the_order() {
+        let done = "create a; create b; create c";
+        legal("journal", done, "");
+        legal("journal", done, "create a; create b");
+        broken("journal", done, "create b", "/ has no a");
+        broken("journal", "create a; create b; fsync a; create c", "create a", "/ has no b");
+        legal("journal", "create a; fsync a; create b", "create a");
+        broken("journal", "create a; sync; rename a b", "create a; link a b", "has a");
+        broken("journal", "create a; sync; rename a b", "", "/ has no");
+        broken("journal", "mkdir a; create a/b; sync", "mkdir a; symlink x a/b", "a symbolic link instead of a file");
+        broken("journal", "mkdir a; sync", "mkdir a; chmod a 700", "mode 700 instead of 755");
+        broken("journal", "create a; link a b; sync", "create a; create b", "1 links instead of 2");
+        broken("journal", "create a; setxattr a user.x 5 =1; sync", "create a; setxattr a user.x 5 =2", "attributes");
+        broken("journal", "symlink x l; sync", "symlink y l", "it leads to `y`");
+    }
+
+    #[test]
+    fn bytes_are_old_or_new() {
+        let done = "create f; append f 2000 =1; sync; write f 0 1000 =2; write f 1000 500 =3";
+        let old = "create f; append f 2000 =1;";
+        legal("journal", done, &format!("{old} write f 1000 500 =3"));
+        legal("journal", done, &format!("{old} write f 100 5 =2"));
+        broken("journal", done, &format!("{old} write f 100 5 =9"), "byte 100 is");
+        legal("journal-writeback", done, &format!("{old} write f 100 5 =9"));
+        broken("journal-writeback", done, &format!("{old} write f 1600 5 =9"), "byte 1600 is");
+        legal("journal-data", done, &format!("{old} write f 0 1000 =2"));
+        broken("journal-data", done, &format!("{old} write f 1000 500 =3"), "byte");
+        broken("journal", done, "create f; append f 1000 =1", "1000 bytes instead of 2000");
+        let synced = format!("{done}; fdatasync f");
+        broken("journal", &synced, &format!("{old} write f 1000 500 =3"), "byte 0 is");
+        // the size and the bytes of an append come together: no zeros
+        broken("journal", "create f; append f 100 =1", "create f; truncate f 100", "byte 0 is 0x00");
+    }
+
+    #[test]
+    fn a_raw_mode_keeps_what_is_pinned_and_was_left_alone() {
+        let done = "mkdir d; create d/f; append d/f 9 =1 | create g; append g 9 =2; fsync g; create h";
+        legal("none", done, "mkdir d; create d/f; append d/f 9 =1; create x; append x 9 =2");
+        broken("none", done, "mkdir d; create d/f; append d/f 9 =1", "g is pinned, and its content is nowhere");
+        broken("none", done, "create d; append d 9 =1; create g; append g 9 =2", "/d: a file instead of a directory");
+        let pinned = "create g; fsync g; fsync .";
+        broken("none", pinned, "create x", "/: it has no g");
+        legal("none", &format!("{pinned}; unlink g"), "");
+        legal("none", "create a; create b; create c", "create c");
+        // another name in the same directory changes nothing for this one, but a torn block may
+        broken("none", &format!("{pinned}; create h"), "create h", "g is pinned, and is not there");
+        assert!(judged_torn("none", &format!("{pinned}; create h"), "create h").is_ok());
+    }
+
+    #[test]
+    fn a_clean_mark_is_a_promise_too() {
+        judged("dirty-bit", "create a; create b", true, "create a").unwrap();
+        let said = judged("dirty-bit", "create a; create b", true, "create b").unwrap_err();
+        assert!(said.contains("/ has no a"), "{said}");
+        judged("dirty-bit", "create a; create b", false, "create b").unwrap();
+    }
+
+    #[test]
+    fn every_mode_is_one_row() {
+        for promise in &PROMISES {
+            assert_eq!(Promise::of(promise.mode), Some(promise));
+            // whoever needs no check keeps the order of operations
+            assert_eq!(promise.recovery == Recovery::Mount, promise.order == Order::Prefix);
+        }
+        assert_eq!(Promise::of("magic"), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! What is explored: anything that mounts a device, does operations, and recovers after a crash.
+
+use std::sync::Arc;
+
+use blockdev::BlockDevice;
+use rustix::io::Errno;
+
+use crate::model::State;
+use crate::op::Op;
+use crate::promise::Promise;
+
+/// A sentence that tells why something could not be done.
+pub type Refused = String;
+
+/// A file system in one mode. Everything is done on the thread that asks, and the same requests give the same writes:
+/// a finding could not be repeated otherwise.
+pub trait System: Sync {
+    /// What its mode promises.
+    fn promise(&self) -> &Promise;
+
+    /// Bytes in a block of its volumes.
+    fn block_size(&self) -> u64;
+
+    /// A new volume, unmounted.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn format(&self) -> Result<Arc<dyn BlockDevice>, Refused>;
+
+    /// Mounts the volume for writing.
+    ///
+    /// # Errors
+    /// Why it cannot be mounted.
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused>;
+
+    /// Does what the mode does after a crash, so that the checker finds nothing and the volume can be used: replays the
+    /// journal, or checks and mends. Leaves the volume unmounted. Says whether the volume called itself clean.
+    ///
+    /// # Errors
+    /// Why it cannot be recovered: a broken promise.
+    fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused>;
+
+    /// What the checker finds; nothing is written.
+    ///
+    /// # Errors
+    /// Why it cannot be checked.
+    fn problems(&self, device: &dyn BlockDevice) -> Result<Vec<String>, Refused>;
+
+    /// All that the volume holds; nothing is written.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn observe(&self, device: Arc<dyn BlockDevice>) -> Result<State, Refused>;
+}
+
+/// A mounted volume. Dropped without [`Session::unmount`], it is left as a crash leaves it.
+pub trait Session {
+    /// Does one operation and returns when it has been acknowledged; what it promises by then is the mode's matter.
+    ///
+    /// # Errors
+    /// The answer of POSIX.
+    fn apply(&mut self, op: &Op) -> Result<(), Errno>;
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// Why that could not be done as it should be.
+    fn unmount(self: Box<Self>) -> Result<(), Refused>;
+}

@@ -1,0 +1,245 @@
+//! The explorer on a file system of a hundred lines: as it should be it passes, and each way to break it is caught.
+//!
+//! The toy keeps one directory of small files. A commit writes all of it into one of two slots, flushes, and writes a
+//! head that names the slot, its sequence number and its checksum; reading takes the newest head whose slot is whole.
+
+use blockdev::{BlockDevice, MemoryDevice};
+use extant_crash::campaign;
+use extant_crash::explore::{Explorer, Kind, Options};
+use extant_crash::model::{Body, Node, State};
+use extant_crash::op::{Op, Workload};
+use extant_crash::promise::Promise;
+use extant_crash::system::{Refused, Session, System};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Where the heads and the slots are, in bytes.
+const HEADS: [u64; 2] = [0, 512];
+const SLOTS: [u64; 2] = [65536, 131072];
+
+/// What is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    None,
+    NoFlushAfterHead,
+    /// And nobody looks at the checksum, which would make up for it.
+    HeadFirst,
+    SameSlot,
+    FsyncForgotten,
+    RecoveryWrites,
+    WrongAnswer,
+    LosesOnUnmount,
+    PanicsOnLink,
+}
+
+struct Toy(Bug);
+
+impl Toy {
+    fn commit(&self, device: &dyn BlockDevice, state: &State, sequence: u64) -> Result<(), Refused> {
+        let said = |e: blockdev::Error| e.to_string();
+        let slot = if self.0 == Bug::SameSlot { 0 } else { (sequence % 2) as usize };
+        let bytes = encode(state);
+        let mut head = sequence.to_le_bytes().to_vec();
+        head.extend((bytes.len() as u64).to_le_bytes());
+        head.extend(sum(&bytes).to_le_bytes());
+        head.push(slot as u8);
+        if self.0 == Bug::HeadFirst {
+            device.write(HEADS[(sequence % 2) as usize], &head).map_err(said)?;
+            device.flush().map_err(said)?;
+        }
+        for (number, piece) in bytes.chunks(1024).enumerate() {
+            device.write(SLOTS[slot] + number as u64 * 1024, piece).map_err(said)?;
+        }
+        device.flush().map_err(said)?;
+        device.write(HEADS[(sequence % 2) as usize], &head).map_err(said)?;
+        if self.0 == Bug::NoFlushAfterHead { Ok(()) } else { device.flush().map_err(said) }
+    }
+
+    fn load(&self, device: &dyn BlockDevice) -> Result<(State, u64), Refused> {
+        let mut found = None;
+        for at in HEADS {
+            let mut head = [0; 25];
+            device.read(at, &mut head).map_err(|e| e.to_string())?;
+            let number = |from: usize| u64::from_le_bytes(head[from..from + 8].try_into().unwrap());
+            let (sequence, len, slot) = (number(0), number(8), usize::from(head[24]));
+            if len > 60_000 || slot > 1 || sequence == 0 {
+                continue;
+            }
+            let mut bytes = vec![0; len as usize];
+            device.read(SLOTS[slot], &mut bytes).map_err(|e| e.to_string())?;
+            let whole = sum(&bytes) == number(16) || self.0 == Bug::HeadFirst;
+            if whole && found.as_ref().is_none_or(|(_, newest)| *newest < sequence) {
+                found = Some((decode(&bytes), sequence));
+            }
+        }
+        found.ok_or_else(|| "no head is whole".into())
+    }
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01B3))
+}
+
+/// Name, content, name, content …, each with its length before it.
+fn encode(state: &State) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (path, id) in state.paths().into_iter().skip(1) {
+        let data = state.node(id).unwrap().data().unwrap().clone();
+        for part in [path.as_bytes(), &data] {
+            bytes.extend((part.len() as u32).to_le_bytes());
+            bytes.extend(part);
+        }
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> State {
+    let mut state = State::empty();
+    let mut entries = BTreeMap::new();
+    let mut parts = Vec::new();
+    let mut rest = bytes;
+    while let Some((len, after)) = rest.split_at_checked(4) {
+        let len = u32::from_le_bytes(len.try_into().unwrap()) as usize;
+        let Some((part, after)) = after.split_at_checked(len) else { break };
+        parts.push(part);
+        rest = after;
+    }
+    for (number, pair) in parts.chunks_exact(2).enumerate() {
+        let id = 10 + number as u64;
+        let body = Body::File(Arc::new(pair[1].to_vec()));
+        entries.insert(String::from_utf8_lossy(pair[0]).into_owned(), id);
+        state.nodes.insert(id, Arc::new(Node { mode: 0o644, links: 1, xattrs: BTreeMap::new(), body }));
+    }
+    state.nodes.insert(2, Arc::new(Node { mode: 0o755, links: 2, xattrs: BTreeMap::new(), body: Body::Dir(entries) }));
+    state
+}
+
+struct Mounted {
+    toy: Toy,
+    device: Arc<dyn BlockDevice>,
+    state: State,
+    sequence: u64,
+}
+
+impl Mounted {
+    fn commit(&mut self) -> Result<(), Refused> {
+        self.sequence += 1;
+        self.toy.commit(&*self.device, &self.state, self.sequence)
+    }
+}
+
+impl Session for Mounted {
+    fn apply(&mut self, op: &Op) -> Result<(), Errno> {
+        match op {
+            Op::Create { .. } | Op::Unlink { .. } | Op::Rename { .. } | Op::Append { .. } | Op::Write { .. } => {}
+            Op::Link { .. } if self.toy.0 == Bug::PanicsOnLink => panic!("no links here"),
+            Op::Sync | Op::Fsync { .. } | Op::Fdatasync { .. } => {
+                self.state.apply(op, 1024)?;
+                if self.toy.0 != Bug::FsyncForgotten {
+                    self.commit().map_err(|_| Errno::IO)?;
+                }
+                return Ok(());
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        if self.toy.0 == Bug::WrongAnswer && matches!(op, Op::Create { .. }) {
+            let _ = self.state.apply(op, 1024);
+            return Ok(());
+        }
+        self.state.apply(op, 1024)
+    }
+
+    fn unmount(mut self: Box<Self>) -> Result<(), Refused> {
+        if self.toy.0 == Bug::LosesOnUnmount { Ok(()) } else { self.commit() }
+    }
+}
+
+impl System for Toy {
+    fn promise(&self) -> &Promise {
+        Promise::of("journal-data").unwrap()
+    }
+
+    fn block_size(&self) -> u64 {
+        1024
+    }
+
+    fn format(&self) -> Result<Arc<dyn BlockDevice>, Refused> {
+        let device = Arc::new(MemoryDevice::zeroed(1 << 18).map_err(|e| e.to_string())?);
+        Toy(Bug::None).commit(&*device, &State::empty(), 1)?;
+        Ok(device)
+    }
+
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused> {
+        let (state, sequence) = self.load(&*device)?;
+        Ok(Box::new(Mounted { toy: Toy(self.0), device, state, sequence }))
+    }
+
+    fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused> {
+        let (state, sequence) = self.load(&*device)?;
+        if self.0 == Bug::RecoveryWrites {
+            self.commit(&*device, &state, sequence + 1)?;
+        }
+        Ok(false)
+    }
+
+    fn problems(&self, _: &dyn BlockDevice) -> Result<Vec<String>, Refused> {
+        Ok(Vec::new())
+    }
+
+    fn observe(&self, device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
+        Ok(self.load(&*device)?.0)
+    }
+}
+
+const WORK: &str = "create a; append a 3000 =1; create x | create b; append b 500 =2; fsync b; rename b a; create c; \
+                    create c; append c 3000 =3; sync; unlink x; append a 100 =4; fsync a; link a d; create e";
+
+/// The toy bears none of the work that a volume must bear after recovery.
+fn options() -> Options {
+    Options { work_on_every: 0, nested_every: 7, ..Options::default() }
+}
+
+#[test]
+fn the_sound_toy_passes() {
+    let (toy, options) = (Toy(Bug::None), options());
+    let mut explorer = Explorer::new(&toy, &options);
+    assert_eq!(explorer.explore(&WORK.parse().unwrap()), None);
+    let counts = explorer.counts;
+    assert!(counts.distinct > 30 && counts.states > counts.distinct, "{counts:?}");
+    assert_eq!((counts.workloads, counts.unsupported), (1, 1));
+}
+
+#[test]
+fn every_broken_toy_is_caught() {
+    for (bug, kind) in [
+        (Bug::NoFlushAfterHead, Kind::Promise),
+        (Bug::HeadFirst, Kind::Promise),
+        (Bug::SameSlot, Kind::Promise),
+        (Bug::FsyncForgotten, Kind::Promise),
+        (Bug::RecoveryWrites, Kind::NotIdempotent),
+        (Bug::WrongAnswer, Kind::Answer),
+        (Bug::LosesOnUnmount, Kind::Content),
+        (Bug::PanicsOnLink, Kind::Panic),
+    ] {
+        let (toy, options) = (Toy(bug), options());
+        let found = Explorer::new(&toy, &options).explore(&WORK.parse().unwrap());
+        let found = found.unwrap_or_else(|| panic!("{bug:?} is not caught"));
+        assert_eq!(found.kind, kind, "{bug:?}: {found}");
+    }
+}
+
+#[test]
+fn a_finding_is_made_small_and_can_be_repeated() {
+    let (toy, options) = (Toy(Bug::FsyncForgotten), options());
+    let workloads: Vec<Workload> = vec![WORK.parse().unwrap(); 3];
+    let report = campaign::run(&toy, &workloads, &options, 2, 1, &AtomicBool::new(false), &|_| {});
+    let [found] = &report.findings[..] else { panic!("{report:?}") };
+    assert!(found.workload.ops.len() <= 2, "{found}");
+    let text = found.to_string();
+    let (_, command) = text.split_once("--workload '").unwrap();
+    let again: Workload = command.trim_end_matches('\'').parse().unwrap();
+    assert_eq!(again, found.workload);
+    assert_eq!(Explorer::new(&toy, &options).explore(&again).unwrap().kind, Kind::Promise);
+}
