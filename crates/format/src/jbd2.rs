@@ -10,10 +10,12 @@ mod checksum;
 pub mod fast_commit;
 mod log;
 mod superblock;
+mod write;
 
 pub use checksum::crc32_be;
 pub use log::{LogFormat, Revoked, Tag, TagFlags, Tags};
 pub use superblock::{Compat, DiskSuperblock, Incompat, JournalSuperblock, SuperblockProblem};
+pub use write::{LoggedBlock, needs_escape};
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::{U16, U32, U64};

@@ -72,7 +72,7 @@ impl LogFormat {
         self.checksums == Checksums::V1
     }
 
-    fn sums_blocks(&self) -> bool {
+    pub(super) fn sums_blocks(&self) -> bool {
         matches!(self.checksums, Checksums::V2 | Checksums::V3)
     }
 
