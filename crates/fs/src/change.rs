@@ -5,11 +5,16 @@
 //! same (a block that was evicted and cannot be read again), what is in memory is not sound any more, and the volume
 //! turns read-only.
 
+use crate::alloc::lock;
 use crate::error::OfInode;
 use crate::{Error, Inode, InodeNo, Result, Timestamp, Volume};
 use format::FsBlock;
 use format::inode::InodeBuf;
+use format::superblock::{DiskSuperblock, OFFSET};
+use space::Claim;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use store::{Kind, Operation, Tag};
 
 /// A change under way. See [`Operation`] for what must not be done while there is one.
@@ -17,13 +22,21 @@ pub(crate) struct Change<'v> {
     pub(crate) volume: &'v Volume,
     op: Operation<'v>,
     now: Timestamp,
+    claim: Cell<Claim>,
+    /// Inodes whose numbers may be used again when the change is over; whether each was a directory.
+    freed: RefCell<Vec<(InodeNo, bool)>>,
 }
+
+/// Blocks of bitmaps, descriptors and the superblock that an ordinary change brings with it.
+const OWN_CREDITS: usize = 8;
 
 impl Volume {
     /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock do not count.
     pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
-        let now = self.now();
-        Ok(Change { volume: self, op: self.store.begin(credits)?, now })
+        let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
+        let op = self.store.begin(all)?;
+        let (claim, freed) = (Cell::new(Claim::Ordinary), RefCell::default());
+        Ok(Change { volume: self, op, now: self.now(), claim, freed })
     }
 }
 
@@ -31,6 +44,29 @@ impl<'v> Change<'v> {
     /// The time of the change.
     pub(crate) fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// From now on allocations may use what is kept for this claim.
+    pub(crate) fn claim_as(&self, claim: Claim) {
+        self.claim.set(claim);
+    }
+
+    pub(crate) fn claim(&self) -> Claim {
+        self.claim.get()
+    }
+
+    /// The number is given back when the change ends.
+    pub(crate) fn free_at_end(&self, number: InodeNo, was_directory: bool) {
+        self.freed.borrow_mut().push((number, was_directory));
+    }
+
+    /// Changes fields of the superblock other than its counts, times, state and checksum.
+    pub(crate) fn edit_superblock<R>(&self, change: impl FnOnce(&mut DiskSuperblock) -> R) -> Result<R> {
+        let block = FsBlock(OFFSET / u64::from(self.volume.sb.geometry.block_size));
+        let tag = Tag { kind: Kind::Superblock, owner: InodeNo(0), seed: 0 };
+        // its bytes follow when the generation closes
+        self.edit(block, tag, |_| ())?;
+        Ok(change(&mut lock(&self.volume.space()?.superblock)))
     }
 
     /// The generation it belongs to.
@@ -56,6 +92,9 @@ impl<'v> Change<'v> {
 
     /// Writes file data; blocks that were just allocated must be written whole.
     pub(crate) fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
+        if let Ok(space) = self.volume.space() {
+            space.written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        }
         Ok(self.op.write_data(owner, first, offset, data)?)
     }
 
@@ -74,6 +113,17 @@ impl<'v> Change<'v> {
 
     /// Puts an inode into its table, made or changed.
     pub(crate) fn put_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<Arc<Inode>> {
+        let writing = self.volume.writing.as_ref();
+        // while an inode is in the chain of orphans, its link there is for the chain to say
+        let chain = writing.and_then(|w| w.orphans.chain());
+        if let Some(next) = chain.as_ref().and_then(|chain| chain.next_of(number)) {
+            buf.disk_mut().i_dtime = next.into();
+        }
+        self.store_inode(number, buf)
+    }
+
+    /// [`Change::put_inode`] by whoever has the chain of orphans locked.
+    pub(crate) fn store_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<Arc<Inode>> {
         let volume = self.volume;
         buf.seal(&volume.sb.geometry, number);
         let inode = Arc::new(Inode::parse(&volume.sb, number, buf.bytes()).of(number)?);
@@ -101,5 +151,13 @@ impl<'v> Change<'v> {
                 slot.copy_from_slice(bytes);
             }
         })
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let Ok(space) = self.volume.space() {
+            self.freed.take().into_iter().for_each(|(number, directory)| space.give_inode(number, directory));
+        }
     }
 }

@@ -20,6 +20,9 @@ impl Volume {
         if group.get() >= geometry.groups {
             return Err(Error::NotFound);
         }
+        if let Ok(space) = self.space() {
+            return space.descriptor(group).ok_or(Error::NotFound);
+        }
         let per_block = geometry.descriptors_per_block();
         let block = self.store.block(self.descriptor_block(group.get() / per_block))?;
         let size = geometry.descriptor_size as usize;
@@ -55,10 +58,25 @@ impl Volume {
         }
     }
 
+    /// Reads blocks of the descriptor table that will soon be asked for.
+    pub(crate) fn prefetch_descriptors(&self, first: u32, count: u32) {
+        let end = first.saturating_add(count).min(self.sb.geometry.descriptor_blocks);
+        let blocks: Vec<FsBlock> = (first..end).map(|n| self.descriptor_block(n)).collect();
+        self.store.prefetch(&blocks);
+    }
+
+    /// The first block of a group's inode table.
+    fn inode_table(&self, group: GroupNo) -> Result<FsBlock> {
+        match self.space() {
+            Ok(space) => space.cell(group).map(|cell| cell.table).ok_or(Error::NotFound),
+            Err(_) => Ok(self.group(group)?.inode_table),
+        }
+    }
+
     /// The block of the inode table that holds an inode, and the inode's place in it in bytes.
     pub(crate) fn inode_place(&self, inode: InodeNo) -> Result<(FsBlock, usize)> {
         let slot = self.sb.geometry.inode_slot(inode).ok_or(Error::NotFound)?;
-        let table = self.group(slot.group)?.inode_table;
+        let table = self.inode_table(slot.group)?;
         // `group` saw that the table lies inside the volume
         Ok((FsBlock(table.get() + u64::from(slot.table_block)), slot.offset as usize))
     }
@@ -79,7 +97,7 @@ impl Volume {
         places.sort_unstable();
         places.dedup();
         let tables = places.chunk_by(|a, b| a.0 == b.0).filter_map(|of_group| {
-            let table = self.group(of_group.first()?.0).ok()?.inode_table;
+            let table = self.inode_table(of_group.first()?.0).ok()?;
             // `group` saw that the table lies inside the volume
             Some(of_group.iter().map(move |place| FsBlock(table.get() + u64::from(place.1))))
         });

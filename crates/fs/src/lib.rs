@@ -9,24 +9,28 @@
 //! | read content | [`Volume::read_at`], [`Volume::seek_data`], [`Volume::read_link`], [`Volume::map`] |
 //! | read attributes | [`Volume::list_xattrs`], [`Volume::get_xattr`] |
 //! | see the volume as a whole | [`Volume::superblock`], [`Volume::group`], [`Volume::statfs`], [`Volume::notes`] |
+//! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`] |
 //!
 //! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
 //! error for the file it belongs to and for no other; nothing here panics, loops, or takes memory by what a damaged
 //! volume claims.
 #![forbid(unsafe_code)]
 
+mod alloc;
 mod change;
 mod delayed;
 mod dir;
 mod error;
 mod extents;
 mod file;
+mod finish;
 mod indirect;
 mod inline;
 mod inode;
 mod layout;
 mod lookup;
 mod map;
+pub mod mkfs;
 mod node;
 mod nokey;
 mod notes;
@@ -34,9 +38,11 @@ mod path;
 mod stat;
 mod volume;
 mod walk;
+mod writable;
 mod writing;
 mod xattr;
 
+pub use alloc::DamagedGroup;
 pub use dir::{DirEntry, ReadDir};
 pub use error::{Error, Result};
 pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};

@@ -1,8 +1,10 @@
 //! What stat(2) and statfs(2) say, as the kernel would say it.
 
+use crate::alloc::lock;
 use crate::inline::is_inline;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Timestamp, Volume};
 use format::feature::{Compat, Incompat, RoCompat};
+use std::sync::atomic::Ordering;
 
 /// What stat(2) says about a file, and what ext4 knows beyond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,8 +132,13 @@ impl Volume {
         u32::try_from(there).unwrap_or(u32::MAX).min(self.sb.geometry.groups)
     }
 
-    /// Free clusters and free inodes of all groups.
+    /// Free clusters and free inodes of all groups, without what is promised to content that has no place yet.
     fn free_counts(&self) -> (u64, u64) {
+        if let Ok(space) = self.space() {
+            let pool = lock(&space.pool);
+            let free_inodes = space.free_inodes.load(Ordering::Relaxed);
+            return (pool.free().saturating_sub(pool.promised()), free_inodes);
+        }
         (0..self.groups_there()).filter_map(|g| self.group(GroupNo(g)).ok()).fold(
             (0, 0),
             |(clusters, inodes), group| {
@@ -142,7 +149,7 @@ impl Volume {
 
     /// Blocks the kernel keeps back for extent trees that grow while delayed writes are made: a fiftieth of the
     /// clusters, at most 4 096.
-    fn kept_for_extents(&self) -> u64 {
+    pub(crate) fn kept_for_extents(&self) -> u64 {
         let geometry = &self.sb.geometry;
         if !self.sb.features.incompat.contains(Incompat::EXTENT) {
             return 0;
@@ -153,6 +160,13 @@ impl Volume {
 
     /// Blocks taken by the volume's own structures.
     fn overhead_blocks(&self) -> u64 {
+        match &self.writing {
+            Some(writing) => *writing.overhead.get_or_init(|| self.count_overhead()),
+            None => self.count_overhead(),
+        }
+    }
+
+    fn count_overhead(&self) -> u64 {
         let geometry = &self.sb.geometry;
         let cluster = u64::from(geometry.cluster_blocks);
         let recorded = u64::from(self.sb.disk.s_overhead_blocks.get()).saturating_mul(cluster);

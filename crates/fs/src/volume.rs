@@ -8,7 +8,7 @@
 
 use crate::inode::InodeCache;
 use crate::node::Nodes;
-use crate::writing::Writing;
+use crate::writing::{WriteOptions, Writing};
 use crate::{Error, Note, Place, Result};
 use blockdev::BlockDevice;
 use format::dir::DirFormat;
@@ -38,6 +38,8 @@ pub struct OpenOptions {
     pub external_journal: Option<Arc<dyn BlockDevice>>,
     /// Show the volume without what its journal holds, even where it was not unmounted.
     pub ignore_journal: bool,
+    /// Open the volume for writing as well. For reading only unless set.
+    pub write: Option<WriteOptions>,
 }
 
 impl Default for OpenOptions {
@@ -48,11 +50,12 @@ impl Default for OpenOptions {
             block_size: None,
             external_journal: None,
             ignore_journal: false,
+            write: None,
         }
     }
 }
 
-/// An ext2, ext3 or ext4 volume, open for reading.
+/// An ext2, ext3 or ext4 volume, open for reading or for reading and writing.
 pub struct Volume {
     pub(crate) store: Store,
     pub(crate) sb: Superblock,
@@ -72,6 +75,7 @@ impl Volume {
     /// [`Error::NoSuperblock`] where there is none to be read at the place asked for; [`Error::Unsupported`] for features
     /// this version cannot read (by name) and for an external journal that has to be replayed; [`Error::Corrupt`] for a
     /// journal that has to be replayed and cannot be read (then [`OpenOptions::ignore_journal`] opens it all the same).
+    /// Where it is to be opened for writing: [`Error::ReadOnly`] with the reason why it can only be read.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
         let sb = match options.superblock {
             None => primary_superblock(&*device)?,
@@ -89,6 +93,9 @@ impl Volume {
         volume.replay(options, &mut notes)?;
         volume.note_state(&mut notes);
         volume.notes = notes;
+        if let Some(write) = &options.write {
+            volume.start_writing(options, write.clone())?;
+        }
         Ok(volume)
     }
 

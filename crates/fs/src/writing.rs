@@ -1,9 +1,11 @@
 //! A volume that is open for writing: how it was asked to be, and what it keeps beside the cache.
 
-use crate::{InodeNo, Timestamp, Volume};
+use crate::alloc::{DamagedGroup, Space, lock};
+use crate::{InodeNo, Result, Timestamp, Volume};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How a volume stays sound through a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,6 +47,10 @@ pub struct WriteOptions {
     pub dirty_bytes: usize,
     /// The time of day; the system's unless set.
     pub clock: Clock,
+    /// Where the numbers begin that tell one use of an inode from the next; from the time of day unless set.
+    pub seed: Option<u64>,
+    /// Where the volume is mounted, for its superblock; at most 63 bytes of it are kept.
+    pub mounted_at: Option<Vec<u8>>,
 }
 
 impl Default for WriteOptions {
@@ -55,6 +61,8 @@ impl Default for WriteOptions {
             commit: Duration::from_secs(5),
             dirty_bytes: 64 << 20,
             clock: Arc::new(system_time),
+            seed: None,
+            mounted_at: None,
         }
     }
 }
@@ -68,11 +76,140 @@ fn system_time() -> Timestamp {
 /// What a volume that is open for writing keeps beside the cache.
 pub(crate) struct Writing {
     pub(crate) options: WriteOptions,
-    /// Inodes without a name that somebody holds.
-    pub(crate) orphans: Mutex<BTreeSet<InodeNo>>,
+    pub(crate) consistency: Consistency,
+    pub(crate) space: Arc<Space>,
+    /// Blocks taken by the volume's own structures, once somebody asked.
+    pub(crate) overhead: OnceLock<u64>,
+    /// Inodes without a name that somebody holds, and those whose truncation has not finished.
+    pub(crate) orphans: Orphans,
+    background: Mutex<Option<Background>>,
+    /// When content that waits for its place was last given one.
+    flushed: Mutex<Duration>,
+}
+
+/// The thread that keeps time for a volume.
+struct Background {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: JoinHandle<()>,
+}
+
+/// How often the background thread looks at the clock.
+const TICK: Duration = Duration::from_millis(100);
+
+impl Writing {
+    pub(crate) fn new(options: WriteOptions, consistency: Consistency, space: Arc<Space>) -> Self {
+        Self {
+            options,
+            consistency,
+            space,
+            overhead: OnceLock::new(),
+            orphans: Mutex::default(),
+            background: Mutex::default(),
+            flushed: Mutex::default(),
+        }
+    }
 }
 
 impl Volume {
+    pub(crate) fn writing(&self) -> Result<&Writing> {
+        self.writing.as_ref().ok_or_else(|| store::Error::ReadOnly.into())
+    }
+
+    pub(crate) fn space(&self) -> Result<&Arc<Space>> {
+        Ok(&self.writing()?.space)
+    }
+
+    /// How the volume stays sound through a crash; `None` where it is open for reading only.
+    #[must_use]
+    pub fn consistency(&self) -> Option<Consistency> {
+        self.writing.as_ref().map(|writing| writing.consistency)
+    }
+
+    /// Groups whose bitmaps contradict the volume. Nothing is allocated there, and the volume is marked as having errors.
+    #[must_use]
+    pub fn damaged_groups(&self) -> Vec<DamagedGroup> {
+        self.space().map(|space| space.damaged()).unwrap_or_default()
+    }
+
+    /// Returns when everything that was done before the call would survive a loss of power, as far as the volume's
+    /// consistency promises it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where content finds no place after all; [`Error::Io`], and from then on [`Error::ReadOnly`], where
+    /// the device fails; [`Error::ReadOnly`] where the volume was not opened for writing.
+    pub fn sync(&self) -> Result<()> {
+        self.writing()?;
+        Ok(self.store.sync()?)
+    }
+
+    /// Does what is due at `now`, counted from any fixed moment: content that has waited for longer than
+    /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written. To be called a few times
+    /// a second, by one thread; [`Volume::start_background`] does.
+    ///
+    /// # Errors
+    /// As [`Volume::sync`].
+    pub fn tick(&self, now: Duration) -> Result<()> {
+        let writing = self.writing()?;
+        let due = {
+            let mut flushed = lock(&writing.flushed);
+            let due = now.saturating_sub(*flushed) >= writing.options.commit;
+            if due {
+                *flushed = now;
+            }
+            due
+        };
+        if due {
+            self.place_delayed()?;
+        }
+        Ok(self.store.tick(now)?)
+    }
+
+    /// Gives all content in memory its place.
+    fn place_delayed(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Brings everything to the device and marks the volume as sound. Afterwards it can be read, but not changed.
+    ///
+    /// # Errors
+    /// As [`Volume::sync`].
+    pub fn unmount(&self) -> Result<()> {
+        let writing = self.writing()?;
+        if let Some(background) = lock(&writing.background).take() {
+            background.stop();
+        }
+        self.place_delayed()?;
+        Ok(self.store.stop_writing()?)
+    }
+
+    /// Starts a thread that calls [`Volume::tick`] about ten times a second, until [`Volume::unmount`] or until nobody has
+    /// the volume any more. Does nothing where there is one already, or where the volume is open for reading only.
+    pub fn start_background(self: &Arc<Self>) {
+        let Ok(writing) = self.writing() else { return };
+        let mut place = lock(&writing.background);
+        if place.is_some() {
+            return;
+        }
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (volume, stopped) = (Arc::downgrade(self), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let start = Instant::now();
+            let (flag, bell) = &*stopped;
+            loop {
+                let waited = bell.wait_timeout_while(lock(flag), TICK, |stopped| !*stopped);
+                if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                    return;
+                }
+                let Some(volume) = volume.upgrade() else { return };
+                // who works on the volume, or syncs it, hears of an error from the store
+                if volume.tick(start.elapsed()).is_err() && volume.store.failure().is_some() {
+                    return;
+                }
+            }
+        });
+        *place = Some(Background { stop, thread });
+    }
+
     /// The time of day.
     pub(crate) fn now(&self) -> Timestamp {
         self.writing.as_ref().map_or_else(system_time, |w| (w.options.clock)())
@@ -80,7 +217,16 @@ impl Volume {
 
     /// Whether an inode has no name any more, but is still in use.
     pub(crate) fn is_orphan(&self, number: InodeNo) -> bool {
-        let orphans = |w: &Writing| w.orphans.lock().unwrap_or_else(PoisonError::into_inner).contains(&number);
-        self.writing.as_ref().is_some_and(orphans)
+        self.writing.as_ref().is_some_and(|w| lock(&w.orphans).contains(&number))
+    }
+}
+
+impl Background {
+    fn stop(self) {
+        let (flag, bell) = &*self.stop;
+        *lock(flag) = true;
+        bell.notify_all();
+        // a thread that panicked has told so
+        self.thread.join().ok();
     }
 }

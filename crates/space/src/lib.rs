@@ -16,4 +16,4 @@ mod pool;
 
 pub use map::{FreeMap, GroupMap, Run};
 pub use policy::{GroupTotals, Policy, Totals};
-pub use pool::{Claim, Pool};
+pub use pool::{Claim, Pool, Purpose};

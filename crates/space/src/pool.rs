@@ -11,6 +11,15 @@ pub enum Claim {
     Promised,
 }
 
+/// What blocks are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Content of files.
+    Data,
+    /// What the store's cache holds: directories, extent nodes, attributes …
+    Metadata,
+}
+
 /// Counts of free units. The sum of what the groups' maps say, so that nobody has to look at a group to learn that there is
 /// no room.
 ///

@@ -1,0 +1,202 @@
+//! The space of a volume that is open for writing: its groups in memory.
+//!
+//! 1. The counts of all groups are in memory, from opening on. Bitmaps are read when they are first needed, verified once,
+//!    and may be dropped again between generations where nothing of them is waiting.
+//! 2. From then on memory is the truth. A bitmap's or descriptor's block in the store is marked as changed at the first
+//!    change in a generation, so that it counts towards the generation's size, and gets its content when the generation
+//!    closes (in [`finish`](crate::finish)).
+//! 3. A group whose bitmap contradicts the volume is left alone: nothing is allocated there, and what is freed there
+//!    stays in use until a check. The volume is marked as having errors then.
+//! 4. Locks: a group's lock, then the store's or a counter's. No two groups are locked at once, and no node's lock is
+//!    taken under one.
+
+mod blocks;
+mod groups;
+mod inodes;
+mod zones;
+
+pub(crate) use blocks::{Extent, Reservation};
+pub(crate) use space::Purpose;
+
+use crate::{Clock, Error, Result, Volume};
+use format::group::Group;
+use format::superblock::{DiskSuperblock, State, Superblock};
+use format::{FsBlock, GroupNo};
+use groups::GroupState;
+use space::{GroupTotals, Policy, Pool, Run, Totals};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::Mark;
+use zones::Zones;
+
+/// Most groups a volume may have to be opened for writing: their counts are kept in memory.
+const MAX_GROUPS: u32 = 1 << 24;
+/// Descriptor blocks read in one batch.
+const BATCH: u32 = 256;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A group.
+pub(crate) struct GroupCell {
+    /// The first block of its inode table; it does not move.
+    pub(crate) table: FsBlock,
+    /// Blocks that may be given out.
+    blocks: AtomicU32,
+    inodes: AtomicU32,
+    directories: AtomicU32,
+    /// No run of available blocks is longer than this.
+    longest: AtomicU32,
+    state: Mutex<GroupState>,
+}
+
+/// A group that is not trusted any more, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DamagedGroup {
+    /// The group.
+    pub group: GroupNo,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+/// How a volume's space is to be kept.
+pub(crate) struct SpaceOptions {
+    /// What the superblock says while generations are written.
+    pub(crate) in_use: Mark,
+    /// The volume was sound when it was opened, so it may be called so again.
+    pub(crate) was_valid: bool,
+    /// A crash may bring back what was freed, so it is held until its generation is durable.
+    pub(crate) hold_data: bool,
+    /// Where the generation numbers of new inodes begin.
+    pub(crate) seed: u64,
+    /// Most groups whose bitmaps are kept between generations.
+    pub(crate) bitmaps: usize,
+    pub(crate) clock: Clock,
+}
+
+/// The space of a volume.
+pub(crate) struct Space {
+    pub(crate) sb: Superblock,
+    pub(crate) options: SpaceOptions,
+    groups: Box<[GroupCell]>,
+    zones: Zones,
+    policy: Policy,
+    pub(crate) pool: Mutex<Pool>,
+    pub(crate) free_inodes: AtomicU64,
+    /// Groups changed in the open generation, each once.
+    changed: Mutex<Vec<u32>>,
+    /// Groups with a bitmap in memory.
+    loaded: Mutex<BTreeSet<u32>>,
+    /// What was freed and is held, by the generation that freed it.
+    held: Mutex<BTreeMap<u64, Vec<(u32, Run)>>>,
+    /// The superblock as the open generation will close it, and as the last one did.
+    pub(crate) superblock: Mutex<DiskSuperblock>,
+    pub(crate) closed: Mutex<DiskSuperblock>,
+    damaged: Mutex<Vec<DamagedGroup>>,
+    numbers: AtomicU64,
+    /// Bytes written since the last generation closed, for `s_kbytes_written`.
+    pub(crate) written: AtomicU64,
+}
+
+impl Space {
+    /// Reads the counts of all groups.
+    pub(crate) fn load(volume: &Volume, disk: DiskSuperblock, options: SpaceOptions) -> Result<Self> {
+        let sb = volume.sb.clone();
+        let geometry = &sb.geometry;
+        if geometry.groups > MAX_GROUPS {
+            return Err(Error::Unsupported(format!("writing to a volume of {} groups", geometry.groups)));
+        }
+        let per_block = geometry.descriptors_per_block();
+        let mut groups = Vec::new();
+        for group in geometry.group_numbers() {
+            if (group.get() / per_block).is_multiple_of(BATCH) && group.get().is_multiple_of(per_block) {
+                volume.prefetch_descriptors(group.get() / per_block, BATCH);
+            }
+            groups.push(volume.group(group)?);
+        }
+        let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
+        let free = sum(|g| g.free_clusters).min(geometry.blocks);
+        let (kept, superuser) = (volume.kept_for_extents(), sb.disk.reserved_blocks_count());
+        let pool = Pool::new(free, kept, superuser);
+        let policy = Policy {
+            flex: geometry.flex_groups,
+            blocks_per_group: geometry.blocks_per_group,
+            inodes_per_group: geometry.inodes_per_group,
+        };
+        Ok(Self {
+            zones: Zones::new(geometry, &groups),
+            policy,
+            pool: Mutex::new(pool),
+            free_inodes: AtomicU64::new(sum(|g| g.free_inodes)),
+            groups: groups.into_iter().map(GroupCell::new).collect(),
+            changed: Mutex::default(),
+            loaded: Mutex::default(),
+            held: Mutex::default(),
+            superblock: Mutex::new(disk),
+            closed: Mutex::new(disk),
+            damaged: Mutex::default(),
+            numbers: AtomicU64::new(options.seed),
+            written: AtomicU64::new(0),
+            options,
+            sb,
+        })
+    }
+
+    pub(crate) fn cell(&self, group: GroupNo) -> Option<&GroupCell> {
+        self.groups.get(group.get() as usize)
+    }
+
+    /// A group's descriptor as it is now.
+    pub(crate) fn descriptor(&self, group: GroupNo) -> Option<Group> {
+        Some(lock(&self.cell(group)?.state).descriptor)
+    }
+
+    /// Groups that are not trusted any more.
+    pub(crate) fn damaged(&self) -> Vec<DamagedGroup> {
+        lock(&self.damaged).clone()
+    }
+
+    /// Notes that the volume contradicts itself: it is marked as having errors from the next generation on.
+    pub(crate) fn note_error(&self) {
+        let seconds = (self.options.clock)().seconds;
+        let mut sb = lock(&self.superblock);
+        let state = State::from_bits_retain(sb.s_state.get()) | State::ERROR;
+        sb.s_state = state.bits().into();
+        let time = seconds as u32;
+        let high = (seconds >> 32) as u8;
+        if sb.s_error_count.get() == 0 {
+            sb.s_first_error_time = time.into();
+            sb.s_first_error_time_hi = high;
+        }
+        sb.s_last_error_time = time.into();
+        sb.s_last_error_time_hi = high;
+        sb.s_error_count = sb.s_error_count.get().saturating_add(1).into();
+    }
+
+    /// A number that tells one use of an inode from the next.
+    fn next_number(&self) -> u32 {
+        // SplitMix64
+        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mut z = self.numbers.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) as u32
+    }
+}
+
+impl Totals for Space {
+    fn groups(&self) -> u32 {
+        self.sb.geometry.groups
+    }
+
+    fn of(&self, group: u32) -> GroupTotals {
+        let Some(cell) = self.cell(GroupNo(group)) else { return GroupTotals::default() };
+        GroupTotals {
+            blocks: cell.blocks.load(Ordering::Relaxed),
+            inodes: cell.inodes.load(Ordering::Relaxed),
+            directories: cell.directories.load(Ordering::Relaxed),
+        }
+    }
+}

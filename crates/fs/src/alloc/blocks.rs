@@ -1,0 +1,301 @@
+//! Blocks: where they come from and how they go back.
+//!
+//! A request says where it would like to be and how much it could use, and gets one run: the goal itself where enough is
+//! free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few groups have
+//! no such run, the longest that was seen.
+
+use super::groups::Bitmap;
+use super::{Space, lock};
+use crate::change::Change;
+use crate::{Error, FileKind, Inode, Result, Volume};
+use format::{FsBlock, GroupNo, Structure, Where};
+use space::{Claim, FreeMap, Purpose, Run};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Groups that are looked into for a run that is long enough, before a shorter one is taken.
+const LOOK: usize = 8;
+/// At the goal itself a run of so many blocks is taken, even where more is wanted.
+const ENOUGH: u32 = 16;
+/// How often a run that was found may be taken by somebody else in the same moment.
+const TRIES: usize = 64;
+
+/// Blocks that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// The first block.
+    pub(crate) first: FsBlock,
+    /// How many; at least 1.
+    pub(crate) count: u32,
+}
+
+impl Change<'_> {
+    /// Allocates 1 to `want` blocks that follow each other, near `goal`. Their content is undefined.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]. Nothing is changed then.
+    pub(crate) fn allocate(&self, goal: FsBlock, want: u32, purpose: Purpose) -> Result<Extent> {
+        let space = self.volume.space()?;
+        let most = space.sb.geometry.clusters_per_group();
+        let claimed = lock(&space.pool).take(u64::from(want.clamp(1, most)), self.claim()) as u32;
+        if claimed == 0 {
+            return Err(Error::NoSpace);
+        }
+        let outcome = space.place(self, goal, claimed, purpose);
+        let used = outcome.as_ref().map_or(0, |extent| extent.count);
+        lock(&space.pool).give(u64::from(claimed - used));
+        outcome
+    }
+
+    /// Frees blocks. They are given out again when a crash cannot bring back what used them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where they are not blocks that a file may have; nothing is changed then. Blocks of a group that
+    /// is damaged stay as they are.
+    pub(crate) fn free(&self, first: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
+        let space = self.volume.space()?;
+        space.may_be_freed(first, count)?;
+        match purpose {
+            Purpose::Data => self.operation().forget_data(first, count),
+            Purpose::Metadata => self.operation().forget(first, count),
+        }
+        let held = purpose == Purpose::Metadata || space.options.hold_data;
+        let geometry = &space.sb.geometry;
+        let (mut at, end) = (first.get(), first.get() + count);
+        while at < end {
+            let Some(group) = geometry.group_of(FsBlock(at)) else { break };
+            let blocks = geometry.group_blocks(group);
+            let part = end.min(blocks.end) - at;
+            let run = Run { start: (at - blocks.start) as u32, len: part as u32 };
+            space.give_back(self, group, run, held)?;
+            at += part;
+        }
+        Ok(())
+    }
+}
+
+impl Space {
+    /// Whether a file's blocks lie where a file's blocks can.
+    fn may_be_freed(&self, first: FsBlock, count: u64) -> Result<()> {
+        let geometry = &self.sb.geometry;
+        let bad = |what| Err(Error::corrupt(Structure::Bitmap, Where::Block(first), what));
+        let end = first.get().checked_add(count).filter(|end| *end <= geometry.blocks);
+        let Some(end) = end.filter(|_| first.get() >= u64::from(geometry.first_data_block)) else {
+            return bad("blocks to be freed lie outside the volume");
+        };
+        if self.zones.within(first.get()..end).next().is_some() {
+            return bad("blocks to be freed hold the volume's own structures");
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, change: &Change<'_>, group: GroupNo, run: Run, held: bool) -> Result<()> {
+        let op = change.operation();
+        let Some(cell) = self.cell(group) else { return Ok(()) };
+        let Some(mut state) = self.lock_with(op.store(), group.get(), Bitmap::Blocks) else { return Ok(()) };
+        if !state.blocks.as_ref().is_some_and(|map| map.is_used(run)) {
+            self.spoil(cell, group.get(), &mut state, "blocks of a file are free in its block bitmap");
+            return Ok(());
+        }
+        self.touch(op, group.get(), &mut state, Bitmap::Blocks)?;
+        let given = state.blocks.as_mut().is_some_and(|map| map.give(run, held));
+        debug_assert!(given, "all of the run is used");
+        state.descriptor.free_clusters += run.len;
+        if held {
+            lock(&self.held).entry(change.generation()).or_default().push((group.get(), run));
+            lock(&self.pool).hold(u64::from(run.len));
+        } else {
+            cell.blocks.fetch_add(run.len, Ordering::Relaxed);
+            cell.longest.store(u32::MAX, Ordering::Relaxed);
+            lock(&self.pool).give(u64::from(run.len));
+        }
+        Ok(())
+    }
+
+    /// What was freed up to a generation may be given out again.
+    pub(crate) fn release(&self, generation: u64) {
+        let mut all = lock(&self.held);
+        let later = all.split_off(&generation.saturating_add(1));
+        let due = std::mem::replace(&mut *all, later);
+        drop(all);
+        for (group, run) in due.into_values().flatten() {
+            let Some(cell) = self.cell(GroupNo(group)) else { continue };
+            let mut state = lock(&cell.state);
+            // the map is there: one that holds something is not dropped
+            if let Some(map) = &mut state.blocks {
+                map.release(run);
+            }
+            let mut pool = lock(&self.pool);
+            pool.release(u64::from(run.len));
+            if state.is_damaged() {
+                pool.lose(u64::from(run.len));
+            } else {
+                cell.blocks.fetch_add(run.len, Ordering::Relaxed);
+                cell.longest.store(u32::MAX, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Finds and takes a run for blocks that the pool has granted.
+    fn place(&self, change: &Change<'_>, goal: FsBlock, want: u32, purpose: Purpose) -> Result<Extent> {
+        let geometry = &self.sb.geometry;
+        let (group, unit) = match geometry.group_of(goal) {
+            Some(group) => (group.get(), (goal.get() - geometry.group_start(group).get()) as u32),
+            None => (0, 0),
+        };
+        let enough = if purpose == Purpose::Metadata { 1 } else { want.min(ENOUGH) };
+        for _ in 0..TRIES {
+            let Some((group, run)) = self.look(change, group, unit, want, enough) else { return Err(Error::NoSpace) };
+            if let Some(run) = self.take(change, group, run)? {
+                let first = geometry.group_start(GroupNo(group)).get() + u64::from(run.start);
+                return Ok(Extent { first: FsBlock(first), count: run.len });
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// The best run to be seen from a goal.
+    fn look(&self, change: &Change<'_>, goal: u32, unit: u32, want: u32, enough: u32) -> Option<(u32, Run)> {
+        let mut best: Option<(u32, Run)> = None;
+        let mut looked = 0;
+        for group in self.policy.groups_from(self.sb.geometry.groups, goal) {
+            let cell = self.cell(GroupNo(group))?;
+            let longest = cell.longest.load(Ordering::Relaxed).min(cell.blocks.load(Ordering::Relaxed));
+            if longest <= best.map_or(0, |(_, run)| run.len) {
+                continue;
+            }
+            let Some(mut state) = self.lock_with(change.operation().store(), group, Bitmap::Blocks) else { continue };
+            let Some(map) = &state.blocks else { continue };
+            let from = if group == goal { unit } else { 0 };
+            let there = if group == goal { map.run_at(from, want) } else { 0 };
+            if there >= enough {
+                return Some((group, Run { start: from, len: there }));
+            }
+            let found = map.find(from, want);
+            if let Some(run) = found {
+                if run.len == want {
+                    return Some((group, run));
+                }
+                // `find` had to look at every run: none is longer
+                cell.longest.store(run.len, Ordering::Relaxed);
+                if best.is_none_or(|(_, best)| run.len > best.len) {
+                    best = Some((group, run));
+                }
+            }
+            self.drop_if_many(group, &mut state);
+            looked += 1;
+            if looked >= LOOK && best.is_some() {
+                break;
+            }
+        }
+        best
+    }
+
+    /// Takes as much of a run as is still free, from its start.
+    fn take(&self, change: &Change<'_>, group: u32, run: Run) -> Result<Option<Run>> {
+        let op = change.operation();
+        let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
+        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Blocks) else { return Ok(None) };
+        let len = state.blocks.as_ref().map_or(0, |map| map.run_at(run.start, run.len));
+        if len == 0 {
+            return Ok(None);
+        }
+        let run = Run { start: run.start, len };
+        self.touch(op, group, &mut state, Bitmap::Blocks)?;
+        let taken = state.blocks.as_mut().is_some_and(|map| map.take(run));
+        debug_assert!(taken, "all of the run is free");
+        state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(len);
+        state.block_bitmap_is_there();
+        cell.blocks.fetch_sub(len, Ordering::Relaxed);
+        Ok(Some(run))
+    }
+}
+
+/// Blocks that are promised to content which has no place yet. What is left of the promise is given back when it is
+/// dropped.
+pub(crate) struct Reservation {
+    space: Arc<Space>,
+    blocks: u64,
+}
+
+impl Reservation {
+    /// Blocks still promised.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// So many of the blocks were allocated, or are not needed any more.
+    pub(crate) fn spend(&mut self, blocks: u64) {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        lock(&self.space.pool).settle(blocks);
+    }
+
+    /// Joins two promises.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        self.blocks += std::mem::take(&mut other.blocks);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        lock(&self.space.pool).settle(self.blocks);
+    }
+}
+
+impl Volume {
+    /// Where an inode's first block should lie.
+    pub(crate) fn goal(&self, inode: &Inode) -> FsBlock {
+        let geometry = &self.sb.geometry;
+        let group = geometry.inode_slot(inode.number).map_or(0, |slot| slot.group.get());
+        let is_file = inode.kind == FileKind::Regular;
+        let group = match self.space() {
+            Ok(space) => space.policy.content(geometry.groups, group, is_file),
+            Err(_) => group,
+        };
+        geometry.group_start(GroupNo(group))
+    }
+
+    /// Promises `blocks` blocks to content that has no place yet. To be called outside of a change: it may have to wait
+    /// until what was freed is durable.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
+        let writing = self.writing()?;
+        let space = Arc::clone(&writing.space);
+        let promised = |space: &Space| lock(&space.pool).promise(blocks, Claim::Ordinary);
+        if !promised(&space) {
+            self.wait_for_space()?;
+            if !promised(&space) {
+                return Err(Error::NoSpace);
+            }
+        }
+        Ok(Reservation { space, blocks })
+    }
+
+    /// Sees to it that a change which allocates `blocks` blocks has room, as far as what was freed can help. To be called
+    /// before the change begins.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; those of a sync.
+    pub(crate) fn make_space(&self, blocks: u64) -> Result<()> {
+        let space = self.space()?;
+        let fits = || lock(&space.pool).room(Claim::Ordinary) >= blocks;
+        if !fits() {
+            self.wait_for_space()?;
+            if !fits() {
+                return Err(Error::NoSpace);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until what was freed may be used.
+    fn wait_for_space(&self) -> Result<()> {
+        if lock(&self.space()?.pool).held() > 0 {
+            self.store.sync()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! A group in memory: its descriptor, its bitmaps once they are needed, and what of them has changed.
+
+use super::{DamagedGroup, GroupCell, Space, lock};
+use crate::Result;
+use format::group::{Group, GroupFlags, bitmap_checksum};
+use format::{FsBlock, GroupNo, InodeNo};
+use space::{FreeMap, GroupMap, Run};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use store::{Closing, Kind, Operation, Store, Tag};
+
+/// What a group's lock protects.
+pub(crate) struct GroupState {
+    pub(super) descriptor: Group,
+    pub(super) blocks: Option<GroupMap>,
+    pub(super) inodes: Option<GroupMap>,
+    /// The group stands in the list of changed groups; its descriptor's block counts to the open generation.
+    changed: bool,
+    blocks_changed: bool,
+    inodes_changed: bool,
+    damaged: bool,
+}
+
+/// One of a group's bitmaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bitmap {
+    Blocks,
+    Inodes,
+}
+
+impl GroupCell {
+    pub(super) fn new(descriptor: Group) -> Self {
+        Self {
+            table: descriptor.inode_table,
+            blocks: AtomicU32::new(descriptor.free_clusters),
+            inodes: AtomicU32::new(descriptor.free_inodes),
+            directories: AtomicU32::new(descriptor.directories),
+            longest: AtomicU32::new(u32::MAX),
+            state: Mutex::new(GroupState {
+                descriptor,
+                blocks: None,
+                inodes: None,
+                changed: false,
+                blocks_changed: false,
+                inodes_changed: false,
+                damaged: false,
+            }),
+        }
+    }
+}
+
+impl GroupState {
+    pub(super) fn map(&mut self, which: Bitmap) -> &mut Option<GroupMap> {
+        match which {
+            Bitmap::Blocks => &mut self.blocks,
+            Bitmap::Inodes => &mut self.inodes,
+        }
+    }
+
+    fn block_of(&self, which: Bitmap) -> FsBlock {
+        match which {
+            Bitmap::Blocks => self.descriptor.block_bitmap,
+            Bitmap::Inodes => self.descriptor.inode_bitmap,
+        }
+    }
+
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// Nothing of the bitmaps is waiting for anything: they can be read again.
+    fn is_clean(&self) -> bool {
+        let held = self.blocks.as_ref().is_some_and(|map| map.held() > 0);
+        !self.changed && !held
+    }
+
+    fn forget_maps(&mut self) {
+        (self.blocks, self.inodes) = (None, None);
+    }
+}
+
+fn tag(kind: Kind) -> Tag {
+    Tag { kind, owner: InodeNo(0), seed: 0 }
+}
+
+impl Bitmap {
+    fn tag(self) -> Tag {
+        tag(match self {
+            Bitmap::Blocks => Kind::BlockBitmap,
+            Bitmap::Inodes => Kind::InodeBitmap,
+        })
+    }
+}
+
+impl Space {
+    /// Whether descriptors carry checksums, and so their flags and `bg_itable_unused` mean something.
+    pub(super) fn has_descriptor_checksums(&self) -> bool {
+        self.sb.geometry.metadata_csum || self.sb.geometry.gdt_csum
+    }
+
+    fn is_uninit(&self, state: &GroupState, which: Bitmap) -> bool {
+        let flag = match which {
+            Bitmap::Blocks => GroupFlags::BLOCK_UNINIT,
+            Bitmap::Inodes => GroupFlags::INODE_UNINIT,
+        };
+        self.has_descriptor_checksums() && state.descriptor.flags.contains(flag)
+    }
+
+    /// A group with one of its bitmaps in memory; `None` for a group that is damaged. Only within an operation: between
+    /// two looks at the lock no generation may close.
+    pub(super) fn lock_with(&self, store: &Store, group: u32, which: Bitmap) -> Option<MutexGuard<'_, GroupState>> {
+        let cell = self.cell(GroupNo(group))?;
+        let mut state = lock(&cell.state);
+        if state.damaged {
+            return None;
+        }
+        if state.map(which).is_some() {
+            return Some(state);
+        }
+        let read = if self.is_uninit(&state, which) {
+            self.first_map(group, &state.descriptor, which)
+        } else {
+            // not under the lock: others need the group meanwhile
+            let block = state.block_of(which);
+            drop(state);
+            let bytes = store.block(block);
+            state = lock(&cell.state);
+            if state.damaged {
+                return None;
+            }
+            if state.map(which).is_some() {
+                return Some(state);
+            }
+            match bytes {
+                Ok(bytes) => self.accept(group, &state.descriptor, which, &bytes),
+                Err(_) => Err("its bitmap cannot be read"),
+            }
+        };
+        match read {
+            Ok(map) => {
+                lock(&self.loaded).insert(group);
+                *state.map(which) = Some(map);
+                Some(state)
+            }
+            Err(what) => {
+                self.spoil(cell, group, &mut state, what);
+                None
+            }
+        }
+    }
+
+    /// The group is not trusted any more.
+    pub(super) fn spoil(&self, cell: &GroupCell, group: u32, state: &mut GroupState, what: &'static str) {
+        if std::mem::replace(&mut state.damaged, true) {
+            return;
+        }
+        let out_of_reach = cell.blocks.swap(0, Ordering::Relaxed);
+        cell.inodes.store(0, Ordering::Relaxed);
+        lock(&self.pool).lose(u64::from(out_of_reach));
+        lock(&self.damaged).push(DamagedGroup { group: GroupNo(group), what });
+        self.note_error();
+    }
+
+    /// The bitmap of a group whose own was never written.
+    fn first_map(&self, group: u32, descriptor: &Group, which: Bitmap) -> Result<GroupMap, &'static str> {
+        let geometry = &self.sb.geometry;
+        if which == Bitmap::Inodes {
+            let map = GroupMap::new(geometry.inodes_per_group);
+            let counts = descriptor.free_inodes == map.free() && descriptor.directories == 0;
+            return if counts { Ok(map) } else { Err("its inode counts do not fit INODE_UNINIT") };
+        }
+        let blocks = geometry.group_blocks(GroupNo(group));
+        let mut map = GroupMap::new((blocks.end - blocks.start) as u32);
+        for zone in self.zones.within(blocks.clone()) {
+            let run = Run { start: (zone.start - blocks.start) as u32, len: (zone.end - zone.start) as u32 };
+            if !map.take(run) {
+                return Err("its own structures overlap");
+            }
+        }
+        if map.free() != descriptor.free_clusters {
+            return Err("its count of free blocks does not fit BLOCK_UNINIT");
+        }
+        Ok(map)
+    }
+
+    /// A bitmap as it was read, if it can be trusted.
+    fn accept(&self, group: u32, descriptor: &Group, which: Bitmap, bytes: &[u8]) -> Result<GroupMap, &'static str> {
+        let geometry = &self.sb.geometry;
+        let (bits, stored) = match which {
+            Bitmap::Blocks => (geometry.clusters_per_group(), descriptor.block_bitmap_csum),
+            Bitmap::Inodes => (geometry.inodes_per_group, descriptor.inode_bitmap_csum),
+        };
+        if geometry.metadata_csum && bitmap_checksum(geometry, bytes, bits) != stored {
+            return Err(match which {
+                Bitmap::Blocks => "the checksum of its block bitmap does not match",
+                Bitmap::Inodes => "the checksum of its inode bitmap does not match",
+            });
+        }
+        if which == Bitmap::Inodes {
+            let map = GroupMap::from_bytes(bytes, bits);
+            if map.free() != descriptor.free_inodes {
+                return Err("its inode bitmap and its count of free inodes contradict each other");
+            }
+            let never_used = if self.has_descriptor_checksums() { descriptor.itable_unused } else { 0 };
+            let start = bits.saturating_sub(never_used);
+            if map.run_at(start, bits) < bits - start {
+                return Err("bg_itable_unused hides inodes in use");
+            }
+            return Ok(map);
+        }
+        let blocks = geometry.group_blocks(GroupNo(group));
+        let map = GroupMap::from_bytes(bytes, (blocks.end - blocks.start) as u32);
+        if map.free() != descriptor.free_clusters {
+            return Err("its block bitmap and its count of free blocks contradict each other");
+        }
+        let mut zones = self.zones.within(blocks.clone());
+        let own = |zone: std::ops::Range<u64>| Run {
+            start: (zone.start - blocks.start) as u32,
+            len: (zone.end - zone.start) as u32,
+        };
+        if !zones.all(|zone| map.is_used(own(zone))) {
+            return Err("its block bitmap shows the volume's own structures as free");
+        }
+        Ok(map)
+    }
+
+    /// A bitmap of the group is about to change in the open generation.
+    pub(super) fn touch(&self, op: &Operation<'_>, group: u32, state: &mut GroupState, which: Bitmap) -> Result<()> {
+        if !state.changed {
+            let per_block = self.sb.geometry.descriptors_per_block();
+            let block = self.sb.geometry.descriptor_block(group / per_block);
+            op.edit(block, tag(Kind::Descriptors), |_| ()).inspect_err(|e| op.store().fail(e))?;
+            state.changed = true;
+            lock(&self.changed).push(group);
+        }
+        let flag = match which {
+            Bitmap::Blocks => &mut state.blocks_changed,
+            Bitmap::Inodes => &mut state.inodes_changed,
+        };
+        if !std::mem::replace(flag, true) {
+            let block = state.block_of(which);
+            op.fresh(block, which.tag(), |bytes| {
+                if let Some(map) = state.map(which) {
+                    map.write(bytes);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Drops bitmaps that are in nobody's way but take memory.
+    pub(super) fn drop_if_many(&self, group: u32, state: &mut GroupState) {
+        let mut loaded = lock(&self.loaded);
+        if loaded.len() > self.options.bitmaps && state.is_clean() {
+            state.forget_maps();
+            loaded.remove(&group);
+        }
+    }
+
+    /// Brings the bitmaps and descriptors that changed into the closing generation.
+    pub(crate) fn finish_groups(&self, closing: &Closing<'_>) -> store::Result<()> {
+        let geometry = &self.sb.geometry;
+        let mut changed = std::mem::take(&mut *lock(&self.changed));
+        changed.sort_unstable();
+        let per_block = geometry.descriptors_per_block();
+        let size = geometry.descriptor_size as usize;
+        for groups in changed.chunk_by(|a, b| a / per_block == b / per_block) {
+            let mut descriptors = Vec::with_capacity(groups.len());
+            for &group in groups {
+                let Some(cell) = self.cell(GroupNo(group)) else { continue };
+                let mut state = lock(&cell.state);
+                self.finish_bitmaps(closing, &mut state);
+                descriptors.push((group, state.descriptor));
+            }
+            let Some(&(first, _)) = descriptors.first() else { continue };
+            let block = geometry.descriptor_block(first / per_block);
+            closing.edit(block, tag(Kind::Descriptors), |bytes| {
+                for (group, descriptor) in &mut descriptors {
+                    let at = (*group % per_block) as usize * size;
+                    if let Some(bytes) = bytes.get_mut(at..at + size) {
+                        descriptor.seal(&self.sb.disk, geometry, GroupNo(*group), bytes);
+                    }
+                }
+            })?;
+        }
+        self.shed();
+        Ok(())
+    }
+
+    fn finish_bitmaps(&self, closing: &Closing<'_>, state: &mut GroupState) {
+        let geometry = &self.sb.geometry;
+        let checksum =
+            |bytes: &[u8], bits| if geometry.metadata_csum { bitmap_checksum(geometry, bytes, bits) } else { 0 };
+        state.changed = false;
+        if std::mem::take(&mut state.blocks_changed)
+            && let Some(map) = &state.blocks
+        {
+            let bits = geometry.clusters_per_group();
+            let sum = closing.fresh(state.descriptor.block_bitmap, Bitmap::Blocks.tag(), |bytes| {
+                map.write(bytes);
+                checksum(bytes, bits)
+            });
+            state.descriptor.block_bitmap_csum = sum;
+        }
+        if std::mem::take(&mut state.inodes_changed)
+            && let Some(map) = &state.inodes
+        {
+            let bits = geometry.inodes_per_group;
+            let sum = closing.fresh(state.descriptor.inode_bitmap, Bitmap::Inodes.tag(), |bytes| {
+                map.write(bytes);
+                checksum(bytes, bits)
+            });
+            state.descriptor.inode_bitmap_csum = sum;
+        }
+    }
+
+    /// Between generations: where too many bitmaps are in memory, those go that can.
+    fn shed(&self) {
+        let mut loaded = lock(&self.loaded);
+        if loaded.len() <= self.options.bitmaps {
+            return;
+        }
+        loaded.retain(|&group| {
+            let Some(cell) = self.cell(GroupNo(group)) else { return false };
+            let mut state = lock(&cell.state);
+            let stays = !state.is_clean();
+            if !stays {
+                state.forget_maps();
+            }
+            stays
+        });
+    }
+}

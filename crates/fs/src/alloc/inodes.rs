@@ -1,0 +1,144 @@
+//! Inodes: which number a new one gets, and how it goes back.
+//!
+//! The part of an inode table that was never used may hold anything (lazy initialisation): its blocks are zeroed when their
+//! first inode is allocated, and never read.
+
+use super::groups::{Bitmap, GroupState};
+use super::{Space, lock};
+use crate::change::Change;
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result};
+use format::group::GroupFlags;
+use format::{FsBlock, GroupNo, Structure, Where};
+use space::{FreeMap, Run};
+use std::sync::atomic::Ordering;
+use store::{Kind, Tag};
+
+impl GroupState {
+    /// The block bitmap has content of its own from now on.
+    pub(super) fn block_bitmap_is_there(&mut self) {
+        self.descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
+    }
+}
+
+impl Change<'_> {
+    /// Allocates an inode for a new file in a directory, near it as far as its kind allows, and gives its number and the
+    /// generation it gets. What its slot holds is undefined until [`Change::put_inode`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where no inode is free. Nothing is changed then.
+    pub(crate) fn allocate_inode(&self, parent: &Inode, kind: FileKind) -> Result<(InodeNo, u32)> {
+        let space = self.volume.space()?;
+        let geometry = &space.sb.geometry;
+        let home = geometry.inode_slot(parent.number).map_or(0, |slot| slot.group.get());
+        let is_directory = kind == FileKind::Directory;
+        let choice = if is_directory {
+            let top = parent.number == InodeNo::ROOT || parent.raw().flags().contains(InodeFlags::TOPDIR);
+            space.policy.directory(space.as_ref(), home, top)
+        } else {
+            space.policy.file(space.as_ref(), home)
+        };
+        for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)) {
+            if space.cell(GroupNo(group)).is_none_or(|cell| cell.inodes.load(Ordering::Relaxed) == 0) {
+                continue;
+            }
+            if let Some(index) = space.take_inode(self, group, is_directory)? {
+                return Ok((geometry.inode_at(GroupNo(group), index), space.next_number()));
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Frees an inode. Its number is given out again when the change is over, so that nobody else writes the slot that this
+    /// change still clears.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a number that no file has. An inode of a group that is damaged stays as it is.
+    pub(crate) fn free_inode(&self, number: InodeNo, was_directory: bool) -> Result<()> {
+        let space = self.volume.space()?;
+        let slot = space.sb.geometry.inode_slot(number).filter(|_| number.get() >= space.sb.geometry.first_inode);
+        let Some(slot) = slot else {
+            return Err(Error::corrupt(Structure::Bitmap, Where::Inode(number), "is not an inode to be freed"));
+        };
+        let op = self.operation();
+        let Some(cell) = space.cell(slot.group) else { return Ok(()) };
+        let Some(mut state) = space.lock_with(op.store(), slot.group.get(), Bitmap::Inodes) else { return Ok(()) };
+        let run = Run { start: slot.index, len: 1 };
+        if !state.inodes.as_ref().is_some_and(|map| map.is_used(run)) {
+            space.spoil(cell, slot.group.get(), &mut state, "an inode in use is free in its inode bitmap");
+            return Ok(());
+        }
+        space.touch(op, slot.group.get(), &mut state, Bitmap::Inodes)?;
+        drop(state);
+        self.free_at_end(number, was_directory);
+        Ok(())
+    }
+}
+
+impl Space {
+    /// Takes the first free inode of a group; its index.
+    fn take_inode(&self, change: &Change<'_>, group: u32, is_directory: bool) -> Result<Option<u32>> {
+        let geometry = &self.sb.geometry;
+        let op = change.operation();
+        let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
+        // an inode takes a group into use, its block bitmap as well
+        if self.has_descriptor_checksums() && self.lock_with(op.store(), group, Bitmap::Blocks).is_none() {
+            return Ok(None);
+        }
+        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Inodes) else { return Ok(None) };
+        let reserved = (geometry.first_inode - 1).saturating_sub(group.saturating_mul(geometry.inodes_per_group));
+        let found = state.inodes.as_ref().and_then(|map| map.find(reserved, 1));
+        let Some(run) = found.filter(|run| run.start >= reserved) else { return Ok(None) };
+        self.touch(op, group, &mut state, Bitmap::Inodes)?;
+        if self.has_descriptor_checksums() {
+            if state.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) && state.blocks.is_some() {
+                self.touch(op, group, &mut state, Bitmap::Blocks)?;
+                state.block_bitmap_is_there();
+            }
+            self.begin_table(change, &mut state, run.start);
+        }
+        let taken = state.inodes.as_mut().is_some_and(|map| map.take(run));
+        debug_assert!(taken, "the inode is free");
+        let descriptor = &mut state.descriptor;
+        descriptor.free_inodes = descriptor.free_inodes.saturating_sub(1);
+        descriptor.directories += u32::from(is_directory);
+        cell.inodes.fetch_sub(1, Ordering::Relaxed);
+        cell.directories.fetch_add(u32::from(is_directory), Ordering::Relaxed);
+        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
+        Ok(Some(run.start))
+    }
+
+    /// Zeroes the blocks of the inode table that come into use with the inode at `index`.
+    fn begin_table(&self, change: &Change<'_>, state: &mut GroupState, index: u32) {
+        let geometry = &self.sb.geometry;
+        let descriptor = &mut state.descriptor;
+        let all = geometry.inodes_per_group;
+        let fresh = descriptor.flags.contains(GroupFlags::INODE_UNINIT);
+        let used = if fresh { 0 } else { all.saturating_sub(descriptor.itable_unused) };
+        let per_block = geometry.block_size / geometry.inode_size;
+        for block in used.div_ceil(per_block)..=index / per_block {
+            let tag = Tag { kind: Kind::InodeTable, owner: InodeNo(0), seed: 0 };
+            change.fresh(FsBlock(descriptor.inode_table.get() + u64::from(block)), tag, |_| ());
+        }
+        descriptor.itable_unused = all - used.max(index + 1);
+        descriptor.flags.remove(GroupFlags::INODE_UNINIT);
+    }
+
+    /// An inode's number may be used again.
+    pub(crate) fn give_inode(&self, number: InodeNo, was_directory: bool) {
+        let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
+        let Some(cell) = self.cell(slot.group) else { return };
+        let mut state = lock(&cell.state);
+        // the map is there: it was marked as changed in this generation
+        let run = Run { start: slot.index, len: 1 };
+        if state.is_damaged() || !state.inodes.as_mut().is_some_and(|map| map.give(run, false)) {
+            return;
+        }
+        let descriptor = &mut state.descriptor;
+        descriptor.free_inodes += 1;
+        let directories = u32::from(was_directory).min(descriptor.directories);
+        descriptor.directories -= directories;
+        cell.inodes.fetch_add(1, Ordering::Relaxed);
+        cell.directories.fetch_sub(directories, Ordering::Relaxed);
+        self.free_inodes.fetch_add(1, Ordering::Relaxed);
+    }
+}

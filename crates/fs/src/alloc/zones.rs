@@ -1,0 +1,43 @@
+//! The blocks that hold the volume's own structures: superblocks, descriptors, bitmaps, inode tables.
+
+use format::group::Group;
+use format::superblock::Geometry;
+use std::ops::Range;
+
+/// Where the volume's own structures lie, wherever the descriptors put them.
+pub(crate) struct Zones(Vec<Range<u64>>);
+
+impl Zones {
+    /// The zones of a volume with these descriptors, which are in the order of their groups.
+    pub(crate) fn new(geometry: &Geometry, groups: &[Group]) -> Self {
+        let mut all: Vec<Range<u64>> = Vec::with_capacity(groups.len() * 2);
+        for (number, group) in geometry.group_numbers().zip(groups) {
+            let table = group.inode_table.get();
+            let own = [
+                geometry.group_head(number),
+                group.block_bitmap.get()..group.block_bitmap.get().saturating_add(1),
+                group.inode_bitmap.get()..group.inode_bitmap.get().saturating_add(1),
+                table..table.saturating_add(u64::from(geometry.itable_blocks)),
+            ];
+            all.extend(own.into_iter().filter(|zone| !zone.is_empty()));
+        }
+        all.sort_unstable_by_key(|zone| (zone.start, zone.end));
+        all.dedup_by(|next, before| {
+            let joins = next.start <= before.end;
+            if joins {
+                before.end = before.end.max(next.end);
+            }
+            joins
+        });
+        all.shrink_to_fit();
+        Self(all)
+    }
+
+    /// The parts of `blocks` that lie in a zone, ascending.
+    pub(crate) fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.0.partition_point(|zone| zone.end <= blocks.start);
+        let there = self.0.get(first..).unwrap_or_default().iter();
+        let (start, end) = (blocks.start, blocks.end);
+        there.take_while(move |zone| zone.start < end).map(move |zone| zone.start.max(start)..zone.end.min(end))
+    }
+}

@@ -1,0 +1,90 @@
+//! What the file system adds to a generation that closes: bitmaps, descriptors and the superblock, and the checksums of
+//! blocks that were changed.
+
+use crate::alloc::{Space, lock};
+use format::feature::{Features, Incompat};
+use format::superblock::{DiskSuperblock, OFFSET, State};
+use format::{FsBlock, InodeNo, dir::DirTail, extent, htree, orphan, xattr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use store::{Client, Closing, Kind, Mark, Tag};
+use zerocopy::IntoBytes;
+
+impl Space {
+    /// The superblock as it is closed, marked as in use: a generation may reach the device in any order, so its superblock
+    /// must not say that all is sound.
+    fn close_superblock(&self) -> DiskSuperblock {
+        let mut sb = lock(&self.superblock);
+        sb.set_free_blocks_count(lock(&self.pool).free() * u64::from(self.sb.geometry.cluster_blocks));
+        sb.s_free_inodes_count = (self.free_inodes.load(Ordering::Relaxed) as u32).into();
+        let now = (self.options.clock)().seconds;
+        sb.s_wtime = (now as u32).into();
+        sb.s_wtime_hi = (now >> 32) as u8;
+        let kilobytes = self.written.load(Ordering::Relaxed) / 1024;
+        self.written.fetch_sub(kilobytes * 1024, Ordering::Relaxed);
+        sb.s_kbytes_written = sb.s_kbytes_written.get().wrapping_add(kilobytes).into();
+        let closed = *sb;
+        drop(sb);
+        *lock(&self.closed) = closed;
+        self.marked(closed, self.options.in_use)
+    }
+
+    /// A superblock with a mark. A volume that was not sound when it was opened does not become so by being unmounted.
+    fn marked(&self, mut sb: DiskSuperblock, mark: Mark) -> DiskSuperblock {
+        let mut state = State::from_bits_retain(sb.s_state.get());
+        let Features { compat, mut incompat, ro_compat } = sb.features();
+        incompat.set(Incompat::NEEDS_RECOVERY, mark == Mark::NeedsReplay);
+        state.set(State::VALID, mark != Mark::NeedsCheck && self.options.was_valid);
+        sb.s_state = state.bits().into();
+        // the first revision has no features, and no journal that could be needed
+        if sb.s_rev_level.get() > 0 {
+            sb.set_features(Features { compat, incompat, ro_compat });
+        }
+        sb.seal();
+        sb
+    }
+}
+
+impl Client for Space {
+    fn finish(&self, closing: &Closing<'_>) -> store::Result<()> {
+        self.finish_groups(closing)?;
+        let sb = self.close_superblock();
+        let size = u64::from(self.sb.geometry.block_size);
+        let (block, offset) = (FsBlock(OFFSET / size), (OFFSET % size) as usize);
+        let tag = Tag { kind: Kind::Superblock, owner: InodeNo(0), seed: 0 };
+        closing.edit(block, tag, |bytes| {
+            if let Some(place) = bytes.get_mut(offset..offset + DiskSuperblock::SIZE) {
+                place.copy_from_slice(sb.as_bytes());
+            }
+        })
+    }
+
+    fn seal(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]) {
+        let geometry = &self.sb.geometry;
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if tag.kind == Kind::OrphanFile {
+            orphan::seal(bytes, block, geometry.metadata_csum.then_some(tag.seed));
+        }
+        if !geometry.metadata_csum {
+            return;
+        }
+        // a block without room for a checksum has none: it is left as it is
+        let _ = match tag.kind {
+            Kind::ExtentNode => extent::seal_block(tag.seed, bytes),
+            Kind::Directory if DirTail::of(bytes).is_some() => DirTail::write(bytes, tag.seed),
+            Kind::DirectoryIndex => htree::write_index_checksum(bytes, geometry.block_size, tag.seed),
+            Kind::Attributes => xattr::write_block_checksum(bytes, block, geometry.checksum_seed),
+            // sealed where they are made, or without a checksum
+            _ => None,
+        };
+    }
+
+    fn durable(&self, generation: u64) {
+        self.release(generation);
+    }
+
+    fn mark(&self, mark: Mark) -> (u64, Arc<[u8]>) {
+        let sb = self.marked(*lock(&self.closed), mark);
+        (OFFSET, Arc::from(sb.as_bytes()))
+    }
+}
