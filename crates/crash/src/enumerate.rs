@@ -11,9 +11,10 @@
 //! 3. A state is judged by what had returned at the end of its epoch, before the flush: whatever was promised earlier in
 //!    the epoch must hold then too.
 //! 4. A discard counts as a write of zeros.
+//! 5. A range that the format takes to be written whole is not torn inside: ext4's superblock of 1 KiB.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use blockdev::{BlockDevice, Log, Logged, Overlay, Result};
 
@@ -23,7 +24,7 @@ use crate::promise::Moment;
 const SECTOR: usize = 512;
 
 /// How many states to make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Up to so many writes in an epoch, every subset.
     pub every_subset: u32,
@@ -33,13 +34,15 @@ pub struct Limits {
     pub samples: u32,
     /// Whether writes are torn.
     pub torn: bool,
+    /// Bytes on the device that are there all or not at all even when a write is torn; whole sectors.
+    pub whole: Range<u64>,
     /// The seed of the random ones.
     pub seed: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { every_subset: 10, lacking_two: 24, samples: 64, torn: true, seed: 1 }
+        Self { every_subset: 10, lacking_two: 24, samples: 64, torn: true, whole: 0..0, seed: 1 }
     }
 }
 
@@ -106,6 +109,15 @@ impl Piece<'_> {
         }
     }
 
+    /// Whether `there`, some of its sectors, are what can be there: of the range that is whole all or none.
+    fn can_tear(&self, there: &[usize], whole: &Range<u64>) -> bool {
+        let Self::Write(at, _) = *self else { return false };
+        let inside = |sector: &usize| whole.contains(&(at + (sector * SECTOR) as u64));
+        let all = (0..self.sectors()).filter(inside).count();
+        let here = there.iter().filter(|sector| inside(sector)).count();
+        here == 0 || here == all
+    }
+
     fn apply_sectors(&self, sectors: &[usize], device: &Overlay) -> Result<()> {
         let Self::Write(at, bytes) = *self else { return self.apply(device) };
         for (number, sector) in bytes.chunks(SECTOR).enumerate() {
@@ -142,7 +154,7 @@ pub fn states<B>(
     let before = base.clone();
     let mut moment = Moment { returned: 0, begun: 0, torn: false };
     let mut epoch = Epoch { number: 0, pieces: Vec::new(), moment };
-    let mut maker = Maker { limits: *limits, numbers: fastrand::Rng::with_seed(limits.seed) };
+    let mut maker = Maker { limits: limits.clone(), numbers: fastrand::Rng::with_seed(limits.seed) };
     for (index, entry) in log.entries().iter().enumerate() {
         match &entry.what {
             Logged::Write { .. } => epoch.pieces.extend(log.pieces(index).map(|(at, bytes)| Piece::Write(at, bytes))),
@@ -207,7 +219,7 @@ impl Maker {
             if sectors > 2 {
                 parts.push((0..sectors).filter(|_| self.numbers.bool()).collect());
             }
-            for part in parts {
+            for part in parts.into_iter().filter(|part| piece.can_tear(part, &self.limits.whole)) {
                 for there in [(0..=number).collect(), vec![number]] {
                     if let ControlFlow::Break(found) = make(there, Some((number, part.clone())))? {
                         return Ok(ControlFlow::Break(found));
@@ -261,7 +273,7 @@ mod tests {
         seen
     }
 
-    const WHOLE: Limits = Limits { every_subset: 10, lacking_two: 24, samples: 64, torn: false, seed: 1 };
+    const UNTORN: Limits = Limits { every_subset: 10, lacking_two: 24, samples: 64, torn: false, whole: 0..0, seed: 1 };
 
     #[test]
     fn every_subset_of_every_epoch() {
@@ -274,7 +286,7 @@ mod tests {
         record.mark(END).unwrap();
         record.mark(BEGIN).unwrap();
         record.write(0, &[9; 8192]).unwrap(); // two pieces
-        let seen = all(&record.log().unwrap(), &WHOLE);
+        let seen = all(&record.log().unwrap(), &UNTORN);
         assert_eq!(seen.len(), 8 + 4);
         let different: BTreeSet<u128> = seen.iter().map(|(print, ..)| *print).collect();
         assert_eq!(different.len(), 8 + 4 - 1, "all of epoch 0 is none of epoch 1");
@@ -290,7 +302,7 @@ mod tests {
         let record = Record::in_memory(base());
         record.write(0, &[1; 2048]).unwrap();
         record.write(4096, &[2; 512]).unwrap();
-        let seen = all(&record.log().unwrap(), &Limits { torn: true, ..WHOLE });
+        let seen = all(&record.log().unwrap(), &Limits { torn: true, ..UNTORN });
         let torn: Vec<_> = seen.iter().filter_map(|(_, choice, m)| choice.torn.clone().filter(|_| m.torn)).collect();
         assert_eq!(torn[..3], [(0, vec![0]), (0, vec![0, 1]), (0, vec![0, 1, 2])]);
         assert!(torn.iter().all(|(write, _)| *write == 0), "a sector cannot be torn");
@@ -299,16 +311,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_whole_is_not_torn() {
+        let record = Record::in_memory(base());
+        record.write(0, &[1; 4096]).unwrap();
+        let seen = all(&record.log().unwrap(), &Limits { torn: true, whole: 1024..2048, ..UNTORN });
+        let torn: Vec<_> = seen.iter().filter_map(|(_, choice, _)| choice.torn.clone()).collect();
+        assert!(torn.len() >= 6, "{torn:?}");
+        assert!(torn.iter().all(|(_, sectors)| sectors.contains(&2) == sectors.contains(&3)), "{torn:?}");
+        assert!(torn.iter().any(|(_, sectors)| sectors.len() == 2));
+    }
+
+    #[test]
     fn many_writes_are_sampled() {
         let record = Record::in_memory(base());
         for n in 0..20u8 {
             record.write(u64::from(n) * 512, &[n + 1; 512]).unwrap();
         }
-        let seen = all(&record.log().unwrap(), &WHOLE);
+        let seen = all(&record.log().unwrap(), &UNTORN);
         assert_eq!(seen.len(), 21 + 20 + 20 + 190 + 64);
-        let again = all(&record.log().unwrap(), &WHOLE);
+        let again = all(&record.log().unwrap(), &UNTORN);
         assert!(seen.iter().zip(&again).all(|(a, b)| a.0 == b.0), "one seed gives one walk");
-        let ended = states(&record.log().unwrap(), &base(), &WHOLE, |crash| {
+        let ended = states(&record.log().unwrap(), &base(), &UNTORN, |crash| {
             if crash.choice.there.len() == 5 {
                 ControlFlow::Break(crash.choice.to_string())
             } else {

@@ -430,7 +430,7 @@ impl Judge<'_> {
         let record = Arc::new(Record::in_memory(crash.device.clone()));
         self.system.recover(record.clone()).map_err(|why| (Kind::Recovery, why))?;
         let log = record.log().map_err(internal)?;
-        let limits = Limits { every_subset: 4, lacking_two: 0, samples: 8, ..self.options.limits };
+        let limits = Limits { every_subset: 4, lacking_two: 0, samples: 8, ..self.options.limits.clone() };
         let mut seen = HashSet::new();
         let found = enumerate::states(&log, crash.device, &limits, |cut| {
             if !seen.insert(cut.device.fingerprint()) {

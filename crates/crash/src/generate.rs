@@ -8,7 +8,9 @@
 //! 2. A workload of one or two operations succeeds on the model.
 //! 3. Each write has a number of its own, so that no bytes can be taken for those of another.
 
-use crate::model::State;
+use std::sync::Arc;
+
+use crate::model::{Body, Node, State};
 use crate::op::{FallocateHow, Op, Workload};
 
 /// An operation to explore, and the setup it needs.
@@ -275,6 +277,13 @@ impl Random {
         }
     }
 
+    /// A path of a file or directory that is there, mostly: no symbolic link, of which some of what is done cannot be done.
+    fn object(&mut self, state: &State) -> String {
+        let path = self.there(state);
+        let link = |node: &Arc<Node>| matches!(node.body, Body::Symlink(_));
+        if state.resolve(&path).is_ok_and(|id| state.node(id).is_some_and(link)) { ".".into() } else { path }
+    }
+
     /// A regular file that is there, mostly, or an open one.
     fn file(&mut self, state: &State) -> String {
         if self.numbers.u8(..) < 30
@@ -348,10 +357,10 @@ impl Random {
             76..=79 => {
                 let name = format!("user.{}", self.numbers.u8(..3));
                 let len = self.size(1_200).min(700);
-                Op::SetXattr { path: self.there(state), name, len, seed: self.seed() }
+                Op::SetXattr { path: self.object(state), name, len, seed: self.seed() }
             }
-            80..=81 => Op::RemoveXattr { path: self.there(state), name: format!("user.{}", self.numbers.u8(..3)) },
-            82..=83 => Op::Chmod { path: self.there(state), mode: self.numbers.u16(..0o1000) },
+            80..=81 => Op::RemoveXattr { path: self.object(state), name: format!("user.{}", self.numbers.u8(..3)) },
+            82..=83 => Op::Chmod { path: self.object(state), mode: self.numbers.u16(..0o1000) },
             84..=86 => {
                 let path = self.file(state);
                 if path.starts_with('@') || self.open.contains(&path) {
@@ -364,7 +373,7 @@ impl Random {
                 Some(path) => Op::Close { path },
                 None => Op::Sync,
             },
-            89..=94 => Op::Fsync { path: if self.numbers.bool() { self.file(state) } else { self.there(state) } },
+            89..=94 => Op::Fsync { path: if self.numbers.bool() { self.file(state) } else { self.object(state) } },
             95..=97 => Op::Fdatasync { path: self.file(state) },
             98 => Op::Wait { seconds: 6 },
             _ => Op::Sync,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rustix::io::Errno;
 
 use crate::model::{Id, Node, State};
-use crate::op::Op;
+use crate::op::{Op, RenameHow};
 use crate::promise::Scope;
 use std::sync::Arc;
 
@@ -138,6 +138,28 @@ impl History {
     fn only_bytes_since(&self, id: Id, now: usize, pins: &Pins) -> bool {
         let rest = |number: usize| self.state(number).node(id).map(|node| (node.mode, node.links, node.xattrs.clone()));
         (pins.node(id)..now).all(|number| rest(number) == rest(now))
+    }
+
+    /// The last state up to `number` in which the node took the place of another one; 0 if it never did.
+    #[must_use]
+    pub fn replaced_by(&self, id: Id, number: usize) -> usize {
+        let renames = |n: &usize| match n.checked_sub(1).and_then(|op| self.ops.get(op)) {
+            Some(Op::Rename { from, to, how: RenameHow::Replace }) => {
+                let before = self.state(n - 1);
+                before.resolve(from) == Ok(id) && before.resolve(to).is_ok_and(|other| other != id)
+            }
+            _ => false,
+        };
+        (1..=number).rev().find(renames).unwrap_or(0)
+    }
+
+    /// The oldest state whose size of the file may still be the one on the device in state `number`: back to `from`, as
+    /// long as the file only grew. What is written at the end of a file may get its place later than the changes
+    /// around it.
+    #[must_use]
+    pub fn grew_since(&self, id: Id, from: usize, number: usize) -> usize {
+        let size = |n: usize| self.state(n).node(id).and_then(|node| node.data()).map(|data| data.len());
+        (from..number).rev().take_while(|&n| size(n).is_some() && size(n) <= size(n + 1)).last().unwrap_or(number)
     }
 
     /// The versions of a node in states `from..=to`, neighbours that are equal once; `None` where it was not there.

@@ -25,4 +25,5 @@ pub mod minimise;
 pub mod model;
 pub mod op;
 pub mod promise;
+pub mod read;
 pub mod system;

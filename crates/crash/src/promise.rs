@@ -33,9 +33,10 @@ pub enum Order {
 pub enum Data {
     /// Those of the same moment as the tree.
     Exact,
-    /// At each position those of some version of that file, or zeros where one had a hole.
+    /// At each position those of some version of that file, or zeros where one had a hole. What a file grew by may not
+    /// be there yet, unless the file has taken another's place.
     OldOrNew,
-    /// Anything where versions differ.
+    /// Anything where versions differ; sizes as in `OldOrNew`.
     Any,
 }
 
@@ -162,23 +163,34 @@ fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: 
         let model = history.state(number);
         let bytes = |id: Id, model: &Node, observed: &Node| {
             let Some((model, observed)) = model.data().zip(observed.data()) else { return Ok(()) };
-            if model.len() != observed.len() {
+            // a file that takes another's place takes it with its content
+            let settled = pins.node(id).max(history.replaced_by(id, number));
+            let oldest = if data == Data::Exact { number } else { history.grew_since(id, settled, number) };
+            let sizes = history.versions(id, oldest, number);
+            let mut sizes = sizes.iter().filter_map(|node| Some(node.as_ref()?.data()?.len()));
+            if !sizes.any(|size| size == observed.len()) {
                 return Err(format!("{} bytes instead of {}", observed.len(), model.len()));
             }
             if data == Data::Exact && model != observed {
                 return Err(differs(model, observed));
             }
-            allowed_bytes(data, history, id, pins.node(id), moment.begun, observed)
+            allowed_bytes(data, history, id, settled, moment.begun, observed)
         };
         match same_tree(model, observed, bytes) {
             Ok(()) => return Ok(()),
-            Err(why) => _ = first.get_or_insert((number, why)),
+            Err(why) => {
+                // where nothing but bytes is wrong, that says most
+                let alike = same_tree(model, observed, |_, _, _| Ok(())).is_ok();
+                if first.as_ref().is_none_or(|(_, _, before)| alike && !before) {
+                    first = Some((number, why, alike));
+                }
+            }
         }
     }
-    let (newest, why) = first.unwrap_or((moment.begun, "no state may be there".into()));
+    let (newest, why, alike) = first.unwrap_or((moment.begun, "no state may be there".into(), false));
     let oldest = pins.tree;
     let mut text = format!("the tree is not that of one moment: as after {}, but {why}", history.after(newest));
-    if oldest < newest {
+    if oldest < newest && !alike {
         // every state between was tried as well; the ends say most
         if let Err(why) = same_tree(history.state(oldest), observed, |_, _, _| Ok(())) {
             let _ = write!(text, "; as after {}, but {why}", history.after(oldest));
@@ -194,7 +206,18 @@ fn allowed_bytes(data: Data, history: &History, id: Id, from: usize, to: usize, 
     if versions.contains(&observed) {
         return Ok(());
     }
+    // a file that is cut reads as zeros up to the end of its last block before it is seen to be shorter
+    let mut longest = 0;
+    let cut = versions.iter().filter_map(|version| {
+        let shorter = version.len() < longest;
+        longest = longest.max(version.len());
+        shorter.then_some(version.len())
+    });
+    let cut = cut.min().unwrap_or(usize::MAX);
     for (position, byte) in observed.iter().enumerate() {
+        if *byte == 0 && position >= cut && data != Data::Exact {
+            continue;
+        }
         let mut at = versions.iter().map(|version| version.get(position));
         let fine = match data {
             Data::Any => {
@@ -306,7 +329,8 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
     };
     for (path, id) in &paths {
         let Some(node) = kept(*id) else { continue };
-        if whole(path) {
+        // a check puts there what has lost its name
+        if whole(path) && path != "lost+found" {
             let found = observed.resolve(path).ok().and_then(|ino| observed.node(ino));
             let Some(found) = found else { return Err(format!("/{path} is pinned, and is not there")) };
             // the number of names and the entries are those of this node, so they are pinned with it
@@ -422,6 +446,22 @@ mod tests {
         legal("journal-data", done, &format!("{old} write f 0 1000 =2"));
         broken("journal-data", done, &format!("{old} write f 1000 500 =3"), "byte");
         broken("journal", done, "create f; append f 1000 =1", "1000 bytes instead of 2000");
+        // what a file grew by may come later than what else happened, but not later than the rename that puts it in place
+        let grown = "create a; sync; create f; append f 100 =1; mkdir d";
+        legal("journal", grown, "create a; create f; mkdir d");
+        broken("journal-data", grown, "create a; create f; mkdir d", "0 bytes instead of 100");
+        let grown = "create a; sync; create f; append f 100 =1; rename f a; mkdir d";
+        broken("journal", grown, "create a; mkdir d", "0 bytes instead of 100");
+        broken(
+            "journal",
+            "create f; append f 100 =1; sync; truncate f 9; mkdir d",
+            "create f; append f 100 =1; mkdir d",
+            "100 bytes",
+        );
+        // zeros where a cut file ended, before it is seen to be cut
+        let cut = "create f; append f 2000 =1; sync; truncate f 1500";
+        legal("journal", cut, &format!("{old} truncate f 1500; truncate f 2000"));
+        broken("journal", cut, &format!("{old} truncate f 1400; truncate f 2000"), "2000 bytes instead of 1500");
         let synced = format!("{done}; fdatasync f");
         broken("journal", &synced, &format!("{old} write f 1000 500 =3"), "byte 0 is");
         // the size and the bytes of an append come together: no zeros

@@ -1,0 +1,83 @@
+//! Reads what a volume holds into a [`State`], through the file system's reading path.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use blockdev::BlockDevice;
+use fs::{FileKind, Inode, InodeNo, OpenOptions, Volume};
+
+use crate::model::{Body, Node, State};
+use crate::system::Refused;
+
+/// Most bytes of one file that are read: volumes that are explored are small, and damage must not cost all memory.
+const MAX_SIZE: u64 = 64 << 20;
+
+/// All that the volume on `device` holds. What a journal holds counts; nothing is written.
+///
+/// # Errors
+/// The first thing that cannot be read, with its path.
+pub fn tree(device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
+    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let volume = Volume::open(device, &options).map_err(|e| e.to_string())?;
+    of_volume(&volume)
+}
+
+/// All that an open volume holds.
+///
+/// # Errors
+/// The first thing that cannot be read, with its path.
+pub fn of_volume(volume: &Volume) -> Result<State, Refused> {
+    let root = InodeNo::ROOT;
+    let mut state = State { nodes: BTreeMap::new(), root: u64::from(root.get()), open: BTreeMap::new() };
+    let mut queue = vec![(String::new(), root)];
+    while let Some((path, number)) = queue.pop() {
+        let refused = |e: fs::Error| format!("/{path}: {e}");
+        if state.nodes.contains_key(&u64::from(number.get())) {
+            continue;
+        }
+        let inode = volume.inode(number).map_err(refused)?;
+        let mut below = Vec::new();
+        let body = body(volume, &inode, &mut below).map_err(refused)?;
+        let mut xattrs = BTreeMap::new();
+        for name in volume.list_xattrs(&inode).map_err(refused)? {
+            let value = volume.get_xattr(&inode, &name).map_err(refused)?;
+            xattrs.insert(String::from_utf8_lossy(&name).into_owned(), value.into());
+        }
+        let attributes = volume.attributes(&inode);
+        let (mode, links) = (attributes.mode & 0o7777, u32::from(attributes.links));
+        state.nodes.insert(u64::from(number.get()), Arc::new(Node { mode, links, xattrs, body }));
+        queue.extend(below.into_iter().map(|(name, number)| (format!("{path}/{name}"), number)));
+    }
+    Ok(state)
+}
+
+fn body(volume: &Volume, inode: &Arc<Inode>, below: &mut Vec<(String, InodeNo)>) -> fs::Result<Body> {
+    Ok(match inode.kind {
+        FileKind::Regular => {
+            let mut bytes = vec![0; usize::try_from(inode.size.min(MAX_SIZE)).unwrap_or(0)];
+            let read = volume.read_at(inode, 0, &mut bytes)?;
+            bytes.truncate(read);
+            Body::File(Arc::new(bytes))
+        }
+        FileKind::Directory => {
+            let mut entries = BTreeMap::new();
+            for entry in volume.read_dir(inode, 0)? {
+                let entry = entry?;
+                if matches!(&entry.name[..], b"." | b"..") {
+                    continue;
+                }
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                if entries.insert(name.clone(), u64::from(entry.inode.get())).is_some() {
+                    return Err(fs::Error::Invalid("a name stands in a directory twice"));
+                }
+                below.push((name, entry.inode));
+            }
+            Body::Dir(entries)
+        }
+        FileKind::Symlink => Body::Symlink(String::from_utf8_lossy(&volume.read_link(inode)?).into_owned()),
+        FileKind::CharDevice => Body::Other("a character device"),
+        FileKind::BlockDevice => Body::Other("a block device"),
+        FileKind::Fifo => Body::Other("a pipe"),
+        FileKind::Socket => Body::Other("a socket"),
+    })
+}
