@@ -13,6 +13,8 @@
 mod blocks;
 mod groups;
 mod inodes;
+#[cfg(test)]
+mod tests;
 mod zones;
 
 pub(crate) use blocks::{Extent, Reservation};

@@ -1,0 +1,155 @@
+//! Allocation on volumes of many shapes, judged by e2fsck.
+
+use super::{Purpose, lock};
+use crate::{Clock, Consistency, Error, FileKind, InodeNo, OpenOptions, Timestamp, Volume, WriteOptions};
+use blockdev::{BlockDevice, FileDevice};
+use format::FsBlock;
+use format::inode::InodeBuf;
+use std::path::Path;
+use std::sync::Arc;
+use testkit::{Image, Rng, oracle, tools};
+
+const SHAPES: &[&[&str]] = &[
+    &["-t", "ext2", "-b", "1024"],
+    &["-t", "ext2", "-b", "4096", "-r", "0"],
+    &["-t", "ext3", "-b", "2048"],
+    &["-t", "ext4", "-b", "1024"],
+    &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
+    &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg,^64bit"],
+    &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg,^flex_bg"],
+    &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode", "-g", "1024"],
+    &["-t", "ext4", "-b", "1024", "-O", "sparse_super2,64bit", "-G", "4", "-N", "8000"],
+];
+
+fn options(consistency: Consistency) -> OpenOptions {
+    let clock: Clock = Arc::new(|| Timestamp { seconds: 1_800_000_000, nanos: 0 });
+    let write = WriteOptions { consistency: Some(consistency), clock, seed: Some(7), ..WriteOptions::default() };
+    OpenOptions { write: Some(write), ..OpenOptions::default() }
+}
+
+fn open(image: &Path, consistency: Consistency) -> Volume {
+    let writable = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, writable).expect("opening an image"));
+    Volume::open(device, &options(consistency)).expect("opening a volume")
+}
+
+/// A new inode that is not in use: its slot is that of a freed inode.
+fn put_empty(volume: &Volume, kind: FileKind) -> InodeNo {
+    let root = volume.inode(InodeNo::ROOT).expect("the root");
+    let change = volume.change(4).expect("a change");
+    let (number, _) = change.allocate_inode(&root, kind).expect("an inode");
+    change.put_freed_inode(number, InodeBuf::new(volume.sb.geometry.inode_size, 0)).expect("its slot");
+    number
+}
+
+#[test]
+fn what_is_taken_and_given_back_leaves_a_sound_volume() {
+    if !tools::need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for (n, shape) in SHAPES.iter().enumerate() {
+        let image = Image::mke2fs(shape, 20 << 20).build();
+        let before = oracle::debugfs(image.path(), "stats");
+        let volume = open(image.path(), if n % 2 == 0 { Consistency::DirtyBit } else { Consistency::None });
+        let free = volume.statfs();
+        let mut rng = Rng::new(n as u64);
+        let (mut blocks, mut inodes) = (Vec::new(), Vec::new());
+        for round in 0..400u32 {
+            if rng.chance(66) {
+                let change = volume.change(0).expect("a change");
+                let goal = FsBlock(rng.below(volume.sb.geometry.blocks + 5));
+                let want = 1 << rng.below(9);
+                match change.allocate(goal, want, Purpose::Data) {
+                    Ok(extent) => {
+                        assert!((1..=want).contains(&extent.count));
+                        blocks.push(extent);
+                    }
+                    Err(e) => assert!(matches!(e, Error::NoSpace), "{e}"),
+                }
+                drop(change);
+                inodes.push((put_empty(&volume, FileKind::Directory), true));
+                inodes.push((put_empty(&volume, FileKind::Regular), false));
+            } else if !blocks.is_empty() {
+                let extent = blocks.swap_remove(rng.below(blocks.len() as u64) as usize);
+                let (number, directory) = inodes.swap_remove(rng.below(inodes.len() as u64) as usize);
+                let change = volume.change(0).expect("a change");
+                change.free(extent.first, extent.count.into(), Purpose::Metadata).expect("free");
+                change.free_inode(number, directory).expect("free");
+            }
+            if round % 50 == 0 {
+                volume.sync().expect("sync");
+            }
+        }
+        blocks.sort_by_key(|extent| extent.first);
+        assert!(blocks.windows(2).all(|w| w[0].first.get() + u64::from(w[0].count) <= w[1].first.get()), "{shape:?}");
+        let numbers: std::collections::BTreeSet<_> = inodes.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers.len(), inodes.len());
+        for (number, directory) in inodes {
+            volume.change(0).expect("a change").free_inode(number, directory).expect("free");
+        }
+        for extent in blocks {
+            let change = volume.change(0).expect("a change");
+            change.free(extent.first, extent.count.into(), Purpose::Data).expect("free");
+        }
+        volume.sync().expect("sync");
+        assert_eq!(volume.statfs(), free, "{shape:?}");
+        assert_eq!(volume.damaged_groups(), []);
+        volume.unmount().expect("unmount");
+        let verdict = oracle::e2fsck(image.path());
+        assert!(verdict.clean, "{shape:?}: {}\n{before}", verdict.text);
+    }
+}
+
+#[test]
+fn all_blocks_can_be_used_and_none_twice() {
+    if !tools::need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-m", "10"], 20 << 20).build();
+    let volume = open(image.path(), Consistency::DirtyBit);
+    let available = volume.statfs().blocks_available;
+    let promise = volume.reserve(100).expect("there is room");
+    assert_eq!(volume.statfs().blocks_available, available - 100);
+    let mut extents = Vec::new();
+    loop {
+        let change = volume.change(0).expect("a change");
+        match change.allocate(FsBlock(9000), 700, Purpose::Data) {
+            Ok(extent) => extents.push(extent),
+            Err(Error::NoSpace) => break,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    let taken: u64 = extents.iter().map(|extent| u64::from(extent.count)).sum();
+    assert_eq!(taken, available - 100);
+    assert!(matches!(volume.reserve(1), Err(Error::NoSpace)) && matches!(volume.make_space(1), Err(Error::NoSpace)));
+    drop(promise);
+    volume.make_space(100).expect("the promise was given back");
+    // what was promised may use all there is
+    let change = volume.change(0).expect("a change");
+    change.claim_as(space::Claim::Promised);
+    while let Ok(extent) = change.allocate(FsBlock(0), 5000, Purpose::Data) {
+        extents.push(extent);
+    }
+    drop(change);
+    assert_eq!(volume.statfs().blocks_free, 0);
+    // what is freed as metadata is not given out again before it is durable
+    let extent = extents.pop().expect("there are some");
+    let change = volume.change(0).expect("a change");
+    change.free(extent.first, extent.count.into(), Purpose::Metadata).expect("free");
+    change.claim_as(space::Claim::Promised);
+    assert!(matches!(change.allocate(FsBlock(0), 1, Purpose::Data), Err(Error::NoSpace)));
+    drop(change);
+    assert_eq!(lock(&volume.space().expect("writable").pool).held(), u64::from(extent.count));
+    volume.sync().expect("sync");
+    let change = volume.change(0).expect("a change");
+    change.claim_as(space::Claim::Promised);
+    assert_eq!(change.allocate(FsBlock(0), extent.count, Purpose::Data).expect("it is durable"), extent);
+    for extent in extents.into_iter().chain([extent]) {
+        change.free(extent.first, extent.count.into(), Purpose::Data).expect("free");
+        assert!(change.free(FsBlock(2), 1, Purpose::Data).is_err(), "the descriptors are nobody's to free");
+    }
+    drop(change);
+    volume.unmount().expect("unmount");
+    let verdict = oracle::e2fsck(image.path());
+    assert!(verdict.clean, "{}", verdict.text);
+}
