@@ -6,8 +6,8 @@
 
 use crate::{Error, Result, Structure};
 use std::collections::HashMap;
-use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes in a block of a quota file.
 pub const BLOCK_SIZE: usize = 1024;
@@ -287,9 +287,123 @@ impl QuotaFile {
     }
 }
 
+/// A quota file of version 1 with these entries, whose ids differ; a week of grace for each soft limit.
+#[must_use]
+pub fn write_file(kind: Kind, entries: &[Entry]) -> Vec<u8> {
+    const GRACE: u32 = 7 * 24 * 3600;
+    const IN_A_BLOCK: usize = (BLOCK_SIZE - DiskDataHeader::SIZE) / DiskEntry1::SIZE;
+    let mut file = Blocks(vec![0; 2 * BLOCK_SIZE]);
+    // the data block that takes the next entry, and how many it has
+    let (mut data, mut used) = (0, IN_A_BLOCK);
+    for entry in entries {
+        let mut block = ROOT as usize;
+        for (level, byte) in (1..).zip(entry.id.to_be_bytes()) {
+            let slot = block * BLOCK_SIZE + usize::from(byte) * 4;
+            let next = file.word(slot) as usize;
+            block = if next != 0 {
+                next
+            } else if level < DEPTH {
+                file.add()
+            } else {
+                if used == IN_A_BLOCK {
+                    (data, used) = (file.add(), 0);
+                }
+                data
+            };
+            file.put(slot, &(block as u32).to_le_bytes());
+        }
+        file.put(
+            block * BLOCK_SIZE + DiskDataHeader::SIZE + used * DiskEntry1::SIZE,
+            DiskEntry1::from(*entry).as_bytes(),
+        );
+        used += 1;
+        file.put(block * BLOCK_SIZE + 8, &(used as u16).to_le_bytes());
+    }
+    let header = DiskQuotaHeader {
+        dqh_magic: kind.magic().into(),
+        dqh_version: 1.into(),
+        dqi_bgrace: GRACE.into(),
+        dqi_igrace: GRACE.into(),
+        dqi_flags: 0.into(),
+        dqi_blocks: ((file.0.len() / BLOCK_SIZE) as u32).into(),
+        dqi_free_blk: 0.into(),
+        dqi_free_entry: (if used < IN_A_BLOCK { data as u32 } else { 0 }).into(),
+    };
+    file.put(0, header.as_bytes());
+    file.0
+}
+
+/// The blocks of a quota file that is being made.
+struct Blocks(Vec<u8>);
+
+impl Blocks {
+    fn add(&mut self) -> usize {
+        self.0.resize(self.0.len() + BLOCK_SIZE, 0);
+        self.0.len() / BLOCK_SIZE - 1
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let bytes = self.0.get(at..at + 4).and_then(|bytes| U32::read_from_bytes(bytes).ok());
+        bytes.map_or(0, U32::get)
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(space) = self.0.get_mut(at..at + bytes.len()) {
+            space.copy_from_slice(bytes);
+        }
+    }
+}
+
+impl From<Entry> for DiskEntry1 {
+    fn from(e: Entry) -> Self {
+        Self {
+            dqb_id: e.id.into(),
+            dqb_pad: 0.into(),
+            dqb_ihardlimit: e.inode_hard_limit.into(),
+            dqb_isoftlimit: e.inode_soft_limit.into(),
+            dqb_curinodes: e.inodes.into(),
+            dqb_bhardlimit: e.kib_hard_limit.into(),
+            dqb_bsoftlimit: e.kib_soft_limit.into(),
+            dqb_curspace: e.bytes.into(),
+            dqb_btime: e.kib_deadline.into(),
+            dqb_itime: e.inode_deadline.into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for count in [0, 1, 2, 14, 15, 40] {
+            let ids = [0, 1, 255, 256, 70_000, u32::MAX].into_iter().chain(1000..).take(count);
+            let entries: Vec<_> = ids
+                .map(|id| Entry {
+                    id,
+                    inode_hard_limit: 1,
+                    inode_soft_limit: 2,
+                    inodes: 3 + u64::from(id),
+                    kib_hard_limit: 4,
+                    kib_soft_limit: 5,
+                    bytes: 6,
+                    kib_deadline: 7,
+                    inode_deadline: 8,
+                })
+                .collect();
+            let file = write_file(Kind::Group, &entries);
+            let quota = QuotaFile::parse(&file, Kind::Group, file.len() as u64).unwrap();
+            let mut found = Vec::new();
+            let read = |number: u32, block: &mut [u8; BLOCK_SIZE]| {
+                block.copy_from_slice(&file[number as usize * BLOCK_SIZE..][..BLOCK_SIZE]);
+                Ok::<_, Error>(())
+            };
+            quota.walk(read, |entry| found.push(entry)).unwrap();
+            found.sort_by_key(|entry| entries.iter().position(|e| e.id == entry.id));
+            assert_eq!(found, entries);
+        }
+    }
 
     fn put(file: &mut [u8], block: usize, slot: usize, to: u32) {
         let at = block * BLOCK_SIZE + slot * 4;

@@ -89,7 +89,7 @@ disk_struct! {
 }
 
 /// `s_checksum_type`: CRC32C.
-const CRC32C: u8 = 4;
+pub(super) const CRC32C: u8 = 4;
 /// Fast-commit blocks where `s_num_fc_blks` is 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// A log must keep this many blocks beside a fast-commit area.
@@ -201,10 +201,10 @@ impl From<SuperblockProblem> for Error {
 }
 
 impl DiskSuperblock {
-    /// The superblock of an empty journal (version 2, no features, sequence 1) of `blocks` blocks of `block_size` bytes.
-    /// Inside a volume the UUID is zero until the kernel writes the volume's, as mke2fs leaves it.
+    /// The superblock of an empty journal (version 2, no features, sequence 1) of `blocks` blocks of `block_size` bytes,
+    /// those for fast commits included. Inside a volume `uuid` is the volume's.
     #[must_use]
-    pub fn empty(block_size: u32, blocks: u32, fast_commit_blocks: u32) -> Self {
+    pub fn empty(block_size: u32, blocks: u32, fast_commit_blocks: u32, uuid: [u8; 16]) -> Self {
         let Ok(mut sb) = Self::read_from_bytes(&[0; Self::SIZE]) else {
             unreachable!("the array has the structure's size")
         };
@@ -213,6 +213,7 @@ impl DiskSuperblock {
         sb.s_maxlen = blocks.into();
         sb.s_first = 1.into();
         sb.s_sequence = 1.into();
+        sb.s_uuid = uuid;
         sb.s_nr_users = 1.into();
         sb.s_num_fc_blks = fast_commit_blocks.into();
         sb
@@ -427,7 +428,7 @@ mod tests {
 
     #[test]
     fn an_empty_journal_is_sound() {
-        let mut sb = DiskSuperblock::empty(1024, 2048, 0);
+        let mut sb = DiskSuperblock::empty(1024, 2048, 0, [3; 16]);
         sb.s_feature_incompat = Incompat::CSUM_V3.bits().into();
         sb.s_checksum_type = CRC32C;
         sb.seal();

@@ -1,0 +1,75 @@
+//! The features of the volume, and which of them do not go together.
+
+use super::{Kind, MkfsOptions, Result, refuse};
+use format::feature::{Compat, Features, Incompat, RoCompat};
+
+/// The features that `options` come to.
+pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
+    let mut features = options.features.apply(options.kind.features());
+    if options.encoding.is_some() {
+        features.incompat |= Incompat::CASEFOLD;
+    }
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        features.ro_compat -= RoCompat::GDT_CSUM;
+    }
+    // what only the type set goes, where what was asked for excludes it
+    let asked = |compat, incompat, ro_compat| options.features.sets(Features { compat, incompat, ro_compat });
+    let (none, nothing) = (Compat::empty(), RoCompat::empty());
+    if features.incompat.contains(Incompat::META_BG)
+        && features.compat.contains(Compat::RESIZE_INODE)
+        && !asked(Compat::RESIZE_INODE, Incompat::empty(), nothing)
+    {
+        features.compat -= Compat::RESIZE_INODE;
+    }
+    if !features.incompat.contains(Incompat::EXTENT)
+        && options.kind == Kind::Ext4
+        && !asked(none, Incompat::BIT64, nothing)
+    {
+        features.incompat -= Incompat::BIT64;
+    }
+    consistent(&features, options)?;
+    Ok(features)
+}
+
+fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
+    let compat = |feature| features.compat.contains(feature);
+    let incompat = |feature| features.incompat.contains(feature);
+    let ro_compat = |feature| features.ro_compat.contains(feature);
+    let rules = [
+        (incompat(Incompat::BIT64) && !incompat(Incompat::EXTENT), "64bit needs the feature extent"),
+        (ro_compat(RoCompat::BIGALLOC) && !incompat(Incompat::EXTENT), "bigalloc needs the feature extent"),
+        (
+            compat(Compat::RESIZE_INODE) && incompat(Incompat::META_BG),
+            "resize_inode and meta_bg exclude each other: both are ways to grow",
+        ),
+        (
+            compat(Compat::RESIZE_INODE) && !ro_compat(RoCompat::SPARSE_SUPER) && !compat(Compat::SPARSE_SUPER2),
+            "resize_inode needs the feature sparse_super: the inode has no room for a copy in every group",
+        ),
+        (
+            incompat(Incompat::CSUM_SEED) && !ro_compat(RoCompat::METADATA_CSUM),
+            "metadata_csum_seed needs the feature metadata_csum",
+        ),
+        (compat(Compat::ORPHAN_FILE) && !compat(Compat::HAS_JOURNAL), "orphan_file needs the feature has_journal"),
+        (options.groups_per_flex.is_some() && !incompat(Incompat::FLEX_BG), "-G needs the feature flex_bg"),
+        (options.packed_meta_blocks && !incompat(Incompat::FLEX_BG), "packed_meta_blocks needs the feature flex_bg"),
+        (options.cluster_size.is_some() && !ro_compat(RoCompat::BIGALLOC), "-C needs the feature bigalloc"),
+        (
+            options.journal_mib.is_some() && !compat(Compat::HAS_JOURNAL),
+            "a journal's size needs the feature has_journal",
+        ),
+        (
+            options.fast_commit_kib.is_some() && !compat(Compat::FAST_COMMIT),
+            "a size of the fast-commit area needs the feature fast_commit",
+        ),
+        (options.resize_blocks.is_some() && !compat(Compat::RESIZE_INODE), "resize= needs the feature resize_inode"),
+        (
+            options.quota.is_some_and(|kinds| kinds.project) && !ro_compat(RoCompat::PROJECT),
+            "quota of projects needs the feature project",
+        ),
+    ];
+    match rules.into_iter().find(|rule| rule.0) {
+        Some((_, why)) => refuse(why),
+        None => Ok(()),
+    }
+}

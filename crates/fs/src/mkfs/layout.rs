@@ -1,0 +1,291 @@
+//! A volume that is to be made: bytes and where they go.
+
+use super::files::{self, Content};
+use super::shape::{RESERVED_INODES, Shape};
+use super::used::Used;
+use super::{MkfsOptions, Result, refuse, tables};
+use format::feature::{Compat, Features};
+use format::group::{Group, GroupFlags, bitmap_checksum};
+use format::inode::InodeBuf;
+use format::superblock::{Geometry, Superblock};
+use format::{FsBlock, GroupNo, InodeNo};
+use std::fmt;
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// What a user should know of a volume that was made otherwise than asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note {
+    /// The volume is too small to have a journal.
+    NoJournal,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Note::NoJournal => "the volume is too small for a journal and gets none",
+        })
+    }
+}
+
+/// Everything about a volume that is to be made, down to the last bit.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    superblock: Superblock,
+    groups: Vec<Group>,
+    used: Used,
+    content: Content,
+    notes: Vec<Note>,
+    pub(super) options: MkfsOptions,
+}
+
+impl Layout {
+    /// Plans a volume on a device of `device_len` bytes with sectors of `sector` bytes.
+    ///
+    /// # Errors
+    /// [`super::Error::Options`] where the options do not go together, or not onto such a device.
+    pub fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
+        let mut shape = Shape::new(device_len, sector, options)?;
+        let stride = u64::from(options.stride);
+        let (groups, mut used) = tables::place(&shape.geometry, options.packed_meta_blocks, stride)?;
+        let geometry = shape.geometry.clone();
+        let metadata = clusters(&geometry, &used, 0..geometry.blocks) + u64::from(geometry.first_data_block);
+        let mut content = files::make(&mut shape, &mut used, options)?;
+        let journal = u64::from(shape.journal_blocks).div_ceil(u64::from(geometry.cluster_blocks));
+        shape.disk.s_overhead_blocks = u32::try_from(metadata + journal).unwrap_or(0).into();
+        for (number, inode) in &mut content.inodes {
+            inode.seal(&geometry, *number);
+        }
+        let (superblock, groups) = count(shape.clone(), groups, &used, &content, options)?;
+        Ok(Self { superblock, groups, used, content, notes: shape.notes, options: options.clone() })
+    }
+
+    /// The superblock that the volume will have.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// What the user should know.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Groups that will hold a backup of the superblock.
+    pub fn backups(&self) -> impl Iterator<Item = GroupNo> + '_ {
+        self.superblock.geometry.backup_groups()
+    }
+
+    /// Blocks of the journal, 0 for none; its area of fast commits is part of them.
+    #[must_use]
+    pub fn journal_blocks(&self) -> u64 {
+        self.content.journal.iter().map(|run| run.end - run.start).sum()
+    }
+
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    pub(super) fn content(&self) -> &Content {
+        &self.content
+    }
+
+    /// The descriptors of all groups, padded to whole blocks.
+    pub(super) fn descriptors(&self) -> Vec<u8> {
+        let geometry = &self.superblock.geometry;
+        let size = geometry.descriptor_size as usize;
+        let per_block = geometry.descriptors_per_block() as usize;
+        let mut bytes = vec![0; geometry.descriptor_blocks as usize * geometry.block_size as usize];
+        for (n, group) in self.groups.iter().enumerate() {
+            let at = n / per_block * geometry.block_size as usize + n % per_block * size;
+            group.write(&mut bytes[at..at + size]);
+        }
+        bytes
+    }
+
+    /// The block bitmap of a group, a whole block; bits behind the group's last cluster are set.
+    pub(super) fn block_bitmap(&self, group: GroupNo) -> Vec<u8> {
+        block_bitmap(&self.superblock.geometry, &self.used, group)
+    }
+
+    /// The inode bitmap of a group, a whole block; bits behind the group's last inode are set.
+    pub(super) fn inode_bitmap(&self, group: GroupNo) -> Vec<u8> {
+        inode_bitmap(&self.superblock.geometry, &self.content, group)
+    }
+
+    /// The blocks of inode tables that hold an inode in use, each whole.
+    pub(super) fn inode_blocks(&self) -> Vec<(FsBlock, Vec<u8>)> {
+        let geometry = &self.superblock.geometry;
+        let mut blocks: Vec<(FsBlock, Vec<u8>)> = Vec::new();
+        for (number, inode) in &self.content.inodes {
+            let Some(slot) = geometry.inode_slot(*number) else { continue };
+            let table = self.groups[slot.group.get() as usize].inode_table;
+            let at = FsBlock(table.get() + u64::from(slot.table_block));
+            let place = blocks.iter().position(|(block, _)| *block == at).unwrap_or_else(|| {
+                blocks.push((at, vec![0; geometry.block_size as usize]));
+                blocks.len() - 1
+            });
+            let start = slot.offset as usize;
+            blocks[place].1[start..start + inode.bytes().len()].copy_from_slice(inode.bytes());
+        }
+        blocks
+    }
+}
+
+/// Counts what is used and free, sums what must be summed, and accepts the superblock.
+fn count(
+    mut shape: Shape,
+    mut groups: Vec<Group>,
+    used: &Used,
+    content: &Content,
+    options: &MkfsOptions,
+) -> Result<(Superblock, Vec<Group>)> {
+    let geometry = shape.geometry.clone();
+    let summed = geometry.metadata_csum || geometry.gdt_csum;
+    let (mut free_blocks, mut free_inodes) = (0, 0);
+    for (number, group) in geometry.group_numbers().zip(&mut groups) {
+        let blocks = geometry.group_blocks(number);
+        let whole = (blocks.end - blocks.start).div_ceil(u64::from(geometry.cluster_blocks));
+        group.free_clusters = (whole - clusters(&geometry, used, blocks)) as u32;
+        let inodes = inodes_in(&geometry, content, number);
+        group.free_inodes = geometry.inodes_per_group - inodes;
+        group.directories = content
+            .inodes
+            .iter()
+            .filter(|(inode, buf)| is_directory(buf) && geometry.inode_slot(*inode).is_some_and(|s| s.group == number))
+            .count() as u32;
+        free_blocks += u64::from(group.free_clusters);
+        free_inodes += u64::from(group.free_inodes);
+        if summed {
+            // inodes are taken from the front
+            group.itable_unused = group.free_inodes;
+            group.flags.set(GroupFlags::INODE_UNINIT, inodes == 0);
+            group.flags.set(GroupFlags::INODE_ZEROED, !options.lazy_inode_tables);
+            let last = number.get() + 1 == geometry.groups;
+            let untouched = !last && inodes == 0 && holds_only_itself(&geometry, used, number, group);
+            group.flags.set(GroupFlags::BLOCK_UNINIT, untouched);
+        }
+        if geometry.metadata_csum {
+            if !group.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                let bitmap = block_bitmap(&geometry, used, number);
+                group.block_bitmap_csum = bitmap_checksum(&geometry, &bitmap, geometry.clusters_per_group());
+            }
+            if !group.flags.contains(GroupFlags::INODE_UNINIT) {
+                let bitmap = inode_bitmap(&geometry, content, number);
+                group.inode_bitmap_csum = bitmap_checksum(&geometry, &bitmap, geometry.inodes_per_group);
+            }
+        }
+        if summed {
+            let mut bytes = vec![0; geometry.descriptor_size as usize];
+            group.seal(&shape.disk, &geometry, number, &mut bytes);
+        }
+    }
+    shape.disk.set_free_blocks_count(free_blocks * u64::from(geometry.cluster_blocks));
+    // fits: there are no more inodes than 32 bits count
+    shape.disk.s_free_inodes_count = (free_inodes as u32).into();
+    shape.disk.set_features(shape.features);
+    shape.disk.seal();
+    match Superblock::parse(shape.disk.as_bytes()) {
+        Ok(superblock) => Ok((superblock, groups)),
+        Err(e) => refuse(format!("no such volume is possible: {e}")),
+    }
+}
+
+fn is_directory(inode: &InodeBuf) -> bool {
+    inode.kind() == Some(format::inode::FileKind::Directory)
+}
+
+/// Clusters of `within`, whole ones, that are taken in part or whole.
+fn clusters(geometry: &Geometry, used: &Used, within: Range<u64>) -> u64 {
+    let ratio = u64::from(geometry.cluster_blocks);
+    let origin = u64::from(geometry.first_data_block);
+    // where the last counted cluster ends
+    let mut counted = 0;
+    let mut all = 0;
+    for run in used.inside(within) {
+        let first = ((run.start.max(origin) - origin) / ratio).max(counted);
+        let end = (run.end.max(origin) - origin).div_ceil(ratio);
+        all += end.saturating_sub(first);
+        counted = counted.max(end);
+    }
+    all
+}
+
+/// Whether nothing of the group is taken but its own metadata, so that its bitmap follows from its descriptor.
+fn holds_only_itself(geometry: &Geometry, used: &Used, number: GroupNo, group: &Group) -> bool {
+    let blocks = geometry.group_blocks(number);
+    let head = geometry.group_head(number);
+    let table = group.inode_table.get();
+    let own = [
+        group.block_bitmap.get()..group.block_bitmap.get() + 1,
+        group.inode_bitmap.get()..group.inode_bitmap.get() + 1,
+        table..table + u64::from(geometry.itable_blocks),
+    ];
+    let inside = |run: Range<u64>| run.end.min(blocks.end).saturating_sub(run.start.max(blocks.start));
+    let expected = (head.end - head.start) + own.into_iter().map(inside).sum::<u64>();
+    used.inside(blocks.clone()).map(|run| run.end - run.start).sum::<u64>() == expected
+}
+
+fn block_bitmap(geometry: &Geometry, used: &Used, group: GroupNo) -> Vec<u8> {
+    let mut bitmap = vec![0; geometry.block_size as usize];
+    let blocks = geometry.group_blocks(group);
+    let ratio = u64::from(geometry.cluster_blocks);
+    for run in used.inside(blocks.clone()) {
+        set_bits(&mut bitmap, (run.start - blocks.start) / ratio..(run.end - blocks.start).div_ceil(ratio));
+    }
+    let whole = (blocks.end - blocks.start).div_ceil(ratio);
+    let bits = bitmap.len() as u64 * 8;
+    set_bits(&mut bitmap, whole..bits);
+    bitmap
+}
+
+fn inode_bitmap(geometry: &Geometry, content: &Content, group: GroupNo) -> Vec<u8> {
+    let mut bitmap = vec![0; geometry.block_size as usize];
+    set_bits(&mut bitmap, 0..u64::from(inodes_in(geometry, content, group)));
+    let bits = bitmap.len() as u64 * 8;
+    set_bits(&mut bitmap, u64::from(geometry.inodes_per_group)..bits);
+    bitmap
+}
+
+/// Inodes of the group that are in use or reserved: all up to the last one.
+fn inodes_in(geometry: &Geometry, content: &Content, group: GroupNo) -> u32 {
+    let last = content.last_inode.max(RESERVED_INODES);
+    let first = u64::from(group.get()) * u64::from(geometry.inodes_per_group);
+    u64::from(last).saturating_sub(first).min(u64::from(geometry.inodes_per_group)) as u32
+}
+
+fn set_bits(bitmap: &mut [u8], bits: Range<u64>) {
+    let mut bit = bits.start;
+    while bit < bits.end {
+        let byte = (bit / 8) as usize;
+        if bit.is_multiple_of(8) && bit + 8 <= bits.end {
+            let whole = ((bits.end - bit) / 8) as usize;
+            bitmap[byte..byte + whole].fill(0xFF);
+            bit += whole as u64 * 8;
+        } else {
+            bitmap[byte] |= 1 << (bit % 8);
+            bit += 1;
+        }
+    }
+}
+
+impl Layout {
+    /// The features of the volume.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        self.superblock.features
+    }
+
+    /// Whether the volume will have a journal.
+    #[must_use]
+    pub fn has_journal(&self) -> bool {
+        self.features().compat.contains(Compat::HAS_JOURNAL)
+    }
+
+    /// An inode as it will be, where it is in use or reserved with a checksum.
+    #[must_use]
+    pub fn inode(&self, number: InodeNo) -> Option<&InodeBuf> {
+        self.content.inodes.iter().find(|(other, _)| *other == number).map(|(_, inode)| inode)
+    }
+}

@@ -1,0 +1,66 @@
+//! Making volumes: ext2, ext3 and ext4 as mke2fs 1.47 makes them.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `options` | what may be asked for |
+//! | `features` | the features that follow, and which do not go together |
+//! | `shape` | sizes and counts: the superblock's numbers, from the device's length |
+//! | `used` | which blocks are taken, and the search for free ones |
+//! | `tables` | where superblock copies, descriptors, bitmaps and inode tables lie |
+//! | `files` | what a new volume holds: root, lost+found, journal, and files of the volume's own |
+//! | `layout` | all of it put together: bytes and where they go |
+//! | `write` | the layout onto a device, and what was there before out of sight |
+//!
+//! A [`Layout`] is computed without a device: from options and a length it follows to the last bit. [`make`] writes it.
+//!
+//! Placement, sizes and defaults are those of mke2fs, so that a volume is what its users are used to, `dumpe2fs` shows
+//! the same for both, and a backup superblock is found where tools look. Where this differs: inode tables are zeroed at
+//! once unless `lazy_inode_tables` is set; a volume too small for any inode but the reserved ones gets more inodes and
+//! not an error; the superblock does not count what mkfs itself wrote (`s_kbytes_written`).
+
+mod features;
+mod files;
+mod layout;
+mod options;
+mod shape;
+mod tables;
+mod used;
+mod wipe;
+mod write;
+
+pub use layout::{Layout, Note};
+pub use options::{Encoding, FeatureEdits, Kind, MkfsOptions, OnError, QuotaKinds, Usage};
+
+use blockdev::BlockDevice;
+use format::superblock::Superblock;
+
+/// Why no volume was made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device refused a request.
+    #[error(transparent)]
+    Device(#[from] blockdev::Error),
+    /// What was asked for does not go together, or not onto this device: a sentence without a full stop.
+    #[error("{0}")]
+    Options(String),
+}
+
+/// The result of making a volume.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn refuse<T>(why: impl Into<String>) -> Result<T> {
+    Err(Error::Options(why.into()))
+}
+
+/// Makes a volume on `device` and flushes it. Whatever the device held is lost. Nothing is asked and nothing is looked
+/// for: whether the device may be overwritten is the caller's business.
+///
+/// # Errors
+/// [`Error::Options`] before anything is written; [`Error::Device`] when the device fails, and then what is on it is no
+/// volume: the primary superblock is written last.
+pub fn make(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Superblock> {
+    let geometry = device.geometry();
+    let layout = Layout::new(geometry.len, geometry.sector, options)?;
+    layout.write(device, &mut |_, _| {})?;
+    Ok(layout.superblock().clone())
+}

@@ -1,0 +1,350 @@
+//! What may be asked for, with mke2fs's defaults.
+
+use super::{Result, refuse};
+use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::inode::Timestamp;
+
+/// The family member to make: which features a volume gets unless edited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// No journal, block maps.
+    Ext2,
+    /// ext2 with a journal.
+    Ext3,
+    /// Journal, extents, checksums, flexible groups.
+    Ext4,
+}
+
+impl Kind {
+    /// The features of the type before any edit (`mke2fs.conf` of Debian's 1.47).
+    #[must_use]
+    pub fn features(self) -> Features {
+        let mut features = Features {
+            compat: Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX,
+            incompat: Incompat::FILETYPE,
+            ro_compat: RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE,
+        };
+        if self != Self::Ext2 {
+            features.compat |= Compat::HAS_JOURNAL;
+        }
+        if self == Self::Ext4 {
+            features.incompat |= Incompat::EXTENT | Incompat::BIT64 | Incompat::FLEX_BG;
+            features.ro_compat |=
+                RoCompat::HUGE_FILE | RoCompat::METADATA_CSUM | RoCompat::DIR_NLINK | RoCompat::EXTRA_ISIZE;
+        }
+        features
+    }
+}
+
+/// How a volume will be used: block size and number of inodes, unless they are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    /// Under 3 MiB.
+    Floppy,
+    /// Under 512 MiB.
+    Small,
+    /// Neither small nor big.
+    Default,
+    /// From 4 TiB on.
+    Big,
+    /// From 16 TiB on.
+    Huge,
+    /// Many small files.
+    News,
+    /// Files of a megabyte and more.
+    LargeFile,
+    /// Files of four megabytes and more.
+    LargeFile4,
+    /// For the Hurd: inodes of 128 bytes.
+    Hurd,
+}
+
+/// What a usage fixes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UsageValues {
+    pub(super) block_size: Option<u32>,
+    pub(super) inode_size: Option<u32>,
+    pub(super) bytes_per_inode: Option<u64>,
+}
+
+impl Usage {
+    /// All usages with the names that `-T` takes.
+    pub const NAMES: [(&'static str, Self); 9] = [
+        ("floppy", Self::Floppy),
+        ("small", Self::Small),
+        ("default", Self::Default),
+        ("big", Self::Big),
+        ("huge", Self::Huge),
+        ("news", Self::News),
+        ("largefile", Self::LargeFile),
+        ("largefile4", Self::LargeFile4),
+        ("hurd", Self::Hurd),
+    ];
+
+    /// The usage of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|row| row.0 == name).map(|row| row.1)
+    }
+
+    /// The usage of a volume of so many bytes.
+    #[must_use]
+    pub fn of_size(bytes: u64) -> Self {
+        match bytes >> 20 {
+            0..3 => Self::Floppy,
+            3..512 => Self::Small,
+            0x40_0000..0x100_0000 => Self::Big,
+            0x100_0000.. => Self::Huge,
+            _ => Self::Default,
+        }
+    }
+
+    pub(super) fn values(self) -> UsageValues {
+        let (block_size, inode_size, bytes_per_inode) = match self {
+            Self::Floppy => (Some(1024), None, Some(8192)),
+            Self::Small => (Some(1024), None, Some(4096)),
+            Self::Default => (None, None, None),
+            Self::Big => (None, None, Some(32768)),
+            Self::Huge => (None, None, Some(65536)),
+            Self::News => (None, None, Some(4096)),
+            Self::LargeFile => (None, None, Some(1 << 20)),
+            Self::LargeFile4 => (None, None, Some(4 << 20)),
+            Self::Hurd => (Some(4096), Some(128), None),
+        };
+        UsageValues { block_size, inode_size, bytes_per_inode }
+    }
+}
+
+/// Changes to the features of a [`Kind`], in the order given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FeatureEdits {
+    steps: Vec<Edit>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Edit {
+    Set(Features),
+    Clear(Features),
+    ClearAll,
+}
+
+impl FeatureEdits {
+    /// Adds a list in mke2fs's form: names separated by commas or spaces, `^` before one that is to go, `none` for all of
+    /// them.
+    ///
+    /// # Errors
+    /// [`super::Error::Options`] that names what is no feature, or one that no volume can be made with.
+    pub fn add(&mut self, list: &str) -> Result<()> {
+        for word in list.split([',', ' ']).filter(|word| !word.is_empty()) {
+            if word == "none" {
+                self.steps.push(Edit::ClearAll);
+                continue;
+            }
+            let (clear, name) = match word.strip_prefix('^') {
+                Some(name) => (true, name),
+                None => (false, word),
+            };
+            let Some(feature) = Features::named(name) else {
+                return refuse(format!("`{name}` is no feature"));
+            };
+            if !clear && feature.without(MAKEABLE) != Features::default() {
+                return refuse(format!("a volume cannot be made with the feature {name}"));
+            }
+            self.steps.push(if clear { Edit::Clear(feature) } else { Edit::Set(feature) });
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply(&self, features: Features) -> Features {
+        self.steps.iter().fold(features, |features, step| match step {
+            Edit::Set(more) => features.union(*more),
+            Edit::Clear(less) => features.without(*less),
+            Edit::ClearAll => Features::default(),
+        })
+    }
+
+    /// Whether the list itself names a feature to be set.
+    pub(super) fn sets(&self, feature: Features) -> bool {
+        self.steps.iter().any(|step| matches!(step, Edit::Set(set) if set.intersects(feature)))
+    }
+}
+
+/// Features that a new volume can have.
+const MAKEABLE: Features = Features {
+    compat: Compat::HAS_JOURNAL
+        .union(Compat::EXT_ATTR)
+        .union(Compat::RESIZE_INODE)
+        .union(Compat::DIR_INDEX)
+        .union(Compat::SPARSE_SUPER2)
+        .union(Compat::FAST_COMMIT)
+        .union(Compat::STABLE_INODES)
+        .union(Compat::ORPHAN_FILE),
+    incompat: Incompat::FILETYPE
+        .union(Incompat::META_BG)
+        .union(Incompat::EXTENT)
+        .union(Incompat::BIT64)
+        .union(Incompat::MMP)
+        .union(Incompat::FLEX_BG)
+        .union(Incompat::EA_INODE)
+        .union(Incompat::CSUM_SEED)
+        .union(Incompat::LARGE_DIR)
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::ENCRYPT)
+        .union(Incompat::CASEFOLD),
+    ro_compat: RoCompat::SPARSE_SUPER
+        .union(RoCompat::LARGE_FILE)
+        .union(RoCompat::HUGE_FILE)
+        .union(RoCompat::GDT_CSUM)
+        .union(RoCompat::DIR_NLINK)
+        .union(RoCompat::EXTRA_ISIZE)
+        .union(RoCompat::QUOTA)
+        .union(RoCompat::BIGALLOC)
+        .union(RoCompat::METADATA_CSUM)
+        .union(RoCompat::PROJECT)
+        .union(RoCompat::VERITY),
+};
+
+/// What the kernel does when it meets an error (`s_errors`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// Goes on.
+    Continue,
+    /// Makes the volume read-only.
+    RemountReadOnly,
+    /// Panics.
+    Panic,
+}
+
+/// How names are compared where a directory folds case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encoding {
+    /// Names that are no UTF-8 are refused.
+    pub strict: bool,
+}
+
+/// Whose quota is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaKinds {
+    /// Of users.
+    pub user: bool,
+    /// Of groups.
+    pub group: bool,
+    /// Of projects.
+    pub project: bool,
+}
+
+/// What to make. [`MkfsOptions::new`] has mke2fs's defaults; `None` stands for what follows from the size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MkfsOptions {
+    /// Family member.
+    pub kind: Kind,
+    /// Usages, the later ones first in weight; empty for the one that fits the size.
+    pub usage: Vec<Usage>,
+    /// Length of the volume in bytes; `None` for the device's. Cut to whole blocks.
+    pub len: Option<u64>,
+    /// Bytes in a block: a power of two from 1 024 to 65 536.
+    pub block_size: Option<u32>,
+    /// Bytes in a cluster, under bigalloc: a power of two from two blocks to 256 MiB.
+    pub cluster_size: Option<u32>,
+    /// Bytes in an inode: a power of two from 128 to the block size.
+    pub inode_size: Option<u32>,
+    /// An inode for so many bytes of the volume, at least the block size.
+    pub bytes_per_inode: Option<u64>,
+    /// So many inodes, rounded up.
+    pub inodes: Option<u64>,
+    /// Blocks in a group (under bigalloc clusters): a multiple of 8, from 256 to what a bitmap block counts.
+    pub blocks_per_group: Option<u32>,
+    /// Groups whose bitmaps and tables lie together: a power of two. Needs flex_bg.
+    pub groups_per_flex: Option<u32>,
+    /// Label, at most 16 bytes.
+    pub label: Vec<u8>,
+    /// Directory it counts as last mounted on, at most 63 bytes.
+    pub last_mounted: Vec<u8>,
+    /// Share of the blocks that is kept for the superuser, in percent, 0 to 50.
+    pub reserved_percent: f64,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// Seed of directory hashes.
+    pub hash_seed: [u8; 16],
+    /// When it is made; whole seconds count.
+    pub time: Timestamp,
+    /// Changes to the features of the kind.
+    pub features: FeatureEdits,
+    /// Journal in MiB, without the area of fast commits.
+    pub journal_mib: Option<u32>,
+    /// Area of fast commits in KiB, where the feature is set.
+    pub fast_commit_kib: Option<u32>,
+    /// RAID stride in blocks.
+    pub stride: u16,
+    /// RAID stripe width in blocks.
+    pub stripe_width: u32,
+    /// Blocks up to which the volume can grow while mounted.
+    pub resize_blocks: Option<u64>,
+    /// Leave inode tables as they are, for the kernel to zero in the background; needs descriptor checksums.
+    pub lazy_inode_tables: bool,
+    /// Leave the journal's blocks as they are.
+    pub lazy_journal: bool,
+    /// Discard the whole device first.
+    pub discard: bool,
+    /// All bitmaps and inode tables, and the journal, at the start of the volume. Needs flex_bg.
+    pub packed_meta_blocks: bool,
+    /// User and group of the root directory.
+    pub root_owner: (u32, u32),
+    /// Backup superblocks under sparse_super2: 0, 1 or 2.
+    pub backup_superblocks: u8,
+    /// Whose quota is kept, with the feature quota; `None` for users and groups, and for projects with that feature.
+    pub quota: Option<QuotaKinds>,
+    /// Encoding of names; sets the feature casefold.
+    pub encoding: Option<Encoding>,
+    /// Seconds between updates of the multiple-mount-protection block; 0 for the kernel's usual.
+    pub mmp_interval: u16,
+    /// What the kernel does on an error.
+    pub on_error: OnError,
+    /// Length of the orphan file in bytes, where the feature is set.
+    pub orphan_file_len: Option<u64>,
+    /// Set the flag of a volume for testing.
+    pub test_volume: bool,
+}
+
+impl MkfsOptions {
+    /// mke2fs's defaults for `kind`. UUID and hash seed are zero: give random ones. The time is 1970.
+    #[must_use]
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            usage: Vec::new(),
+            len: None,
+            block_size: None,
+            cluster_size: None,
+            inode_size: None,
+            bytes_per_inode: None,
+            inodes: None,
+            blocks_per_group: None,
+            groups_per_flex: None,
+            label: Vec::new(),
+            last_mounted: Vec::new(),
+            reserved_percent: 5.0,
+            uuid: [0; 16],
+            hash_seed: [0; 16],
+            time: Timestamp::default(),
+            features: FeatureEdits::default(),
+            journal_mib: None,
+            fast_commit_kib: None,
+            stride: 0,
+            stripe_width: 0,
+            resize_blocks: None,
+            lazy_inode_tables: false,
+            lazy_journal: false,
+            discard: true,
+            packed_meta_blocks: false,
+            root_owner: (0, 0),
+            backup_superblocks: 2,
+            quota: None,
+            encoding: None,
+            mmp_interval: 0,
+            on_error: OnError::Continue,
+            orphan_file_len: None,
+            test_volume: false,
+        }
+    }
+}

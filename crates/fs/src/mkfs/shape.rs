@@ -1,0 +1,470 @@
+//! Sizes and counts: the superblock's numbers, from the options and the device's length.
+//!
+//! The numbers depend on each other in a circle (a last group too short for its own metadata is cut off, which changes
+//! the number of groups, which changes the inodes of a group), so that they are found by going round until they stand.
+
+use super::options::Usage;
+use super::{MkfsOptions, Note, OnError, Result, features, refuse};
+use format::GroupNo;
+use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
+use std::ffi::c_char;
+
+/// Inodes before the first that files get.
+pub(super) const RESERVED_INODES: u32 = 10;
+/// Most blocks (or clusters) in a group: a group's counts have 16 bits, less what keeps them a multiple of 8.
+const GROUP_BLOCKS_MAX: u32 = 65528;
+/// Free blocks that a short last group must have beyond its metadata to be worth being kept.
+const LAST_GROUP_SPARE: u64 = 50;
+/// `s_default_mount_opts`: user_xattr and acl.
+const MOUNT_OPTIONS: u32 = 0xC;
+/// Journals of fewer blocks than this are refused by the kernel.
+const JOURNAL_MIN: u64 = 1024;
+/// The longest journal in blocks.
+const JOURNAL_MAX: u64 = 10_240_000;
+/// Seconds between updates of the multiple-mount-protection block, where nothing is said.
+const MMP_INTERVAL: u16 = 5;
+
+/// The numbers of a volume that is to be made.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    /// The superblock but for what follows from placement: free counts, journal, checksums.
+    pub(super) disk: DiskSuperblock,
+    pub(super) features: Features,
+    pub(super) geometry: Geometry,
+    /// Blocks of the journal with its fast-commit area, and of that area; 0 without one.
+    pub(super) journal_blocks: u32,
+    pub(super) fast_commit_blocks: u32,
+    pub(super) notes: Vec<Note>,
+}
+
+/// What is given or follows from the usage.
+struct Basics {
+    block_size: u32,
+    cluster_blocks: u32,
+    inode_size: u32,
+    bytes_per_inode: u64,
+}
+
+impl Shape {
+    pub(super) fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
+        let mut features = features::resolve(options)?;
+        let len = options.len.unwrap_or(device_len);
+        if len > device_len {
+            return refuse(format!("a volume of {len} bytes does not fit onto a device of {device_len}"));
+        }
+        let basics = Basics::new(len, sector, &features, options)?;
+        let mut notes = Vec::new();
+        let blocks = basics.whole_blocks(len, options.len.is_none());
+        if blocks > u64::from(u32::MAX) {
+            if !features.incompat.contains(Incompat::BIT64) {
+                return refuse(format!(
+                    "{blocks} blocks are more than 32 bits count: take larger blocks (-b) or the feature 64bit"
+                ));
+            }
+            features.compat -= Compat::RESIZE_INODE;
+        }
+        let disk = fixed_fields(options, &features, &basics)?;
+        let mut shape = Self::go_round(disk, features, blocks, &basics, options)?;
+        shape.reserve(options)?;
+        shape.plan_journal(options, &mut notes)?;
+        shape.notes = notes;
+        Ok(shape)
+    }
+
+    /// Finds blocks, groups and inodes that fit each other.
+    fn go_round(
+        mut disk: DiskSuperblock,
+        mut features: Features,
+        mut blocks: u64,
+        basics: &Basics,
+        options: &MkfsOptions,
+    ) -> Result<Self> {
+        let bits = basics.block_size * 8;
+        let wanted_inodes = wanted_inodes(blocks, basics, options)?;
+        let mut group_clusters = options.blocks_per_group.unwrap_or(bits.min(GROUP_BLOCKS_MAX));
+        if group_clusters < 256 || !group_clusters.is_multiple_of(8) || group_clusters > bits.min(GROUP_BLOCKS_MAX) {
+            return refuse(format!(
+                "a group has {group_clusters} {}: it may have from 256 to {} in steps of 8",
+                if basics.cluster_blocks > 1 { "clusters" } else { "blocks" },
+                bits.min(GROUP_BLOCKS_MAX)
+            ));
+        }
+        let first = u64::from(disk.s_first_data_block.get());
+        loop {
+            let group_blocks = group_clusters.checked_mul(basics.cluster_blocks).map(u64::from);
+            let Some(group_blocks) = group_blocks else {
+                return refuse("clusters of that size make groups of more than 2^32 blocks: give fewer with -g");
+            };
+            let groups = blocks.saturating_sub(first).div_ceil(group_blocks);
+            let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format can count") };
+            if groups == 0 {
+                return too_small();
+            }
+            let Some(inodes_per_group) = inodes_per_group(wanted_inodes, groups, basics) else {
+                // fewer blocks in a group make more groups, with fewer inodes each
+                if group_clusters < 264 {
+                    return refuse(format!("{wanted_inodes} inodes are more than the groups can hold"));
+                }
+                group_clusters -= 8;
+                continue;
+            };
+            disk.set_blocks_count(blocks);
+            disk.s_blocks_per_group = (group_blocks as u32).into();
+            disk.s_clusters_per_group = group_clusters.into();
+            disk.s_inodes_per_group = inodes_per_group.into();
+            disk.s_inodes_count = inodes_per_group.saturating_mul(groups).into();
+            disk.s_reserved_gdt_blocks = 0.into();
+            disk.s_first_meta_bg = 0.into();
+            if features.compat.contains(Compat::SPARSE_SUPER2) {
+                disk.s_backup_bgs = backup_groups(groups, options.backup_superblocks);
+            }
+            disk.set_features(features);
+            let mut geometry = geometry(&disk)?;
+            if features.compat.contains(Compat::RESIZE_INODE) {
+                let reserved = reserved_descriptor_blocks(&geometry, blocks, options)?;
+                disk.s_reserved_gdt_blocks = reserved.into();
+                geometry.reserved_descriptor_blocks = u32::from(reserved);
+            }
+            if !features.incompat.contains(Incompat::META_BG) {
+                let heads = u64::from(geometry.descriptor_blocks) + u64::from(geometry.reserved_descriptor_blocks);
+                if heads > u64::from(geometry.blocks_per_group) * 3 / 4 {
+                    // the descriptors would leave too little of each group that has a copy
+                    features.incompat |= Incompat::META_BG;
+                    features.compat -= Compat::RESIZE_INODE;
+                    continue;
+                }
+            }
+            if features.incompat.contains(Incompat::META_BG) {
+                // all of them lie in their meta groups
+                disk.s_first_meta_bg = 0.into();
+                geometry = self::geometry(&disk)?;
+            }
+            let last = GroupNo(groups - 1);
+            let own = last_group_overhead(&geometry, last);
+            let rest = (blocks - first) % group_blocks;
+            if groups == 1 && rest > 0 && rest < own {
+                return too_small();
+            }
+            if rest > 0 && rest < own + LAST_GROUP_SPARE && groups > 1 {
+                blocks -= rest;
+                continue;
+            }
+            return Ok(Self { disk, features, geometry, journal_blocks: 0, fast_commit_blocks: 0, notes: Vec::new() });
+        }
+    }
+
+    /// Keeps blocks for the superuser.
+    fn reserve(&mut self, options: &MkfsOptions) -> Result<()> {
+        let percent = options.reserved_percent;
+        if !(0.0..=50.0).contains(&percent) {
+            return refuse(format!("{percent} percent for the superuser: from 0 to 50 can be kept"));
+        }
+        let reserved = (self.geometry.blocks as f64 * percent / 100.0) as u64;
+        self.disk.set_reserved_blocks_count(reserved);
+        Ok(())
+    }
+
+    fn plan_journal(&mut self, options: &MkfsOptions, notes: &mut Vec<Note>) -> Result<()> {
+        if !self.features.compat.contains(Compat::HAS_JOURNAL) {
+            return Ok(());
+        }
+        let blocks = self.geometry.blocks;
+        let block_size = u64::from(self.geometry.block_size);
+        let log = match options.journal_mib {
+            None => match default_journal_blocks(blocks) {
+                Some(log) => log,
+                None => {
+                    self.features.compat -= Compat::HAS_JOURNAL;
+                    self.disk.set_features(self.features);
+                    notes.push(Note::NoJournal);
+                    return Ok(());
+                }
+            },
+            Some(mib) => (u64::from(mib) << 20) / block_size,
+        };
+        let fast = if !self.features.compat.contains(Compat::FAST_COMMIT) {
+            0
+        } else if let Some(kib) = options.fast_commit_kib {
+            (u64::from(kib) << 10) / block_size
+        } else {
+            log / 64
+        };
+        let all = log.saturating_add(fast);
+        if !(JOURNAL_MIN..=JOURNAL_MAX).contains(&log) || all > JOURNAL_MAX {
+            return refuse(format!(
+                "a journal has from {JOURNAL_MIN} to {JOURNAL_MAX} blocks: {} to {} MiB here",
+                (JOURNAL_MIN * block_size).div_ceil(1 << 20),
+                (JOURNAL_MAX * block_size) >> 20
+            ));
+        }
+        if all > blocks / 2 {
+            return refuse(format!("a journal of {all} blocks takes more than half of a volume of {blocks}"));
+        }
+        // both are at most JOURNAL_MAX
+        self.journal_blocks = all as u32;
+        self.fast_commit_blocks = fast as u32;
+        Ok(())
+    }
+}
+
+impl Basics {
+    fn new(len: u64, sector: u32, features: &Features, options: &MkfsOptions) -> Result<Self> {
+        let by_size = [Usage::of_size(len)];
+        let usages = if options.usage.is_empty() { &by_size[..] } else { &options.usage };
+        let (mut block_size, mut inode_size, mut bytes_per_inode) = (4096, 256, 16384);
+        for values in usages.iter().map(|usage| usage.values()) {
+            block_size = values.block_size.unwrap_or(block_size);
+            inode_size = values.inode_size.unwrap_or(inode_size);
+            bytes_per_inode = values.bytes_per_inode.unwrap_or(bytes_per_inode);
+        }
+        let block_size = options.block_size.unwrap_or(block_size.max(sector));
+        if !block_size.is_power_of_two() || !(1024..=65536).contains(&block_size) {
+            return refuse(format!("blocks of {block_size} bytes: a power of two from 1024 to 65536 is needed"));
+        }
+        if block_size < sector {
+            return refuse(format!("blocks of {block_size} bytes are smaller than the device's sectors of {sector}"));
+        }
+        let cluster_blocks = if features.ro_compat.contains(RoCompat::BIGALLOC) {
+            let cluster = options.cluster_size.unwrap_or(block_size.saturating_mul(16));
+            if !cluster.is_power_of_two() || cluster <= block_size || cluster > 256 << 20 {
+                return refuse(format!(
+                    "clusters of {cluster} bytes: a power of two from two blocks to 256 MiB is needed"
+                ));
+            }
+            cluster / block_size
+        } else {
+            1
+        };
+        let inode_size = options.inode_size.unwrap_or(inode_size);
+        if !inode_size.is_power_of_two() || !(128..=block_size).contains(&inode_size) {
+            return refuse(format!(
+                "inodes of {inode_size} bytes: a power of two from 128 to the block size of {block_size} is needed"
+            ));
+        }
+        for (used, name) in [
+            (features.incompat.contains(Incompat::INLINE_DATA), "inline_data"),
+            (features.ro_compat.contains(RoCompat::PROJECT), "project"),
+        ] {
+            if used && inode_size == 128 {
+                return refuse(format!("inodes of 128 bytes are too small for the feature {name}"));
+            }
+        }
+        let least = u64::from(block_size) * u64::from(cluster_blocks);
+        let bytes_per_inode = match options.bytes_per_inode {
+            Some(ratio) if ratio < u64::from(block_size) || ratio > 64 << 20 => {
+                return refuse(format!(
+                    "an inode for {ratio} bytes: from {block_size} (a block) to 67108864 is needed"
+                ));
+            }
+            Some(ratio) => ratio.max(least),
+            None => bytes_per_inode.max(least),
+        };
+        Ok(Self { block_size, cluster_blocks, inode_size, bytes_per_inode })
+    }
+
+    /// Blocks in so many bytes. Where the device gives the length, whole pages of 4 KiB, which every kernel can cache.
+    fn whole_blocks(&self, len: u64, of_device: bool) -> u64 {
+        let blocks = len / u64::from(self.block_size);
+        let page = if of_device { u64::from(4096 / self.block_size).max(1) } else { 1 };
+        let step = page.max(u64::from(self.cluster_blocks));
+        blocks / step * step
+    }
+}
+
+/// Everything that depends on nothing but the options.
+fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> Result<DiskSuperblock> {
+    let Some(mut sb) = DiskSuperblock::from_slice(&[0; DiskSuperblock::SIZE]) else {
+        unreachable!("the array has the structure's size")
+    };
+    let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
+    let log_block = basics.block_size.ilog2() - 10;
+    sb.s_first_data_block = u32::from(log_block == 0 && !bigalloc).into();
+    sb.s_log_block_size = log_block.into();
+    sb.s_log_cluster_size = (log_block + basics.cluster_blocks.ilog2()).into();
+    sb.s_magic = MAGIC.into();
+    sb.s_state = State::VALID.bits().into();
+    sb.s_errors = match options.on_error {
+        OnError::Continue => 1,
+        OnError::RemountReadOnly => 2,
+        OnError::Panic => 3,
+    }
+    .into();
+    sb.s_rev_level = 1.into();
+    sb.s_max_mnt_count = u16::MAX.into();
+    sb.s_first_ino = (RESERVED_INODES + 1).into();
+    sb.s_inode_size = (basics.inode_size as u16).into();
+    sb.s_uuid = options.uuid;
+    copy_text(&mut sb.s_volume_name, &options.label, 16, "label")?;
+    copy_text(&mut sb.s_last_mounted, &options.last_mounted, 63, "directory of the last mount")?;
+    for (word, bytes) in sb.s_hash_seed.iter_mut().zip(options.hash_seed.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into();
+    }
+    sb.s_def_hash_version = 1;
+    sb.s_default_mount_opts = MOUNT_OPTIONS.into();
+    if features.incompat.contains(Incompat::BIT64) {
+        sb.s_desc_size = 64.into();
+    }
+    set_times(&mut sb, options)?;
+    if basics.inode_size > 128 {
+        sb.s_min_extra_isize = format::inode::EXTRA_ISIZE.into();
+        sb.s_want_extra_isize = format::inode::EXTRA_ISIZE.into();
+    }
+    // how this processor takes the characters of names
+    let mut flags = if c_char::MIN != 0 { Flags::SIGNED_HASH } else { Flags::UNSIGNED_HASH };
+    flags.set(Flags::TEST_FILESYS, options.test_volume);
+    sb.s_flags = flags.bits().into();
+    sb.s_raid_stride = options.stride.into();
+    sb.s_raid_stripe_width = options.stripe_width.into();
+    if features.incompat.contains(Incompat::MMP) {
+        sb.s_mmp_interval = if options.mmp_interval == 0 { MMP_INTERVAL } else { options.mmp_interval }.into();
+    }
+    if features.incompat.contains(Incompat::FLEX_BG) {
+        let groups = options.groups_per_flex.unwrap_or(16);
+        if !groups.is_power_of_two() {
+            return refuse(format!("{groups} groups cannot be packed together: a power of two is needed"));
+        }
+        sb.s_log_groups_per_flex = groups.ilog2() as u8;
+    }
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        sb.s_checksum_type = 1;
+    }
+    if features.incompat.contains(Incompat::CSUM_SEED) {
+        sb.s_checksum_seed = format::checksum::crc32c(!0, &options.uuid).into();
+    }
+    if features.incompat.contains(Incompat::ENCRYPT) {
+        // AES-256-XTS for contents, AES-256-CTS for names
+        sb.s_encrypt_algos = [1, 4, 0, 0];
+    }
+    if features.incompat.contains(Incompat::CASEFOLD) {
+        sb.s_encoding = format::casefold::ENCODING_UTF8_12_1.into();
+        let strict = options.encoding.is_some_and(|encoding| encoding.strict);
+        sb.s_encoding_flags = if strict { format::casefold::FLAG_STRICT } else { 0 }.into();
+    }
+    Ok(sb)
+}
+
+fn set_times(sb: &mut DiskSuperblock, options: &MkfsOptions) -> Result<()> {
+    let seconds = options.time.seconds;
+    if !(0..1 << 40).contains(&seconds) {
+        return refuse(format!("a volume cannot be made at second {seconds}: 40 bits from 1970 on are counted"));
+    }
+    let (low, high) = (seconds as u32, (seconds >> 32) as u8);
+    sb.s_mkfs_time = low.into();
+    sb.s_mkfs_time_hi = high;
+    sb.s_wtime = low.into();
+    sb.s_wtime_hi = high;
+    sb.s_lastcheck = low.into();
+    sb.s_lastcheck_hi = high;
+    Ok(())
+}
+
+fn copy_text(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Result<()> {
+    if text.len() > most || text.contains(&0) {
+        return refuse(format!("the {what} may have {most} bytes, none of them zero"));
+    }
+    field[..text.len()].copy_from_slice(text);
+    Ok(())
+}
+
+fn too_small<T>() -> Result<T> {
+    refuse("there is no room for a volume: its own metadata would not fit")
+}
+
+fn geometry(disk: &DiskSuperblock) -> Result<Geometry> {
+    Geometry::of(disk).or_else(|e| refuse(format!("no such volume is possible: {e}")))
+}
+
+fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<u32> {
+    let bytes = u128::from(blocks) * u128::from(basics.block_size);
+    let least = RESERVED_INODES + 2;
+    let wanted = match options.inodes {
+        None => (bytes / u128::from(basics.bytes_per_inode)).min(u128::from(u32::MAX)),
+        Some(inodes) => u128::from(inodes),
+    };
+    if wanted * u128::from(basics.inode_size) >= bytes {
+        return refuse(format!("{wanted} inodes of {} bytes do not fit into {bytes} bytes", basics.inode_size));
+    }
+    let Ok(wanted) = u32::try_from(wanted) else {
+        return refuse(format!("{wanted} inodes are more than 32 bits count"));
+    };
+    Ok(wanted.max(least))
+}
+
+/// Inodes of a group so that all groups together have at least `wanted`, about: whole table blocks, multiples of 8.
+/// `None` where they are more than a bitmap block counts.
+fn inodes_per_group(wanted: u32, groups: u32, basics: &Basics) -> Option<u32> {
+    let per_block = basics.block_size / basics.inode_size;
+    let bits = basics.block_size * 8;
+    let mut target = wanted.div_ceil(groups);
+    if target > bits {
+        return None;
+    }
+    // a group's count of free inodes has 16 bits
+    let most = bits.min((1 << 16) - per_block);
+    loop {
+        let full = target.div_ceil(per_block) * per_block;
+        let mut inodes = full.min(most) / 8 * 8;
+        // the reserved ones and lost+found must fit
+        if u64::from(inodes) * u64::from(groups) < u64::from(RESERVED_INODES + 1) {
+            inodes += 8;
+        }
+        if u64::from(inodes) * u64::from(groups) <= u64::from(u32::MAX) {
+            return Some(inodes);
+        }
+        target -= 1;
+    }
+}
+
+/// Descriptor blocks kept so that the volume can grow to 1 024 times its size (or as asked), while 32 bits count its
+/// blocks and one indirect block holds their numbers.
+fn reserved_descriptor_blocks(geometry: &Geometry, blocks: u64, options: &MkfsOptions) -> Result<u16> {
+    let most = match options.resize_blocks {
+        None => blocks.saturating_mul(1024).min(u64::from(u32::MAX)),
+        Some(resize) if resize <= blocks => {
+            return refuse(format!("resize={resize}: the volume has {blocks} blocks already"));
+        }
+        Some(resize) => resize.min(u64::from(u32::MAX)),
+    };
+    let groups =
+        most.saturating_sub(u64::from(geometry.first_data_block)).div_ceil(u64::from(geometry.blocks_per_group));
+    let table = groups.div_ceil(u64::from(geometry.descriptors_per_block()));
+    let more = table.saturating_sub(u64::from(geometry.descriptor_blocks));
+    // at most the numbers in a block of 64 KiB
+    Ok(more.min(u64::from(geometry.block_size / 4)) as u16)
+}
+
+/// The groups of the backups under sparse_super2: the second and the last.
+fn backup_groups(groups: u32, count: u8) -> [zerocopy::little_endian::U32; 2] {
+    let first = if count > 0 && groups > 1 { 1 } else { 0 };
+    let last = if count > 1 && groups > 2 { groups - 1 } else { 0 };
+    [first.into(), last.into()]
+}
+
+/// Blocks that the last group needs for itself.
+fn last_group_overhead(geometry: &Geometry, last: GroupNo) -> u64 {
+    let mut own = 2 + u64::from(geometry.itable_blocks);
+    let has_copy = match geometry.backups {
+        Backups::Two(list) => list.contains(&last.get()) || last.get() == 0,
+        _ => geometry.backups.contains(last),
+    };
+    if has_copy {
+        own += 1 + u64::from(geometry.descriptor_blocks) + u64::from(geometry.reserved_descriptor_blocks);
+    }
+    own
+}
+
+/// Blocks of the journal of a volume of so many blocks; `None` where it is too small to have one.
+fn default_journal_blocks(blocks: u64) -> Option<u64> {
+    Some(match blocks {
+        0..2048 => return None,
+        2048..0x8000 => 1024,
+        0x8000..0x4_0000 => 4096,
+        0x4_0000..0x8_0000 => 8192,
+        0x8_0000..0x40_0000 => 16384,
+        0x40_0000..0x80_0000 => 32768,
+        0x80_0000..0x100_0000 => 65536,
+        0x100_0000..0x200_0000 => 131_072,
+        _ => 262_144,
+    })
+}

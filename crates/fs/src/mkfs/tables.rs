@@ -1,0 +1,162 @@
+//! Where superblock copies, descriptors, bitmaps and inode tables lie.
+//!
+//! 1. Copies of the superblock, descriptors and blocks reserved for them have fixed places at the start of groups.
+//! 2. Without flex_bg each group holds its own bitmaps and table, right behind those.
+//! 3. With flex_bg the groups of a flexible group have their block bitmaps in a row, then their inode bitmaps, then their
+//!    tables, all from its first group on; a table that meets a copy of a superblock goes behind it. A flexible group of
+//!    one group keeps the distances of a full one, so that it can grow.
+//! 4. Packed, the whole volume is one such row.
+
+use super::used::Used;
+use super::{Result, refuse};
+use format::group::{Group, GroupFlags};
+use format::superblock::Geometry;
+use format::{FsBlock, GroupNo};
+use std::ops::Range;
+
+/// Places the metadata of all groups and takes its blocks. Only the three places of each group are set.
+pub(super) fn place(geometry: &Geometry, packed: bool, stride: u64) -> Result<(Vec<Group>, Used)> {
+    let mut used = Used::new(geometry.blocks);
+    used.take(0..u64::from(geometry.first_data_block));
+    for group in geometry.group_numbers() {
+        used.take(geometry.group_head(group));
+    }
+    let mut placer = Placer { geometry, used, groups: vec![EMPTY; geometry.groups as usize] };
+    if packed {
+        placer.packed()?;
+    } else if geometry.flex_groups > 1 {
+        placer.flexible()?;
+    } else {
+        placer.each_in_its_own(stride)?;
+    }
+    Ok((placer.groups, placer.used))
+}
+
+const EMPTY: Group = Group {
+    block_bitmap: FsBlock(0),
+    inode_bitmap: FsBlock(0),
+    inode_table: FsBlock(0),
+    free_clusters: 0,
+    free_inodes: 0,
+    directories: 0,
+    itable_unused: 0,
+    flags: GroupFlags::empty(),
+    block_bitmap_csum: 0,
+    inode_bitmap_csum: 0,
+    checksum: 0,
+};
+
+struct Placer<'a> {
+    geometry: &'a Geometry,
+    used: Used,
+    groups: Vec<Group>,
+}
+
+impl Placer<'_> {
+    fn whole(&self) -> Range<u64> {
+        u64::from(self.geometry.first_data_block)..self.geometry.blocks
+    }
+
+    /// Takes `len` free blocks in a row: the first inside `within` that are followed by room for `room` in all, or else
+    /// that are enough, or else anywhere.
+    fn take(&mut self, within: Range<u64>, room: u64, len: u64) -> Result<FsBlock> {
+        let whole = self.whole();
+        let found = self
+            .used
+            .find(within.clone(), room.max(len), 1)
+            .or_else(|| self.used.find(within, len, 1))
+            .or_else(|| self.used.find(whole, len, 1));
+        match found {
+            Some(start) => Ok(self.take_at(start, len)),
+            None => refuse("there is no room for the inode tables: fewer inodes or smaller ones are needed"),
+        }
+    }
+
+    fn take_at(&mut self, start: u64, len: u64) -> FsBlock {
+        self.used.take(start..start + len);
+        FsBlock(start)
+    }
+
+    fn packed(&mut self) -> Result<()> {
+        for at in 0..self.groups.len() {
+            self.groups[at].block_bitmap = self.take(self.whole(), 1, 1)?;
+        }
+        for at in 0..self.groups.len() {
+            self.groups[at].inode_bitmap = self.take(self.whole(), 1, 1)?;
+        }
+        let length = u64::from(self.geometry.itable_blocks);
+        for at in 0..self.groups.len() {
+            self.groups[at].inode_table = self.take(self.whole(), length, length)?;
+        }
+        Ok(())
+    }
+
+    fn flexible(&mut self) -> Result<()> {
+        let flex = self.geometry.flex_groups as usize;
+        for first in (0..self.groups.len()).step_by(flex) {
+            let count = flex.min(self.groups.len() - first);
+            self.flexible_group(first, count)?;
+        }
+        Ok(())
+    }
+
+    fn flexible_group(&mut self, first: usize, count: usize) -> Result<()> {
+        let blocks = |group: usize| self.geometry.group_blocks(GroupNo(group as u32));
+        let within = blocks(first).start..blocks(first + count - 1).end;
+        let distance = if count == 1 { u64::from(self.geometry.flex_groups) } else { count as u64 };
+        let most = u64::from(self.geometry.blocks_per_group / 4);
+        let table = u64::from(self.geometry.itable_blocks);
+
+        let bitmaps = self.take(within.clone(), distance.min(most), 1)?.get();
+        let inode_bitmaps = self.take(bitmaps + distance..within.end, (count as u64).min(most), 1)?.get();
+        let tables_from = inode_bitmaps + distance..within.end;
+        let tables = self.take(tables_from, (count as u64 * table).min(most), table)?.get();
+        let (mut bitmap, mut inode_bitmap, mut inode_table) = (bitmaps, inode_bitmaps, tables);
+        for (place, group) in (first..first + count).enumerate() {
+            if place > 0 {
+                let left = (count - place) as u64;
+                bitmap = self.next_to(bitmap, 1, left.min(most), &within)?;
+                inode_bitmap = self.next_to(inode_bitmap, 1, left.min(most), &within)?;
+                inode_table = self.next_to(inode_table, table, (left * table).min(most), &within)?;
+            }
+            let group = &mut self.groups[group];
+            group.block_bitmap = FsBlock(bitmap);
+            group.inode_bitmap = FsBlock(inode_bitmap);
+            group.inode_table = FsBlock(inode_table);
+        }
+        Ok(())
+    }
+
+    /// Takes `len` blocks right behind the `len` at `before`, or where there is room.
+    fn next_to(&mut self, before: u64, len: u64, room: u64, within: &Range<u64>) -> Result<u64> {
+        let next = before + len;
+        if self.used.is_free(&(next..next + len)) && next + len <= within.end {
+            return Ok(self.take_at(next, len).get());
+        }
+        Ok(self.take(within.clone(), room, len)?.get())
+    }
+
+    /// A RAID stride moves the bitmaps of each group by one more stride, so that they do not all lie on one disk.
+    fn each_in_its_own(&mut self, stride: u64) -> Result<()> {
+        let table = u64::from(self.geometry.itable_blocks);
+        for at in 0..self.groups.len() {
+            let blocks = self.geometry.group_blocks(GroupNo(at as u32));
+            let bitmaps = self.spread(at as u64, &blocks, stride);
+            let bitmap = self.take(bitmaps..blocks.end, 1, 1)?;
+            let inode_bitmap = self.take(bitmap.get()..blocks.end, 1, 1)?;
+            let inode_table = self.take(blocks, table, table)?;
+            let group = &mut self.groups[at];
+            (group.block_bitmap, group.inode_bitmap, group.inode_table) = (bitmap, inode_bitmap, inode_table);
+        }
+        Ok(())
+    }
+
+    fn spread(&self, group: u64, blocks: &Range<u64>, stride: u64) -> u64 {
+        let table = u64::from(self.geometry.itable_blocks);
+        let free = self.used.find(blocks.clone(), table, 1);
+        let Some(start) = free.map(|free| free + table).filter(|start| stride > 0 && *start < blocks.end) else {
+            return blocks.start;
+        };
+        start + (stride * group) % (blocks.end - start)
+    }
+}

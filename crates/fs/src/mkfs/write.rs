@@ -1,0 +1,191 @@
+//! A layout onto a device.
+//!
+//! 1. The old volume goes first: its primary superblock, then all copies.
+//! 2. Then zeroes, then everything else in the order in which it lies on the device, in large batches.
+//! 3. The primary superblock comes last, after a flush, so that a device on which this was interrupted holds no volume.
+
+use super::wipe::wipe;
+use super::{Layout, Result};
+use blockdev::{BlockDevice, Write};
+use format::group::GroupFlags;
+use format::superblock::OFFSET;
+use format::{FsBlock, GroupNo};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// Bytes gathered before they are written.
+const BATCH_BYTES: usize = 16 << 20;
+/// Bytes zeroed in one step, so that progress can be shown.
+const ZERO_STEP: u64 = 256 << 20;
+
+/// Something to be written at a place.
+enum Piece<'a> {
+    /// A group's copy of the superblock.
+    Superblock(GroupNo),
+    /// Blocks of the descriptor table.
+    Descriptors(Range<u32>),
+    BlockBitmap(GroupNo),
+    InodeBitmap(GroupNo),
+    Bytes(&'a [u8]),
+}
+
+impl Layout {
+    /// Writes the volume and flushes it; whatever the device held is lost. `progress` hears how many bytes of how many
+    /// are done.
+    ///
+    /// # Errors
+    /// [`super::Error::Device`]: what the device held is lost all the same, and it holds no volume.
+    pub fn write(&self, device: &dyn BlockDevice, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let geometry = &self.superblock().geometry;
+        let block_size = u64::from(geometry.block_size);
+        let len = geometry.blocks * block_size;
+        let zeroes = self.zeroes();
+        let total = zeroes.iter().map(|run| run.end - run.start).sum::<u64>() * block_size;
+        let mut done = 0;
+        progress(done, total);
+        if self.options.discard {
+            device.discard(0, len)?;
+        }
+        wipe(device, len)?;
+        for run in zeroes {
+            let (mut at, end) = (run.start * block_size, run.end * block_size);
+            while at < end {
+                let step = ZERO_STEP.min(end - at);
+                device.write_zeroes(at, step)?;
+                at += step;
+                done += step;
+                progress(done, total);
+            }
+        }
+        self.write_pieces(device)?;
+        device.flush()?;
+        let primary = self.superblock().disk.copy_for(GroupNo(0));
+        device.write(OFFSET, primary.as_bytes())?;
+        device.flush()?;
+        Ok(())
+    }
+
+    /// Blocks that must read as zeroes, in order: inode tables, and the journal.
+    fn zeroes(&self) -> Vec<Range<u64>> {
+        let geometry = &self.superblock().geometry;
+        let table = u64::from(geometry.itable_blocks);
+        let mut runs: Vec<Range<u64>> = self
+            .groups()
+            .iter()
+            .filter(|group| {
+                // a table that is marked as unused is zeroed by the kernel, or when it is first used
+                !(self.options.lazy_inode_tables && group.flags.contains(GroupFlags::INODE_UNINIT))
+            })
+            .map(|group| group.inode_table.get()..group.inode_table.get() + table)
+            .collect();
+        if !self.options.lazy_journal {
+            runs.extend(self.content().journal.iter().cloned());
+        }
+        runs.sort_unstable_by_key(|run| run.start);
+        let mut joined: Vec<Range<u64>> = Vec::new();
+        for run in runs {
+            match joined.last_mut().filter(|last| last.end == run.start) {
+                Some(last) => last.end = run.end,
+                None => joined.push(run),
+            }
+        }
+        joined
+    }
+
+    fn write_pieces(&self, device: &dyn BlockDevice) -> Result<()> {
+        let geometry = &self.superblock().geometry;
+        let block_size = geometry.block_size as usize;
+        let descriptors = self.descriptors();
+        let inode_blocks = self.inode_blocks();
+        let mut pieces = self.group_pieces();
+        let blocks = self.content().blocks.iter().chain(&inode_blocks);
+        pieces.extend(blocks.map(|(at, bytes)| (*at, Piece::Bytes(bytes))));
+        pieces.sort_unstable_by_key(|(at, _)| *at);
+        let mut batch = Batch { device, runs: Vec::new(), bytes: 0 };
+        for (at, piece) in &pieces {
+            let offset = at.get() * block_size as u64;
+            match piece {
+                Piece::Superblock(group) => {
+                    let mut block = self.superblock().disk.copy_for(*group).as_bytes().to_vec();
+                    block.resize(block_size, 0);
+                    batch.add(offset, &block)?;
+                }
+                Piece::Descriptors(which) => {
+                    batch.add(
+                        offset,
+                        &descriptors[which.start as usize * block_size..which.end as usize * block_size],
+                    )?;
+                }
+                Piece::BlockBitmap(group) => batch.add(offset, &self.block_bitmap(*group))?,
+                Piece::InodeBitmap(group) => batch.add(offset, &self.inode_bitmap(*group))?,
+                Piece::Bytes(bytes) => batch.add(offset, bytes)?,
+            }
+        }
+        batch.write()
+    }
+
+    /// Copies of the superblock (the primary one left out), descriptors and bitmaps.
+    fn group_pieces(&self) -> Vec<(FsBlock, Piece<'static>)> {
+        let geometry = &self.superblock().geometry;
+        let mut pieces = Vec::new();
+        // descriptors before the meta groups lie in a row behind each superblock
+        let row = geometry.descriptor_blocks.min(geometry.first_meta_group);
+        for number in geometry.group_numbers() {
+            if let Some(at) = geometry.superblock_block(number) {
+                if number.get() > 0 {
+                    pieces.push((at, Piece::Superblock(number)));
+                }
+                if row > 0 {
+                    pieces.push((FsBlock(at.get() + 1), Piece::Descriptors(0..row)));
+                }
+            }
+        }
+        for n in row..geometry.descriptor_blocks {
+            let copies = geometry.descriptor_block_backups(n).into_iter();
+            let all = std::iter::once(geometry.descriptor_block(n)).chain(copies);
+            pieces.extend(all.map(|at| (at, Piece::Descriptors(n..n + 1))));
+        }
+        for (number, group) in geometry.group_numbers().zip(self.groups()) {
+            // a bitmap that is marked as not written follows from the descriptor
+            if !group.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                pieces.push((group.block_bitmap, Piece::BlockBitmap(number)));
+            }
+            if !group.flags.contains(GroupFlags::INODE_UNINIT) {
+                pieces.push((group.inode_bitmap, Piece::InodeBitmap(number)));
+            }
+        }
+        pieces
+    }
+}
+
+/// Gathers writes: what follows the last one on the device joins it.
+struct Batch<'a> {
+    device: &'a dyn BlockDevice,
+    runs: Vec<(u64, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Batch<'_> {
+    fn add(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self.runs.last_mut().filter(|(start, run)| start + run.len() as u64 == offset) {
+            Some((_, run)) => run.extend_from_slice(bytes),
+            None => self.runs.push((offset, bytes.to_vec())),
+        }
+        self.bytes += bytes.len();
+        if self.bytes >= BATCH_BYTES {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let mut writes: Vec<_> = self.runs.iter().map(|(offset, bytes)| Write::new(*offset, bytes)).collect();
+        self.device.write_many(&mut writes);
+        for write in writes {
+            write.result?;
+        }
+        self.runs.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+}
