@@ -111,7 +111,7 @@ impl From<store::Error> for Error {
             store::Error::Format(e) => e.into(),
             e @ (store::Error::ReadOnly | store::Error::Failed(_)) => Error::ReadOnly(e.to_string()),
             // no operation of ours is that large
-            e @ store::Error::TooLarge { .. } => Error::Unsupported(e.to_string()),
+            e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
         }
     }
 }

@@ -8,12 +8,15 @@
 //! 4. A block is *dirty* while the open generation has changed it, and *pinned* once for each closed generation that
 //!    changed it and whose content is not in its home place yet. Such a block is never evicted: the device does not have
 //!    what it holds.
-//! 5. At most `capacity` blocks are held by the cache, and those that are dirty or pinned on top (blocks still held by
+//! 5. What a block of the device held before it was changed never comes back into the cache: a read that began before the
+//!    change, and ends after the changed block was evicted, is made again.
+//! 6. At most `capacity` blocks are held by the cache, and those that are dirty or pinned on top (blocks still held by
 //!    callers count on top as well).
 //!
 //! Eviction is CLOCK: a hit sets a mark, the hand clears marks and takes the first block without one. A shard's lock is
 //! then enough for a hit, and one scan through a large tree does not push out what is asked for again and again.
 
+use crate::recovery::Run;
 use crate::{BlockWrite, Kind, Result, Tag};
 use blockdev::{BlockDevice, Error as DeviceError, Op, Read};
 use format::FsBlock;
@@ -26,6 +29,8 @@ use std::{
 const SHARD_BITS: u32 = 4;
 /// Longest single request made for neighbouring blocks, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
+/// More blocks than this are forgotten by looking through the cache, not by looking each of them up.
+const FORGET_SINGLY: u64 = 1 << 12;
 
 pub(crate) struct BlockCache {
     device: Arc<dyn BlockDevice>,
@@ -41,6 +46,8 @@ struct Shard {
     hand: usize,
     /// Blocks that became dirty in the open generation; those whose slot is not dirty any more were forgotten.
     dirty: Vec<FsBlock>,
+    /// How many blocks that had been changed have left.
+    changed_gone: u64,
 }
 
 struct Slot {
@@ -49,17 +56,31 @@ struct Slot {
     used: bool,
     /// Whoever needed the content to be right has seen that it is (or has written it).
     checked: bool,
+    /// It has been changed since it was read.
+    changed: bool,
     /// Set while the open generation has changed it.
     dirty: Option<Tag>,
     /// Closed generations that changed it and are not home.
     pins: u32,
+    /// It was freed; what it holds goes with the last pin.
+    forgotten: bool,
     /// Holds file data that the device may not have.
     is_data: bool,
 }
 
 impl Slot {
     fn clean(block: FsBlock, data: Arc<[u8]>) -> Self {
-        Self { block, data, used: false, checked: false, dirty: None, pins: 0, is_data: false }
+        Self {
+            block,
+            data,
+            used: false,
+            checked: false,
+            changed: false,
+            dirty: None,
+            pins: 0,
+            forgotten: false,
+            is_data: false,
+        }
     }
 
     fn may_go(&self) -> bool {
@@ -74,12 +95,16 @@ impl Shard {
         Some(Arc::clone(&slot.data))
     }
 
-    fn insert(&mut self, block: FsBlock, data: Arc<[u8]>) -> Arc<[u8]> {
+    /// Takes in what was read since `changed_gone` was `then`; `None` where that may be older than a change.
+    fn insert(&mut self, block: FsBlock, data: Arc<[u8]>, then: u64) -> Option<Arc<[u8]>> {
         if let Some(there) = self.get(block) {
-            return there;
+            return Some(there);
+        }
+        if self.changed_gone != then {
+            return None;
         }
         self.place(Slot::clean(block, Arc::clone(&data)));
-        data
+        Some(data)
     }
 
     /// Puts a block in that is not there, and gives its slot.
@@ -92,8 +117,9 @@ impl Shard {
                 self.slots.len() - 1
             }
             Some(at) => {
-                self.index.remove(&self.slots[at].block);
-                self.slots[at] = slot;
+                let old = std::mem::replace(&mut self.slots[at], slot);
+                self.index.remove(&old.block);
+                self.changed_gone += u64::from(old.changed);
                 at
             }
         };
@@ -122,7 +148,7 @@ impl Shard {
     /// Takes a block out. The last slot moves into its place.
     fn remove(&mut self, block: FsBlock) {
         let Some(at) = self.index.remove(&block) else { return };
-        self.slots.swap_remove(at);
+        self.changed_gone += u64::from(self.slots.swap_remove(at).changed);
         if let Some(moved) = self.slots.get(at) {
             self.index.insert(moved.block, at);
         }
@@ -144,7 +170,14 @@ impl BlockCache {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, block_size: u32, bytes: usize) -> Self {
         assert!(block_size.is_power_of_two(), "block size {block_size} is not a power of two");
         let capacity = ((bytes / block_size as usize) >> SHARD_BITS).max(1);
-        let empty = || Shard { index: HashMap::new(), slots: Vec::new(), capacity, hand: 0, dirty: Vec::new() };
+        let empty = || Shard {
+            index: HashMap::new(),
+            slots: Vec::new(),
+            capacity,
+            hand: 0,
+            dirty: Vec::new(),
+            changed_gone: 0,
+        };
         let shards = (0..1 << SHARD_BITS).map(|_| Mutex::new(empty())).collect();
         Self { device, block_size, shards, dirty: AtomicUsize::new(0) }
     }
@@ -162,13 +195,21 @@ impl BlockCache {
     }
 
     pub(crate) fn get(&self, block: FsBlock) -> Result<Arc<[u8]>> {
-        if let Some(data) = self.shard(block).get(block) {
-            return Ok(data);
+        loop {
+            let then = {
+                let mut shard = self.shard(block);
+                if let Some(data) = shard.get(block) {
+                    return Ok(data);
+                }
+                shard.changed_gone
+            };
+            let at = self.position(block, 0, self.block_size.into())?;
+            let mut data: Arc<[u8]> = std::iter::repeat_n(0, self.block_size as usize).collect();
+            self.device.read(at, Arc::get_mut(&mut data).expect("nobody else has it yet"))?;
+            if let Some(data) = self.shard(block).insert(block, data, then) {
+                return Ok(data);
+            }
         }
-        let at = self.position(block, 0, self.block_size.into())?;
-        let mut data: Arc<[u8]> = std::iter::repeat_n(0, self.block_size as usize).collect();
-        self.device.read(at, Arc::get_mut(&mut data).expect("nobody else has it yet"))?;
-        Ok(self.shard(block).insert(block, data))
     }
 
     /// As [`BlockCache::get`], and sees to it that `check` accepted the content at least once since it was read.
@@ -221,6 +262,8 @@ impl BlockCache {
         let Some(slot) = shard.slot(block) else { return };
         slot.used = true;
         slot.checked = true;
+        slot.changed = true;
+        slot.forgotten = false;
         slot.is_data = tag.kind == Kind::Data;
         if slot.dirty.replace(tag).is_none() {
             shard.dirty.push(block);
@@ -233,11 +276,25 @@ impl BlockCache {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// The block was freed: nothing of it is to be written.
-    pub(crate) fn forget(&self, block: FsBlock) {
-        let mut shard = self.shard(block);
+    /// The blocks were freed: nothing of them is to be written.
+    pub(crate) fn forget(&self, run: Run) {
+        let end = run.first.get().saturating_add(run.count);
+        if run.count <= FORGET_SINGLY {
+            let blocks = (run.first.get()..end).map(FsBlock);
+            return blocks.for_each(|block| self.forget_in(&mut self.shard(block), block));
+        }
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let held = shard.index.keys().copied();
+            let freed: Vec<_> = held.filter(|b| *b >= run.first && b.get() < end).collect();
+            freed.into_iter().for_each(|block| self.forget_in(&mut shard, block));
+        }
+    }
+
+    fn forget_in(&self, shard: &mut Shard, block: FsBlock) {
         let Some(slot) = shard.slot(block) else { return };
         slot.is_data = false;
+        slot.forgotten = true;
         if slot.dirty.take().is_some() {
             self.dirty.fetch_sub(1, Ordering::Relaxed);
         }
@@ -271,6 +328,10 @@ impl BlockCache {
             let mut shard = self.shard(block);
             let Some(slot) = shard.slot(block) else { continue };
             slot.pins = slot.pins.saturating_sub(1);
+            // its place may hold file data by now
+            if slot.forgotten && slot.may_go() {
+                shard.remove(block);
+            }
             shard.shrink();
         }
     }
@@ -281,12 +342,19 @@ impl BlockCache {
     }
 
     pub(crate) fn get_many(&self, blocks: &[FsBlock]) -> Result<Vec<Arc<[u8]>>> {
-        let mut found: Vec<_> = blocks.iter().map(|&b| self.shard(b).get(b)).collect();
-        let mut missing: Vec<FsBlock> =
-            blocks.iter().zip(&found).filter(|(_, have)| have.is_none()).map(|(&b, _)| b).collect();
+        let mut missing = Vec::new();
+        let look = |&block: &FsBlock| {
+            let mut shard = self.shard(block);
+            let there = shard.get(block);
+            if there.is_none() {
+                missing.push((block, shard.changed_gone));
+            }
+            there
+        };
+        let mut found: Vec<_> = blocks.iter().map(look).collect();
         if !missing.is_empty() {
             missing.sort_unstable();
-            missing.dedup();
+            missing.dedup_by_key(|(block, _)| *block);
             let read = self.read_runs(&missing)?;
             for (slot, block) in found.iter_mut().zip(blocks).filter(|(slot, _)| slot.is_none()) {
                 *slot = read.get(block).cloned();
@@ -296,16 +364,17 @@ impl BlockCache {
     }
 
     /// Reads ascending blocks, neighbours in one request, and caches all that arrived; fails if any did not.
-    fn read_runs(&self, missing: &[FsBlock]) -> Result<HashMap<FsBlock, Arc<[u8]>>> {
+    /// With each block comes what `changed_gone` was when it was missed.
+    fn read_runs(&self, missing: &[(FsBlock, u64)]) -> Result<HashMap<FsBlock, Arc<[u8]>>> {
         let size = self.block_size as usize;
         let longest = (MAX_REQUEST / size).max(1);
         let mut buf = vec![0; missing.len() * size];
         let mut rest = &mut buf[..];
         let mut reads = Vec::new();
-        for run in missing.chunk_by(|a, b| b.get() - a.get() == 1).flat_map(|run| run.chunks(longest)) {
+        for run in missing.chunk_by(|(a, _), (b, _)| b.get() - a.get() == 1).flat_map(|run| run.chunks(longest)) {
             let (part, after) = rest.split_at_mut(run.len() * size);
             rest = after;
-            reads.push(Read::new(self.position(run[0], 0, part.len() as u64)?, part));
+            reads.push(Read::new(self.position(run[0].0, 0, part.len() as u64)?, part));
         }
         self.device.read_many(&mut reads);
         let mut cached = HashMap::with_capacity(missing.len());
@@ -314,9 +383,12 @@ impl BlockCache {
         for read in reads {
             let run = read.buf.chunks_exact(size).zip(&mut blocks);
             match read.result {
-                Ok(()) => run.for_each(|(data, &block)| {
-                    cached.insert(block, self.shard(block).insert(block, Arc::from(data)));
-                }),
+                Ok(()) => {
+                    for (data, &(block, then)) in run {
+                        let inserted = self.shard(block).insert(block, Arc::from(data), then);
+                        cached.insert(block, inserted.map_or_else(|| self.get(block), Ok)?);
+                    }
+                }
                 Err(e) => {
                     run.for_each(drop);
                     outcome = outcome.and(Err(e.into()));

@@ -4,9 +4,11 @@
 //! one generation at a time, while operations go on in the next one.
 
 mod dirty_bit;
+mod journal;
 mod none;
 
 pub use dirty_bit::DirtyBit;
+pub use journal::{Journal, JournalOptions};
 pub use none::Unordered;
 
 use crate::{Client, ClosedGeneration, Kind, Mark, Plan, PlannedWrite, Result, Stage};

@@ -15,6 +15,9 @@ pub enum Error {
     /// A write or flush failed earlier; since then nothing is written. The text says what failed.
     #[error("the volume is read-only since a write failed: {0}")]
     Failed(Arc<str>),
+    /// What the journal holds cannot be written home, or it cannot be written on. The text says why.
+    #[error("{0}")]
+    Journal(String),
     /// One operation asks for more blocks than a generation can hold.
     #[error("an operation on {credits} metadata blocks does not fit into a generation of {limit}")]
     TooLarge {

@@ -1,5 +1,6 @@
 //! Operations, the generation they belong to, and what the file system adds when it closes.
 
+use crate::recovery::Run;
 use crate::{Result, Store};
 use format::{FsBlock, InodeNo};
 use std::sync::{Arc, RwLockReadGuard};
@@ -32,6 +33,8 @@ pub enum Kind {
     /// File data that goes the way of metadata: the target of a link, the value of an attribute inode, and all file data
     /// under an engine that journals it.
     Data,
+    /// What an engine writes for itself: a log, a list. Only plans hold such blocks.
+    Engine,
 }
 
 /// What a changed block is, for the engine that orders it and for whoever computes its checksum.
@@ -142,6 +145,12 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// Closing the generation will change `blocks` more blocks than it would have without this operation
+    /// ([`Client::finish`] will: a bitmap of another group, say). The generation closes early enough to hold them.
+    pub fn at_close(&self, blocks: usize) {
+        self.store.announce_at_close(blocks);
+    }
+
     /// Writes file data from byte `offset` of block `first` on. Blocks that were just allocated must be written whole.
     /// It is on the device before the generation counts as durable.
     ///
@@ -211,8 +220,9 @@ pub struct ClosedGeneration {
     pub cause: Cause,
     /// The changed blocks, ascending.
     pub blocks: Vec<BlockWrite>,
-    /// Blocks freed in it that had held metadata (or journaled data), ascending, each once.
-    pub forgotten: Vec<FsBlock>,
+    /// Blocks freed in it that had held metadata (or journaled data), ascending; they may overlap. Empty unless the engine
+    /// [wants](crate::engine::Limits::wants_forgotten) them.
+    pub forgotten: Vec<Run>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.
     pub unflushed: bool,
 }

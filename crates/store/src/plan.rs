@@ -35,8 +35,9 @@ pub struct Stage {
 pub struct Plan {
     /// The stages.
     pub stages: Vec<Stage>,
-    /// Blocks of closed generations that are in their home places once the plan is executed; a block that several
-    /// generations changed stands here once for each.
+    /// Blocks that the cache need not keep any longer on account of a closed generation once the plan is executed: what
+    /// the generation made of them is in its home place, or a later one has changed or freed them. Each stands here
+    /// once, sooner or later, for each generation that changed it.
     pub home: Vec<FsBlock>,
 }
 

@@ -1,4 +1,5 @@
-//! The journal of a volume that was not unmounted, replayed in memory: a look at the volume that needs no write.
+//! The journal of a volume that was not unmounted: replayed in memory, for a look at the volume that needs no write, or
+//! written home.
 //!
 //! [`recover`] walks the log once, in order, and keeps for each block of the volume where in the journal its newest copy
 //! lies. [`Replayed`] is the volume read through these copies.
@@ -11,17 +12,19 @@
 //! 5. Memory grows with the blocks to replay, never with their contents.
 //!
 //! The kernel refuses a journal that is damaged before its end. Here everything before the damage is shown, and
-//! [`Recovered::damage`] says what was found; the caller decides.
+//! [`Recovered::damage`] says what was found; the caller decides. [`apply`], which writes the copies home for good, refuses
+//! as the kernel does.
 
+mod apply;
 mod journal;
 mod replayed;
 mod walk;
 
+pub use apply::apply;
 pub use journal::{Journal, Run};
 pub use replayed::Replayed;
 pub use walk::recover;
 
-use blockdev::BlockDevice;
 use format::FsBlock;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -36,8 +39,7 @@ struct LoggedCopy {
 
 /// What a journal holds that its volume does not show yet.
 pub struct Recovered {
-    device: Arc<dyn BlockDevice>,
-    block_size: u32,
+    journal: Journal,
     copies: Arc<BTreeMap<FsBlock, LoggedCopy>>,
     /// Transactions that count.
     pub transactions: u32,

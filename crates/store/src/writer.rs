@@ -6,10 +6,14 @@
 //! 3. One generation is on its way at a time (the `committer` lock): a later one never overtakes an earlier one.
 //! 4. After a write or flush has failed, no operation begins and nothing is written, and everyone who asks for durability
 //!    hears of it.
+//! 5. Writes that no flush has followed are known by two counts: `written` grows after each write has returned, `flushed`
+//!    is what `written` was before the newest flush that has returned began. So nobody takes a flush that is still under
+//!    way for one that is done.
 //!
 //! There is no thread in here: [`Store::tick`] is called by whoever keeps time, with the time.
 
 use crate::engine::{Idle, Limits};
+use crate::recovery::Run;
 use crate::{Cause, Client, ClosedGeneration, Closing, Engine, Error, Kind, Operation, Plan, Result, Store, Tag};
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
@@ -29,13 +33,33 @@ pub(crate) struct Writer {
     durable: AtomicU64,
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
+    /// Blocks that closing the open generation will add.
+    at_close: AtomicUsize,
     /// Operations that have ended; tells whether the volume is quiet.
     operations: AtomicU64,
-    /// Something was written since the last flush.
-    unflushed: AtomicBool,
+    /// Requests of any kind written; see the invariants.
+    written: AtomicU64,
+    flushed: AtomicU64,
+    /// Held by who flushes for file data alone, so that all who wait share one flush.
+    flusher: Mutex<()>,
     /// Freed in the open generation.
-    forgotten: Mutex<Vec<FsBlock>>,
+    forgotten: Mutex<Vec<Run>>,
     failed: OnceLock<Arc<str>>,
+    stopped: AtomicBool,
+}
+
+impl Writer {
+    fn has_unflushed(&self) -> bool {
+        self.written.load(Ordering::Acquire) > self.flushed.load(Ordering::Acquire)
+    }
+
+    /// Writing goes on.
+    fn check(&self) -> Result<()> {
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(Error::ReadOnly);
+        }
+        self.failed.get().map_or(Ok(()), |why| Err(Error::Failed(Arc::clone(why))))
+    }
 }
 
 struct Committer {
@@ -81,10 +105,14 @@ impl Store {
             committer: Mutex::new(Committer { engine, clock: Clock::default() }),
             durable: AtomicU64::new(0),
             credits: AtomicUsize::new(0),
+            at_close: AtomicUsize::new(0),
             operations: AtomicU64::new(0),
-            unflushed: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            flusher: Mutex::new(()),
             forgotten: Mutex::new(Vec::new()),
             failed: OnceLock::new(),
+            stopped: AtomicBool::new(false),
         };
         assert!(self.writer.set(writer).is_ok(), "the store is open for writing already");
         Ok(())
@@ -92,10 +120,7 @@ impl Store {
 
     fn writer(&self) -> Result<&Writer> {
         let writer = self.writer.get().ok_or(Error::ReadOnly)?;
-        match writer.failed.get() {
-            None => Ok(writer),
-            Some(why) => Err(Error::Failed(Arc::clone(why))),
-        }
+        writer.check().map(|()| writer)
     }
 
     /// Whether file data goes the way of metadata.
@@ -121,8 +146,11 @@ impl Store {
         }
         loop {
             let open = writer.gate.read().unwrap_or_else(PoisonError::into_inner);
+            // it may have ended while this thread waited at the gate
+            writer.check()?;
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
-            if self.cache.dirty() + announced <= limit {
+            let at_close = writer.at_close.load(Ordering::Relaxed);
+            if self.cache.dirty() + at_close + announced <= limit {
                 return Ok(Operation::new(self, open, credits));
             }
             let full = *open;
@@ -139,12 +167,17 @@ impl Store {
         }
     }
 
+    pub(crate) fn announce_at_close(&self, blocks: usize) {
+        if let Some(writer) = self.writer.get() {
+            writer.at_close.fetch_add(blocks, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn forget(&self, first: FsBlock, count: u64) {
         let Some(writer) = self.writer.get() else { return };
-        let blocks = (0..count).map(|n| FsBlock(first.get() + n));
-        blocks.clone().for_each(|block| self.cache.forget(block));
+        self.cache.forget(Run { first, count });
         if writer.limits.wants_forgotten {
-            lock(&writer.forgotten).extend(blocks);
+            lock(&writer.forgotten).push(Run { first, count });
         }
     }
 
@@ -155,7 +188,7 @@ impl Store {
             return self.journal_data(owner, at, data);
         }
         let outcome = self.device.write(at, data).map_err(Error::from);
-        writer.unflushed.store(true, Ordering::Release);
+        writer.written.fetch_add(1, Ordering::Release);
         outcome.inspect_err(|e| self.fail(e))
     }
 
@@ -219,8 +252,16 @@ impl Store {
         if self.durable_generation() < generation {
             return self.commit(generation, Cause::Sync);
         }
-        if writer.unflushed.swap(false, Ordering::AcqRel) {
-            return self.device.flush().map_err(Error::from).inspect_err(|e| self.fail(e));
+        if !writer.has_unflushed() {
+            return Ok(());
+        }
+        let _alone = lock(&writer.flusher);
+        writer.check()?;
+        // whoever held the lock before may have flushed for this thread too
+        if writer.has_unflushed() {
+            let written = writer.written.load(Ordering::Acquire);
+            self.device.flush().map_err(Error::from).inspect_err(|e| self.fail(e))?;
+            writer.flushed.fetch_max(written, Ordering::AcqRel);
         }
         Ok(())
     }
@@ -229,9 +270,7 @@ impl Store {
     fn commit(&self, generation: u64, cause: Cause) -> Result<()> {
         let writer = self.writer()?;
         let mut committer = lock(&writer.committer);
-        if let Some(why) = writer.failed.get() {
-            return Err(Error::Failed(Arc::clone(why)));
-        }
+        writer.check()?;
         // another thread may have written it while this one waited
         if self.durable_generation() >= generation {
             return Ok(());
@@ -240,42 +279,45 @@ impl Store {
     }
 
     fn close_and_write(&self, writer: &Writer, committer: &mut Committer, cause: Cause) -> Result<()> {
-        let closed = self.close(writer, cause)?;
+        let closed = self.close(writer, &mut writer.gate.write().unwrap_or_else(PoisonError::into_inner), cause)?;
+        self.write_closed(writer, committer, closed)
+    }
+
+    fn write_closed(&self, writer: &Writer, committer: &mut Committer, closed: ClosedGeneration) -> Result<()> {
         committer.clock.dirty_since = None;
         let number = closed.number;
         let plan = committer.engine.plan(closed, &*writer.client)?;
-        self.carry_out(&plan)?;
+        self.carry_out(writer, &plan)?;
         writer.durable.store(number, Ordering::Release);
         writer.client.durable(number);
         Ok(())
     }
 
-    fn carry_out(&self, plan: &Plan) -> Result<()> {
+    fn carry_out(&self, writer: &Writer, plan: &Plan) -> Result<()> {
+        let before = writer.written.load(Ordering::Acquire);
         plan.execute(&*self.device)?;
-        // data that was written meanwhile may or may not have been flushed: it counts as not
-        if plan.stages.last().is_some_and(|last| !last.flush && !last.writes.is_empty())
-            && let Some(writer) = self.writer.get()
-        {
-            writer.unflushed.store(true, Ordering::Release);
+        if plan.stages.iter().any(|stage| stage.flush) {
+            writer.flushed.fetch_max(before, Ordering::AcqRel);
+        }
+        if plan.stages.last().is_some_and(|last| !last.flush && !last.writes.is_empty()) {
+            writer.written.fetch_add(1, Ordering::Release);
         }
         self.cache.unpin(&plan.home);
         Ok(())
     }
 
-    /// Ends the open generation and opens the next.
-    fn close(&self, writer: &Writer, cause: Cause) -> Result<ClosedGeneration> {
-        let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+    /// Ends the open generation and opens the next. `gate` is held alone.
+    fn close(&self, writer: &Writer, gate: &mut u64, cause: Cause) -> Result<ClosedGeneration> {
         let number = *gate;
         let mut forgotten = std::mem::take(&mut *lock(&writer.forgotten));
         if self.cache.dirty() > 0 || !forgotten.is_empty() {
             writer.client.finish(&Closing { store: self, generation: number })?;
         }
         let blocks = self.cache.close(|block, tag, bytes| writer.client.seal(block, tag, bytes));
-        forgotten.sort_unstable();
-        forgotten.dedup();
-        let unflushed = writer.unflushed.swap(false, Ordering::AcqRel);
+        forgotten.sort_unstable_by_key(|run| run.first);
+        writer.at_close.store(0, Ordering::Relaxed);
         *gate = number + 1;
-        Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed })
+        Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed() })
     }
 
     /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long, and lets
@@ -302,7 +344,7 @@ impl Store {
             match committer.engine.idle(quiet, dirty, &*writer.client) {
                 Idle::Nothing => Ok(()),
                 Idle::Commit => self.close_and_write(writer, &mut committer, Cause::Sync),
-                Idle::Run(plan) => self.carry_out(&plan),
+                Idle::Run(plan) => self.carry_out(writer, &plan),
             }
         };
         outcome.inspect_err(|e| self.fail(e))
@@ -317,11 +359,18 @@ impl Store {
         self.sync()?;
         let writer = self.writer()?;
         let mut committer = lock(&writer.committer);
-        let gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let plan = committer.engine.close(&*writer.client).inspect_err(|e| self.fail(e))?;
-        let outcome = self.carry_out(&plan).inspect_err(|e| self.fail(e));
-        writer.failed.get_or_init(|| Arc::from("it was unmounted"));
-        drop(gate);
+        // operations that began since the sync have ended when the gate is held; those that wait there do not begin
+        let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+        writer.check()?;
+        let outcome = self.put_away(writer, &mut committer, &mut gate).inspect_err(|e| self.fail(e));
+        writer.stopped.store(true, Ordering::Release);
         outcome
+    }
+
+    fn put_away(&self, writer: &Writer, committer: &mut Committer, gate: &mut u64) -> Result<()> {
+        let last = self.close(writer, gate, Cause::Sync)?;
+        self.write_closed(writer, committer, last)?;
+        let plan = committer.engine.close(&*writer.client)?;
+        self.carry_out(writer, &plan)
     }
 }

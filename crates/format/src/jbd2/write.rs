@@ -3,7 +3,11 @@
 //! What is written here is read back by the other half of [`LogFormat`].
 
 use super::log::{Checksums, LogFormat, TagFlags};
-use super::{BlockType, DiskBlockTail, DiskCommit, DiskHeader, DiskRevoke, DiskTag, DiskTag3, MAGIC, crc32_be};
+use super::superblock::CRC32C;
+use super::{
+    BlockType, Compat, DiskBlockTail, DiskCommit, DiskHeader, DiskRevoke, DiskSuperblock, DiskTag, DiskTag3, Incompat,
+    MAGIC, crc32_be,
+};
 use crate::FsBlock;
 use crate::checksum::crc32c;
 use std::time::Duration;
@@ -43,6 +47,16 @@ fn header(block_type: BlockType, sequence: u32) -> DiskHeader {
         BlockType::Revoke => 5,
     };
     DiskHeader { h_magic: MAGIC.into(), h_blocktype: number.into(), h_sequence: sequence.into() }
+}
+
+impl DiskSuperblock {
+    /// Writes the features, and the algorithm of the checksums where they ask for one. To be sealed afterwards.
+    pub fn set_features(&mut self, compat: Compat, incompat: Incompat) {
+        self.s_feature_compat = compat.bits().into();
+        self.s_feature_incompat = incompat.bits().into();
+        let summed = incompat.intersects(Incompat::CSUM_V2 | Incompat::CSUM_V3);
+        self.s_checksum_type = if summed { CRC32C } else { 0 };
+    }
 }
 
 impl LogFormat {

@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use blockdev::{BlockDevice, Read};
 use format::feature::Incompat;
+use format::jbd2::JournalSuperblock;
 use format::{FsBlock, Structure, superblock};
 use std::{ops::Range, sync::Arc};
 
@@ -18,13 +19,13 @@ pub struct Run {
 /// Where a journal lies.
 #[derive(Clone)]
 pub struct Journal {
-    pub(super) device: Arc<dyn BlockDevice>,
-    pub(super) block_size: u32,
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) block_size: u32,
     /// each with the journal's block at which it begins; ascending
     runs: Vec<(u64, Run)>,
-    pub(super) blocks: u64,
+    blocks: u64,
     /// the journal's block that holds its superblock
-    pub(super) superblock: u32,
+    superblock: u32,
 }
 
 fn corrupt(what: &'static str) -> Error {
@@ -71,6 +72,27 @@ impl Journal {
         Ok(Self { device, block_size, runs: vec![(0, Run { first: FsBlock(0), count: blocks })], blocks, superblock })
     }
 
+    /// It has a device of its own.
+    pub fn is_external(&self) -> bool {
+        // inside the volume the journal begins with its superblock
+        self.superblock != 0
+    }
+
+    /// Reads its superblock.
+    ///
+    /// # Errors
+    /// Those of the device; `Unsupported` and `Corrupt` for a superblock that cannot be relied on.
+    pub fn read_superblock(&self) -> Result<JournalSuperblock> {
+        let mut block = vec![0; self.block_size as usize];
+        self.read(self.superblock, &mut block)?;
+        Ok(JournalSuperblock::parse(&block, self.block_size, self.blocks)?)
+    }
+
+    /// The byte on the device at which its superblock begins.
+    pub(crate) fn superblock_position(&self) -> Result<u64> {
+        self.position(self.superblock)
+    }
+
     /// Where the journal's block `block` lies on the device in bytes, and how many of its blocks follow each other from
     /// there on.
     fn find(&self, block: u32) -> Result<(u64, u64)> {
@@ -89,7 +111,7 @@ impl Journal {
     }
 
     /// The byte on the device at which the journal's block `block` begins.
-    pub(super) fn position(&self, block: u32) -> Result<u64> {
+    pub(crate) fn position(&self, block: u32) -> Result<u64> {
         self.find(block).map(|(at, _)| at)
     }
 

@@ -15,7 +15,7 @@ pub struct Replayed {
 }
 
 /// What an escaped block begins with, and its copy in the log does not.
-const ESCAPED: [u8; 4] = jbd2::MAGIC.to_be_bytes();
+pub(super) const ESCAPED: [u8; 4] = jbd2::MAGIC.to_be_bytes();
 
 /// The requests that one or more reads come to, each with the number of the read it is part of.
 #[derive(Default)]
@@ -29,8 +29,8 @@ impl Replayed {
     pub fn new(volume: Arc<dyn BlockDevice>, recovered: &Recovered) -> Self {
         Self {
             volume,
-            journal: Arc::clone(&recovered.device),
-            block_size: recovered.block_size.into(),
+            journal: Arc::clone(&recovered.journal.device),
+            block_size: recovered.journal.block_size.into(),
             copies: Arc::clone(&recovered.copies),
         }
     }

@@ -4,7 +4,7 @@ use super::journal::{Journal, Window};
 use super::{Damage, LoggedCopy, Recovered};
 use crate::Result;
 use format::FsBlock;
-use format::jbd2::{BlockType, Header, JournalSuperblock, LogFormat, TagFlags, crc32_be, fast_commit};
+use format::jbd2::{BlockType, Header, LogFormat, TagFlags, crc32_be, fast_commit};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Finds the newest copy of every block in the journal of a volume that has `volume_blocks` blocks. Writes nothing.
@@ -13,12 +13,9 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Those of the device; `Unsupported` and `Corrupt` for a journal superblock that cannot be relied on, and `Unsupported`
 /// for fast commits with unknown features. Damage further on is not an error: see [`Recovered::damage`].
 pub fn recover(journal: &Journal, volume_blocks: u64) -> Result<Recovered> {
-    let mut block = vec![0; journal.block_size as usize];
-    journal.read(journal.superblock, &mut block)?;
-    let superblock = JournalSuperblock::parse(&block, journal.block_size, journal.blocks)?;
+    let superblock = journal.read_superblock()?;
     let mut recovered = Recovered {
-        device: Arc::clone(&journal.device),
-        block_size: journal.block_size,
+        journal: journal.clone(),
         copies: Arc::default(),
         transactions: 0,
         next_sequence: superblock.sequence(),

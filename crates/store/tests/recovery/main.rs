@@ -1,39 +1,19 @@
 //! Journals replayed in memory, against what e2fsprogs writes when it replays the same journal.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod kernel;
 mod made;
 mod mutated;
 mod written;
 
 use blockdev::{BlockDevice, MemoryDevice};
+use common::{block_size, content, journal_runs};
 use extant_store::recovery::{Journal, Recovered, Replayed, Run, recover};
 use format::FsBlock;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use testkit::{Image, tools};
-
-/// The blocks of inode 8, as debugfs maps them.
-fn journal_runs(image: &Image) -> Vec<Run> {
-    let size = testkit::oracle::debugfs(image.path(), "stat <8>");
-    let size = size.split("Size: ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let size: u64 = size.and_then(|digits| digits.parse().ok()).expect("the journal's size");
-    let blocks = size / u64::from(block_size(&image.bytes()));
-    let script = (0..blocks).fold(String::new(), |mut script, n| {
-        writeln!(script, "bmap <8> {n}").expect("writing to a string");
-        script
-    });
-    let mut command = tools::command("debugfs");
-    let ran = tools::run_with(command.args(["-f", "-"]).arg(image.path()), script.as_bytes(), tools::LIMIT);
-    let mapped: Vec<u64> = String::from_utf8_lossy(&ran.stdout).lines().filter_map(|line| line.parse().ok()).collect();
-    assert_eq!(mapped.len() as u64, blocks, "{}", ran.text());
-    let follow = |&a: &u64, &b: &u64| b == a + 1;
-    mapped.chunk_by(follow).map(|run| Run { first: FsBlock(run[0]), count: run.len() as u64 }).collect()
-}
-
-fn block_size(bytes: &[u8]) -> u32 {
-    1024 << bytes[1024 + 0x18]
-}
 
 /// Recovers in memory: what was found, and the volume read through it.
 fn open(bytes: Vec<u8>, runs: &[Run]) -> extant_store::Result<(Recovered, Replayed)> {
@@ -86,15 +66,6 @@ fn volume(args: &[&str], mib: u64) -> (Image, Vec<Run>) {
     let image = Image::mke2fs(args, mib << 20).build();
     let runs = journal_runs(&image);
     (image, runs)
-}
-
-/// Random content of a block; some of it begins with the journal's magic number.
-fn content(rng: &mut testkit::Rng, size: usize) -> Vec<u8> {
-    let mut bytes = rng.bytes(size);
-    if rng.chance(20) {
-        bytes[..4].copy_from_slice(&format::jbd2::MAGIC.to_be_bytes());
-    }
-    bytes
 }
 
 /// What the free blocks of a volume should hold, kept beside the log as it is written.

@@ -1,0 +1,353 @@
+//! The journal of ext3 and ext4 (jbd2): changed blocks are written to a log first, and home later.
+//!
+//! A generation is a transaction. Its plan is two stages: what it changed goes into the log as one run (with the file data
+//! that it relies on, written before, the first flush makes that durable), then the commit block makes it count (the second
+//! flush). Home places are written when the log fills, in quiet moments and at the end: a *checkpoint*.
+//!
+//! 1. The commit block of a transaction is written when everything else of it, all transactions before it, and all file
+//!    data written before it closed are behind a flush. A log never holds a complete transaction without them.
+//! 2. A block goes home only with content that a durable transaction gave it, and always the newest such content.
+//! 3. The log's tail (`s_start`, `s_sequence`) passes a transaction only when each block that it logged is home, behind a
+//!    flush, or has a newer copy in a transaction that stays. Hot blocks are thus not written home again and again.
+//! 4. Log blocks that the tail has left are used again only when the moved tail is behind a flush.
+//! 5. `live` holds exactly the blocks whose newest copy in the log must still go home. A block that a transaction frees
+//!    leaves it with that transaction; if it is there then, and the transaction does not log it, the transaction revokes
+//!    it: so no replay brings an old copy back over what the block holds next.
+//! 6. `s_start` is 0 exactly while the log is empty; the tail is written together with the first transaction that follows.
+//!    While it is not 0 the volume's superblock says that it needs a replay: that mark is flushed before the first
+//!    transaction, and taken away when the emptied log is flushed. No copy of the superblock goes home between the two
+//!    that was closed before the first, so none takes the mark away.
+//! 7. Each block in `live` has one pin in the cache, that of the newest transaction that logged it.
+//!
+//! The state changes when a plan is made, not when it was executed: the store executes it whole, or never asks again.
+//!
+//! Data modes: `ordered` and `writeback` differ above, in whether data that is kept back is written before the generation
+//! closes; with `journal_data` all file data goes the way of metadata.
+
+mod log;
+mod transaction;
+
+use super::{Engine, Idle, Limits, marked};
+use crate::recovery::{self, Run};
+use crate::{Cause, Client, ClosedGeneration, Error, Kind, Mark, Plan, PlannedWrite, Result, Stage};
+use format::FsBlock;
+use format::jbd2::{BlockType, Compat, DiskSuperblock, Incompat, JournalSuperblock};
+use log::Log;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Shortest log that is written on; the kernel's limit.
+const SHORTEST_LOG: u32 = 1023;
+/// A generation holds at most a quarter of the log, as the kernel has it, but not fewer than this where half the log is as
+/// long: operations must fit into the smallest logs.
+const SMALL_GENERATION: u32 = 512;
+/// The log is left at most this full, in bytes, however long it is: what it holds stays in memory.
+const MOST_LOGGED: u32 = 64 << 20;
+/// How long the volume must be quiet before blocks are written home.
+const QUIET: Duration = Duration::from_secs(5);
+/// Log blocks that one quiet moment frees, about: whoever syncs meanwhile has to wait for it.
+const QUIET_BLOCKS: u32 = 2048;
+
+/// How a journal is used.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalOptions {
+    /// File data goes through the log too (data=journal).
+    pub journal_data: bool,
+    /// The volume has checksums (metadata_csum), so the log gets them where it has none.
+    pub checksums: bool,
+    /// The volume counts blocks with 64 bits, so the log does too.
+    pub wide: bool,
+    /// Most blocks in a generation; the length of the log may say fewer.
+    pub dirty_blocks: usize,
+    /// Tells the time since the beginning of 1970, for commit blocks.
+    pub clock: fn() -> Duration,
+}
+
+/// The engine `journal`.
+pub struct Journal {
+    log: Log,
+    superblock: DiskSuperblock,
+    superblock_at: u64,
+    limits: Limits,
+    clock: fn() -> Duration,
+    /// When the last transaction was committed; commit times do not run backwards.
+    committed_at: Duration,
+    /// The next transaction.
+    sequence: u32,
+    /// What the log holds, oldest first.
+    transactions: VecDeque<Transaction>,
+    /// See the invariants.
+    live: HashMap<FsBlock, Live>,
+    /// The log is left at most this full.
+    most_used: u32,
+}
+
+/// A transaction in the log.
+struct Transaction {
+    sequence: u32,
+    /// Where in the log it begins, and how many blocks it takes.
+    start: u32,
+    len: u32,
+    blocks: Vec<FsBlock>,
+}
+
+/// The newest content that a transaction gave a block.
+struct Live {
+    data: Arc<[u8]>,
+    kind: Kind,
+    sequence: u32,
+}
+
+impl Journal {
+    /// The engine on the journal that lies at `place`, which must hold nothing that needs a replay. Reads its superblock.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] for a journal on a device of its own, one that is not empty, was given up by the kernel, or is
+    /// too short. Those of [`recovery::Journal::read_superblock`].
+    pub fn new(place: recovery::Journal, options: JournalOptions) -> Result<Self> {
+        let refuse = |what: &str| Err(Error::Journal(what.to_owned()));
+        if place.is_external() {
+            return refuse("the journal is on a device of its own, which is not supported for writing");
+        }
+        let found = place.read_superblock()?;
+        if found.start().is_some() {
+            return refuse("the journal is not empty: it must be replayed first");
+        }
+        if found.errno() != 0 {
+            return refuse("the kernel gave the journal up after an error: the volume needs a check");
+        }
+        let superblock = with_features(found.disk(), &options);
+        let parsed =
+            JournalSuperblock::parse(superblock.as_bytes(), place.block_size, superblock.s_maxlen.get().into())?;
+        let superblock_at = place.superblock_position()?;
+        let block_size = place.block_size;
+        let log = Log::new(place, &parsed);
+        if log.len() < SHORTEST_LOG {
+            return refuse("the journal is too short");
+        }
+        let generation = (log.len() / 4).max(SMALL_GENERATION.min(log.len() / 2));
+        let generation = generation as usize - log.overhead(generation as usize);
+        let limits = Limits {
+            dirty_blocks: generation.min(options.dirty_blocks),
+            journals_data: options.journal_data,
+            wants_forgotten: true,
+        };
+        let most_used = (log.len() / 2).min(MOST_LOGGED / block_size);
+        Ok(Self {
+            sequence: superblock.s_sequence.get(),
+            log,
+            superblock,
+            superblock_at,
+            limits,
+            clock: options.clock,
+            committed_at: Duration::ZERO,
+            transactions: VecDeque::new(),
+            live: HashMap::new(),
+            most_used,
+        })
+    }
+
+    /// Blocks of the log that are in use.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.log.used()
+    }
+
+    /// The journal's superblock as it is now.
+    fn superblock_write(&mut self) -> PlannedWrite {
+        self.superblock.seal();
+        PlannedWrite { at: self.superblock_at, data: Arc::from(self.superblock.as_bytes()), kind: Kind::Engine }
+    }
+
+    /// The journal's superblock with the tail at the oldest transaction, or with none.
+    fn tail_write(&mut self) -> PlannedWrite {
+        let (start, sequence) = self.transactions.front().map_or((0, self.sequence), |t| (t.start, t.sequence));
+        self.superblock.s_start = start.into();
+        self.superblock.s_sequence = sequence.into();
+        self.superblock_write()
+    }
+
+    /// The live blocks among those freed, ascending.
+    fn freed_live(&self, forgotten: &[Run]) -> Vec<FsBlock> {
+        let count: u64 = forgotten.iter().fold(0, |sum, run| sum.saturating_add(run.count));
+        let numbers = |run: &Run| run.first.get()..run.first.get().saturating_add(run.count);
+        let mut freed: Vec<FsBlock> = if count <= self.live.len() as u64 {
+            let blocks = forgotten.iter().flat_map(numbers).map(FsBlock);
+            blocks.filter(|block| self.live.contains_key(block)).collect()
+        } else {
+            let runs = joined(forgotten);
+            let freed = |block: &FsBlock| {
+                let behind = runs.partition_point(|run| run.first <= *block);
+                behind > 0 && numbers(&runs[behind - 1]).contains(&block.get())
+            };
+            self.live.keys().copied().filter(freed).collect()
+        };
+        freed.sort_unstable();
+        freed.dedup();
+        freed
+    }
+
+    /// Takes the oldest transactions out of the log while `more` wants that. Gives the writes that bring home what nothing
+    /// newer in the log covers; their blocks join `home`. The caller moves the tail when they are behind a flush.
+    fn retire(&mut self, home: &mut Vec<FsBlock>, mut more: impl FnMut(&Log) -> bool) -> Vec<PlannedWrite> {
+        let mut writes = Vec::new();
+        while more(&self.log)
+            && let Some(oldest) = self.transactions.pop_front()
+        {
+            self.log.release(oldest.len);
+            for block in oldest.blocks {
+                if self.live.get(&block).is_none_or(|live| live.sequence != oldest.sequence) {
+                    continue;
+                }
+                if let Some(Live { data, kind, .. }) = self.live.remove(&block) {
+                    writes.push(PlannedWrite { at: self.log.home(block), data, kind });
+                    home.push(block);
+                }
+            }
+        }
+        writes
+    }
+
+    /// A checkpoint of its own: home places, flush, tail, flush.
+    fn checkpoint(&mut self, plan: &mut Plan, more: impl FnMut(&Log) -> bool) {
+        let writes = self.retire(&mut plan.home, more);
+        plan.stages.push(Stage { writes, flush: true });
+        plan.stages.push(Stage { writes: vec![self.tail_write()], flush: true });
+    }
+
+    fn commit_time(&mut self) -> Duration {
+        self.committed_at = self.committed_at.max((self.clock)());
+        self.committed_at
+    }
+}
+
+/// Overlapping and touching runs as one each; ascending.
+fn joined(runs: &[Run]) -> Vec<Run> {
+    let mut sorted = runs.to_vec();
+    sorted.sort_unstable_by_key(|run| run.first);
+    let mut joined: Vec<Run> = Vec::with_capacity(sorted.len());
+    for run in sorted {
+        let end = run.first.get().saturating_add(run.count);
+        match joined.last_mut() {
+            Some(last) if last.first.get().saturating_add(last.count) >= run.first.get() => {
+                last.count = last.count.max(end - last.first.get());
+            }
+            _ => joined.push(run),
+        }
+    }
+    joined
+}
+
+/// The superblock of an empty journal with what is needed to write to it, as the kernel sets it at mount.
+fn with_features(found: &DiskSuperblock, options: &JournalOptions) -> DiskSuperblock {
+    let mut sb = *found;
+    if BlockType::from_number(sb.s_header.h_blocktype.get()) == Some(BlockType::SuperblockV1) {
+        // version 1 ends after the errno; what follows may be anything
+        let kept = std::mem::offset_of!(DiskSuperblock, s_feature_compat);
+        sb.as_mut_bytes()[kept..].fill(0);
+        sb.s_header.h_blocktype = 4.into();
+        sb.s_nr_users = 1.into();
+    }
+    let (mut compat, mut incompat) = (sb.compat(), sb.incompat());
+    incompat.insert(Incompat::REVOKE);
+    // what the commits to come are not
+    incompat.remove(Incompat::ASYNC_COMMIT);
+    incompat.set(Incompat::BIT64, options.wide || incompat.contains(Incompat::BIT64));
+    if options.checksums && !incompat.contains(Incompat::CSUM_V2) {
+        compat.remove(Compat::CHECKSUM);
+        incompat.insert(Incompat::CSUM_V3);
+    }
+    sb.set_features(compat, incompat);
+    sb.seal();
+    sb
+}
+
+impl Engine for Journal {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn open(&mut self, client: &dyn Client) -> Result<Plan> {
+        // an empty log needs no replay, so the two may become durable in any order
+        let mut stage = marked(client, Mark::NeedsReplay);
+        stage.writes.push(self.tail_write());
+        Ok(Plan { stages: vec![stage], home: Vec::new() })
+    }
+
+    fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let freed = self.freed_live(&closed.forgotten);
+        let logged_again = |b: &FsBlock| closed.blocks.binary_search_by_key(b, |write| write.block).is_ok();
+        let revoked: Vec<FsBlock> = freed.iter().copied().filter(|block| !logged_again(block)).collect();
+        if closed.blocks.is_empty() && revoked.is_empty() {
+            if closed.unflushed && closed.cause == Cause::Sync {
+                plan.stages.push(Stage { writes: Vec::new(), flush: true });
+            }
+            return Ok(plan);
+        }
+        let need = self.log.blocks_for(closed.blocks.len(), revoked.len());
+        let need = u32::try_from(need).ok().filter(|&need| need <= self.log.capacity()).ok_or_else(|| {
+            let (blocks, log) = (closed.blocks.len(), self.log.len());
+            Error::Journal(format!("a generation of {blocks} blocks does not fit into a journal of {log}"))
+        })?;
+        if need > self.log.free() {
+            self.checkpoint(&mut plan, |_| true);
+        }
+        let was_empty = self.transactions.is_empty();
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1);
+        let time = self.commit_time();
+        let start = self.log.head();
+        let uuid = self.superblock.s_uuid;
+        let transaction::Written { writes, commit } =
+            transaction::write(&mut self.log, sequence, &uuid, &closed.blocks, &revoked, time)?;
+        let mut first = Stage { writes, flush: true };
+        let mut last = Stage { writes: vec![commit], flush: true };
+
+        // What goes home together with this transaction is what older ones made of it: if this one does not become
+        // complete, the tail may have moved all the same.
+        let keep = self.most_used / 2;
+        let overfull = self.log.used() > self.most_used;
+        let home = self.retire(&mut plan.home, |log| overfull && log.used().saturating_sub(need) > keep);
+        let retired = overfull && !was_empty;
+        first.writes.extend(home);
+
+        for block in &freed {
+            plan.home.extend(self.live.remove(block).map(|_| *block));
+        }
+        let blocks = closed.blocks.iter().map(|write| write.block).collect();
+        for write in closed.blocks {
+            let live = Live { data: write.data, kind: write.tag.kind, sequence };
+            plan.home.extend(self.live.insert(write.block, live).map(|_| write.block));
+        }
+        self.transactions.push_back(Transaction { sequence, start, len: need, blocks });
+        if was_empty {
+            first.writes.push(self.tail_write());
+        } else if retired {
+            last.writes.push(self.tail_write());
+        }
+        plan.stages.extend([first, last]);
+        Ok(plan)
+    }
+
+    fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn Client) -> Idle {
+        if quiet < QUIET || dirty || self.transactions.is_empty() {
+            return Idle::Nothing;
+        }
+        let mut plan = Plan::default();
+        let goal = self.log.used().saturating_sub(QUIET_BLOCKS);
+        self.checkpoint(&mut plan, |log| log.used() > goal);
+        Idle::Run(plan)
+    }
+
+    fn close(&mut self, client: &dyn Client) -> Result<Plan> {
+        let mut plan = Plan::default();
+        if !self.transactions.is_empty() {
+            self.checkpoint(&mut plan, |_| true);
+        }
+        plan.stages.push(marked(client, Mark::Clean));
+        Ok(plan)
+    }
+}

@@ -1,0 +1,85 @@
+//! The log as a ring: which of its blocks are in use, and where they lie on the device.
+
+use crate::{Result, recovery};
+use format::FsBlock;
+use format::jbd2::{JournalSuperblock, LogFormat};
+
+/// The log's blocks, from the tail to the head in use.
+pub(super) struct Log {
+    place: recovery::Journal,
+    format: LogFormat,
+    first: u32,
+    end: u32,
+    /// The next block to be written.
+    head: u32,
+    used: u32,
+}
+
+impl Log {
+    /// The log of an empty journal.
+    pub(super) fn new(place: recovery::Journal, superblock: &JournalSuperblock) -> Self {
+        let blocks = superblock.log_blocks();
+        let format = superblock.log().clone();
+        Self { place, format, first: blocks.start, end: blocks.end, head: blocks.start, used: 0 }
+    }
+
+    pub(super) fn format(&self) -> &LogFormat {
+        &self.format
+    }
+
+    /// Blocks in the log.
+    pub(super) fn len(&self) -> u32 {
+        self.end - self.first
+    }
+
+    /// Most blocks that may be in use: one is left, so that the head never stands on the tail.
+    pub(super) fn capacity(&self) -> u32 {
+        self.len() - 1
+    }
+
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(super) fn free(&self) -> u32 {
+        self.capacity() - self.used
+    }
+
+    pub(super) fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Log blocks that a transaction needs beside copies of `blocks` changed blocks, revokes of as many included.
+    pub(super) fn overhead(&self, blocks: usize) -> usize {
+        self.blocks_for(blocks, blocks) - blocks
+    }
+
+    /// Log blocks that a transaction takes.
+    pub(super) fn blocks_for(&self, logged: usize, revoked: usize) -> usize {
+        let descriptors = logged.div_ceil(self.format.tags_per_block());
+        let revokes = revoked.div_ceil(self.format.revokes_per_block());
+        revokes + descriptors + logged + 1
+    }
+
+    /// Takes the next block; gives the byte on the device at which it lies.
+    ///
+    /// # Panics
+    /// If none is free: the caller has asked.
+    pub(super) fn take(&mut self) -> Result<u64> {
+        assert!(self.used < self.capacity(), "the log is full");
+        let at = self.place.position(self.head)?;
+        self.used += 1;
+        self.head = if self.head + 1 == self.end { self.first } else { self.head + 1 };
+        Ok(at)
+    }
+
+    /// The `count` oldest blocks are free again.
+    pub(super) fn release(&mut self, count: u32) {
+        self.used -= count;
+    }
+
+    /// The byte at which a block of the volume lies.
+    pub(super) fn home(&self, block: FsBlock) -> u64 {
+        block.get() * u64::from(self.format.block_size())
+    }
+}

@@ -1,0 +1,6 @@
+//! The journal engine over real volumes, with the kernel and e2fsck as judges.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod crash;
+mod toy;
