@@ -10,8 +10,10 @@ use format::extent::{Extent, Node, block_checksum_matches};
 use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
 
-/// One more than the last block an extent can name.
-const END: u64 = 1 << 32;
+mod edit;
+mod tree;
+
+use tree::END;
 
 /// What a node says about a block.
 enum Step {
@@ -39,12 +41,15 @@ impl Volume {
         }
     }
 
+    /// A node's block, its checksum verified.
     fn extent_block(&self, inode: &Inode, block: FsBlock) -> Result<Arc<[u8]>> {
-        let bytes = self.store.block(block)?;
-        if self.sb.geometry.metadata_csum && !block_checksum_matches(self.seed(inode), &bytes) {
-            return Err(Error::corrupt(Structure::ExtentTree, Where::Block(block), "et_checksum does not match"));
-        }
-        Ok(bytes)
+        self.store.checked(block, |bytes| {
+            if self.sb.geometry.metadata_csum && !block_checksum_matches(self.seed(inode), bytes) {
+                let what = "et_checksum does not match";
+                return Err(Error::corrupt(Structure::ExtentTree, Where::Block(block), what));
+            }
+            Ok(())
+        })
     }
 }
 

@@ -1,7 +1,12 @@
 //! The content of files and symbolic links.
 
+pub(crate) mod edit;
+mod inline;
+mod write;
+
 use crate::inline::is_inline;
-use crate::{Error, FileKind, Inode, InodeFlags, Place, Result, Volume};
+use crate::node::NodeState;
+use crate::{Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, Place, Result, Volume};
 use format::{FileBlock, FsBlock, Structure, Where};
 use store::DataRead;
 
@@ -13,8 +18,48 @@ impl Volume {
     /// # Errors
     /// [`Error::Encrypted`] for a file whose key we lack, [`Error::IsADirectory`], [`Error::Invalid`] for other kinds.
     pub fn read_at(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.readable(inode)?;
-        self.read_content(inode, offset, buf)
+        self.current(inode, |inode, state| {
+            self.readable(inode)?;
+            let Some(state) = state.filter(|_| !is_inline(inode)) else {
+                return self.read_content(inode, offset, buf);
+            };
+            let buf = clamp(buf, state.size_of(inode), offset);
+            self.read_mapped(inode, offset, buf)?;
+            state.delayed.lay_over(self.sb.geometry.block_size as usize, offset, buf);
+            Ok(buf.len())
+        })
+    }
+
+    /// An inode as it is now, with what of it is only in memory, while nobody changes it. Where the volume is open for
+    /// reading only, it is what it was, and all there is.
+    fn current<R>(
+        &self,
+        inode: &Inode,
+        read: impl FnOnce(&Inode, Option<&NodeState>) -> Result<R>,
+    ) -> Result<R> {
+        if self.writing.is_none() {
+            return read(inode, None);
+        }
+        let node = self.node(inode.number);
+        let state = node.read();
+        read(&*self.inode(inode.number)?, Some(&state))
+    }
+
+    /// What stat(2) says about an inode as it is now: [`Volume::attributes`] with the content that has no place on the
+    /// device yet.
+    ///
+    /// # Errors
+    /// As [`Volume::inode`].
+    pub fn attributes_of(&self, number: InodeNo) -> Result<Attributes> {
+        let inode = self.inode(number)?;
+        self.current(&inode, |inode, state| {
+            let mut attributes = self.attributes(inode);
+            if let Some(state) = state {
+                attributes.size = state.size.unwrap_or(attributes.size);
+                attributes.blocks = attributes.blocks.saturating_add(state.delayed.bytes() as u64 / 512);
+            }
+            Ok(attributes)
+        })
     }
 
     /// Whether a file has content that we can read: see [`Volume::read_at`], whose errors it gives.
@@ -32,14 +77,38 @@ impl Volume {
 
     /// [`Volume::read_at`] for content of any kind, as it stands.
     pub(crate) fn read_content(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let left = inode.size.saturating_sub(offset);
-        let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
-        let buf = buf.get_mut(..len).unwrap_or_default();
+        let buf = clamp(buf, inode.size, offset);
         if is_inline(inode) {
             return Ok(self.inline_data(inode)?.read_at(offset, buf));
         }
-        self.read_mapped(inode, offset, buf)?;
-        Ok(len)
+        if self.writing.is_some() && inode.kind != FileKind::Regular
+            || inode.raw().flags().contains(InodeFlags::EA_INODE)
+        {
+            self.read_cached(inode, offset, buf)?;
+        } else {
+            self.read_mapped(inode, offset, buf)?;
+        }
+        Ok(buf.len())
+    }
+
+    /// Content that goes the way of metadata: what was changed may be in the cache only.
+    fn read_cached(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let block_size = u64::from(self.sb.geometry.block_size);
+        let (mut rest, mut at) = (buf, offset);
+        while !rest.is_empty() {
+            let (part, after) = split(rest, block_size - at % block_size);
+            match self.map(inode, FileBlock(at / block_size))?.physical() {
+                Some(block) => {
+                    let bytes = self.store.block(block)?;
+                    let from = (at % block_size) as usize;
+                    part.copy_from_slice(bytes.get(from..from + part.len()).unwrap_or_default());
+                }
+                None => part.fill(0),
+            }
+            at += part.len() as u64;
+            rest = after;
+        }
+        Ok(())
     }
 
     fn read_mapped(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -103,30 +172,46 @@ impl Volume {
     }
 
     fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
+        self.current(inode, |inode, state| {
+            let nothing = NodeState::default();
+            self.seek_in(inode, state.unwrap_or(&nothing), offset, data)
+        })
+    }
+
+    fn seek_in(&self, inode: &Inode, state: &NodeState, offset: u64, data: bool) -> Result<Option<u64>> {
         self.readable(inode)?;
-        if offset >= inode.size {
+        let size = state.size_of(inode);
+        if offset >= size {
             return Ok(None);
         }
         if is_inline(inode) {
-            return Ok(Some(if data { offset } else { inode.size }));
+            return Ok(Some(if data { offset } else { size }));
         }
         let block_size = u64::from(self.sb.geometry.block_size);
         let mut at = offset;
         let mut mapped = 0u64;
-        while at < inode.size {
-            let run = self.map(inode, FileBlock(at / block_size))?;
-            if matches!(run.place, Place::Data(_)) == data {
+        while at < size {
+            let block = at / block_size;
+            let delayed = state.delayed.here(block_size as usize, block);
+            let (is_data, end) = if delayed > 0 {
+                (true, block + delayed)
+            } else {
+                let run = self.map(inode, FileBlock(block))?;
+                // ends in good time on a map whose blocks point to each other
+                mapped = mapped.saturating_add(if run.place == Place::Hole { 0 } else { run.len });
+                let next = state.delayed.next(block_size as usize, block).unwrap_or(u64::MAX);
+                (matches!(run.place, Place::Data(_)), run.end().get().min(next))
+            };
+            if is_data == data {
                 return Ok(Some(at));
             }
-            // ends in good time on a map whose blocks point to each other
-            mapped = mapped.saturating_add(if run.place == Place::Hole { 0 } else { run.len });
             if mapped > self.sb.geometry.blocks {
                 let what = "it has more blocks than the volume";
                 return Err(Error::corrupt(Structure::Inode, Where::Inode(inode.number), what));
             }
-            at = run.end().get().saturating_mul(block_size);
+            at = end.saturating_mul(block_size);
         }
-        Ok(if data { None } else { Some(inode.size) })
+        Ok(if data { None } else { Some(size) })
     }
 
     /// The target of a symbolic link: not empty, without NUL, at most a block long. That of an encrypted link is a text
@@ -161,6 +246,13 @@ impl Volume {
         }
         Ok(target)
     }
+}
+
+/// As much of a buffer as a file of `size` bytes can fill from `offset` on.
+fn clamp(buf: &mut [u8], size: u64, offset: u64) -> &mut [u8] {
+    let left = size.saturating_sub(offset);
+    let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+    buf.get_mut(..len).unwrap_or_default()
 }
 
 /// Takes the first `len` bytes, which are there.

@@ -5,8 +5,14 @@
 use crate::{Error, Inode, Place, Result, Run, Volume};
 use format::indirect::{DIRECT, first_of_level, path, pointers, span};
 use format::{FileBlock, FsBlock, Structure, Where};
+use format::superblock::Superblock;
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
+
+mod edit;
+
+/// `i_block` as pointers.
+type Words = [U32; 15];
 
 impl Volume {
     pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
@@ -15,7 +21,7 @@ impl Volume {
         let indexes = path.indexes();
         let depth = indexes.len().saturating_sub(1) as u32;
         let into = from.get() - first_of_level(block_size, depth).get();
-        let words = inode.raw().block_words::<15>().map(U32::new);
+        let words: Words = inode.raw().block_words::<15>().map(U32::new);
         let mut at = Where::Inode(inode.number);
         let mut block: Arc<[u8]>;
         // the pointers from the one taken on to the end of their block; the direct ones end where the indirect begin
@@ -25,7 +31,7 @@ impl Volume {
                 let (start, direct) = (index as usize, DIRECT as usize);
                 list = words.get(start..(start + 1).max(direct)).unwrap_or_default();
             } else {
-                let child = self.pointed(list, at)?;
+                let child = pointed(&self.sb, list, at)?;
                 at = Where::Block(child);
                 block = self.store.block(child)?;
                 list = pointers(&block).get(index as usize..).unwrap_or_default();
@@ -36,18 +42,18 @@ impl Volume {
                 return Ok(Run::hole(from, from.get() + zeroes * span - into % span));
             }
         }
-        let start = self.pointed(list, at)?;
+        let start = pointed(&self.sb, list, at)?;
         // a pointer out of range ends the run before it, and is met when it is asked for
         let len = list.iter().zip(start.get()..self.sb.geometry.blocks).take_while(|(p, b)| u64::from(p.get()) == *b);
         Ok(Run { logical: from, len: len.count() as u64, place: Place::Data(start) })
     }
+}
 
-    /// The block the first of some pointers names.
-    fn pointed(&self, list: &[U32], at: Where) -> Result<FsBlock> {
-        let block = list.first().map_or(0, |p| u64::from(p.get()));
-        if block <= u64::from(self.sb.geometry.first_data_block) || block >= self.sb.geometry.blocks {
-            return Err(Error::corrupt(Structure::IndirectBlock, at, "a block number lies outside the volume"));
-        }
-        Ok(FsBlock(block))
+/// The block the first of some pointers names.
+fn pointed(sb: &Superblock, list: &[U32], at: Where) -> Result<FsBlock> {
+    let block = list.first().map_or(0, |p| u64::from(p.get()));
+    if block <= u64::from(sb.geometry.first_data_block) || block >= sb.geometry.blocks {
+        return Err(Error::corrupt(Structure::IndirectBlock, at, "a block number lies outside the volume"));
     }
+    Ok(FsBlock(block))
 }

@@ -1,5 +1,10 @@
 //! The one way from a block of a file to a block of the volume.
 
+mod edit;
+mod limits;
+
+pub(crate) use edit::{CLEARING, Freed, ONE_PLACE, Steps, purpose};
+
 use crate::inline::is_inline;
 use crate::{FileKind, Inode, InodeFlags, Result, Volume};
 use format::{FileBlock, FsBlock};
@@ -77,6 +82,6 @@ impl Volume {
     }
 }
 
-fn has_map(kind: FileKind) -> bool {
+pub(crate) fn has_map(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
 }

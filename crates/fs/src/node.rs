@@ -10,10 +10,12 @@
 //!
 //! Reading takes a node's lock shared, changing takes it alone.
 
+use crate::alloc::Reservation;
 use crate::delayed::Delayed;
-use crate::{InodeNo, Volume};
+use crate::{Inode, InodeNo, Result, Volume};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 64;
@@ -27,6 +29,10 @@ pub(crate) struct Node {
     holds: AtomicU64,
     /// The newest generation in which its inode, map or content changed.
     changed: AtomicU64,
+    /// The newest generation in which anything of it changed, and be it a time only.
+    touched: AtomicU64,
+    /// Of a plain directory, the block where room for a name was found last.
+    room: AtomicU64,
 }
 
 /// What of an inode is only in memory.
@@ -34,13 +40,33 @@ pub(crate) struct Node {
 pub(crate) struct NodeState {
     /// Content that has no place on the device yet.
     pub(crate) delayed: Delayed,
+    /// The blocks it was promised.
+    pub(crate) promise: Option<Reservation>,
+    /// The file's size, where delayed content makes it larger than the inode says.
+    pub(crate) size: Option<u64>,
+    /// Blocks of the file that are known to have no place.
+    pub(crate) hole: Option<Range<u64>>,
+    /// How much of `delayed` the volume's total has counted.
+    counted: usize,
+}
+
+impl NodeState {
+    /// The file's size.
+    pub(crate) fn size_of(&self, inode: &Inode) -> u64 {
+        self.size.unwrap_or(inode.size)
+    }
+
+    /// Forgets what has no place yet, and what is known of the map.
+    pub(crate) fn drop_delayed(&mut self) {
+        *self = Self { counted: self.counted, ..Self::default() };
+    }
 }
 
 impl Node {
     fn new() -> Self {
         // what happened before the node existed is not known, so it counts as changed just now
-        let changed = AtomicU64::new(u64::MAX);
-        Self { state: RwLock::default(), holds: AtomicU64::new(0), changed }
+        let (changed, touched) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
+        Self { state: RwLock::default(), holds: AtomicU64::new(0), changed, touched, room: AtomicU64::new(0) }
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, NodeState> {
@@ -57,11 +83,38 @@ impl Node {
 
     pub(crate) fn note_change(&self, generation: u64) {
         self.changed.store(generation, Ordering::Release);
+        self.touched.store(generation, Ordering::Release);
+    }
+
+    /// The last change was one of times only: what counts for the content is as `before`.
+    pub(crate) fn only_times(&self, before: u64) {
+        self.changed.store(before, Ordering::Release);
+    }
+
+    /// What was not known of changes up to a generation does not matter any more: that generation is durable.
+    pub(crate) fn settle(&self, generation: u64) {
+        for newest in [&self.changed, &self.touched] {
+            // where it fails, a change is known
+            let _ = newest.compare_exchange(u64::MAX, generation, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// The newest generation in which it changed; the largest number where that is not known.
     pub(crate) fn changed(&self) -> u64 {
         self.changed.load(Ordering::Acquire)
+    }
+
+    /// As [`Node::changed`], with changes of times.
+    pub(crate) fn touched(&self) -> u64 {
+        self.touched.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn room_hint(&self) -> u64 {
+        self.room.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_room_hint(&self, block: u64) {
+        self.room.store(block, Ordering::Relaxed);
     }
 
     fn is_idle(&self) -> bool {
@@ -72,11 +125,26 @@ impl Node {
 /// All nodes of a volume.
 pub(crate) struct Nodes {
     shards: Box<[Mutex<HashMap<InodeNo, Arc<Node>>>]>,
+    /// Held by a rename between directories, so that what is above what does not change meanwhile.
+    rename: Mutex<()>,
+    /// Bytes of delayed content of all of them.
+    delayed: AtomicUsize,
+}
+
+/// Nodes that are locked alone, by the number of their inode.
+pub(crate) struct Locked<'a>(Vec<(InodeNo, RwLockWriteGuard<'a, NodeState>)>);
+
+impl Locked<'_> {
+    /// What of an inode is only in memory; `None` for one that is not among those locked.
+    pub(crate) fn state(&mut self, number: InodeNo) -> Option<&mut NodeState> {
+        self.0.iter_mut().find(|(n, _)| *n == number).map(|(_, state)| &mut **state)
+    }
 }
 
 impl Nodes {
     pub(crate) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, rename: Mutex::default(), delayed: AtomicUsize::new(0) }
     }
 
     fn shard(&self, number: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Arc<Node>>> {
@@ -100,6 +168,17 @@ impl Nodes {
         self.shard(number).remove(&number);
     }
 
+    /// Counts what of a node is delayed now, and gives the total.
+    pub(crate) fn count_delayed(&self, state: &mut NodeState) -> usize {
+        let now = state.delayed.bytes();
+        let before = std::mem::replace(&mut state.counted, now);
+        if now >= before {
+            self.delayed.fetch_add(now - before, Ordering::Relaxed) + (now - before)
+        } else {
+            self.delayed.fetch_sub(before - now, Ordering::Relaxed) - (before - now)
+        }
+    }
+
     /// All inodes that have content in memory only.
     pub(crate) fn with_delayed(&self) -> Vec<(InodeNo, Arc<Node>)> {
         let all = self.shards.iter().flat_map(|shard| {
@@ -115,6 +194,30 @@ impl Nodes {
 impl Volume {
     pub(crate) fn node(&self, number: InodeNo) -> Arc<Node> {
         self.nodes.get(number)
+    }
+
+    /// Runs `work` with these nodes locked alone. They are locked in the order given (see the rules above); a number that
+    /// stands twice counts once.
+    pub(crate) fn locked<R>(&self, numbers: &[InodeNo], work: impl FnOnce(&mut Locked<'_>) -> Result<R>) -> Result<R> {
+        let mut once: Vec<InodeNo> = Vec::with_capacity(numbers.len());
+        numbers.iter().for_each(|number| {
+            if !once.contains(number) {
+                once.push(*number);
+            }
+        });
+        loop {
+            let nodes: Vec<_> = once.iter().map(|&number| (number, self.node(number))).collect();
+            let mut locked = Locked(nodes.iter().map(|(number, node)| (*number, node.write())).collect());
+            // an inode that was freed while we waited has another node now
+            if nodes.iter().all(|(number, node)| Arc::ptr_eq(node, &self.node(*number))) {
+                return work(&mut locked);
+            }
+        }
+    }
+
+    /// The lock that a rename between directories holds.
+    pub(crate) fn rename_lock(&self) -> MutexGuard<'_, ()> {
+        self.nodes.rename.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Holds an inode: it stays, with its content, until it is released as often as it was held, even when its last name

@@ -292,7 +292,7 @@ impl Volume {
     }
 
     /// Waits until what was freed may be used.
-    fn wait_for_space(&self) -> Result<()> {
+    pub(crate) fn wait_for_space(&self) -> Result<()> {
         if lock(&self.space()?.pool).held() > 0 {
             self.store.sync()?;
         }

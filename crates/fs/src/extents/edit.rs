@@ -1,0 +1,276 @@
+//! Extent trees on the volume, changed: nodes read and verified, blocks for new ones, all of it counted in `i_blocks`.
+//!
+//! The inode is a copy ([`InodeBuf`]) that the caller puts into its table when it is done. After each function here, also
+//! one that failed, the copy and the tree's blocks fit each other.
+
+use super::tree::{Content, END, Edits, Inner, Path, carve, end_of, longest};
+use crate::change::Change;
+use crate::error::OfInode;
+use crate::map::{Freed, Steps, purpose};
+use crate::{Error, Inode, Result, Volume};
+use format::extent::{Child, Extent, Node, room};
+use format::inode::InodeBuf;
+use format::{FileBlock, FsBlock, Structure, Where};
+use space::Purpose;
+use store::Kind;
+
+impl Volume {
+    /// The way to the leaf that speaks for a block, or would.
+    fn extent_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
+        let blocks = self.sb.geometry.blocks;
+        let mut path = Path { inner: Vec::new(), block: None, extents: Vec::new(), end: END };
+        let root = buf.raw().disk.i_block;
+        let mut node = Node::parse(&root, None, blocks).of(owner.number)?;
+        let mut bytes;
+        let mut start = 0;
+        loop {
+            let (children, depth) = match node {
+                Node::Leaf(extents) => {
+                    path.extents = extents.iter().map(Extent::from).collect();
+                    break;
+                }
+                Node::Inner(indexes, depth) => (indexes.iter().map(Child::from).collect::<Vec<_>>(), depth),
+            };
+            let after = children.partition_point(|c| c.logical <= at);
+            let index = after.saturating_sub(1);
+            let Some(&child) = children.get(index) else {
+                let what = "an index node is empty";
+                return Err(Error::corrupt(Structure::ExtentTree, Where::Inode(owner.number), what));
+            };
+            if let Some(next) = children.get(index + 1) {
+                path.end = path.end.min(next.logical.get());
+            }
+            start = child.logical.get().max(start);
+            path.inner.push(Inner { block: path.block, children, at: index });
+            path.block = Some(child.block);
+            bytes = self.extent_block(owner, child.block)?;
+            node = Node::parse(&bytes, Some(depth), blocks).map_err(|e| e.at(Where::Block(child.block)))?;
+        }
+        // what is read from such a tree is bounded, but what is written would not be
+        let inside = path.extents.iter().all(|e| e.logical.get() >= start && end_of(e) <= path.end);
+        if !inside {
+            let at = path.block.map_or(Where::Inode(owner.number), Where::Block);
+            return Err(Error::corrupt(Structure::ExtentTree, at, "it speaks for blocks that are another node's"));
+        }
+        Ok(path)
+    }
+
+    /// The first block behind all that a file mapped by extents has.
+    pub(crate) fn extents_end(&self, inode: &Inode) -> Result<u64> {
+        let path = self.extent_path(inode, &InodeBuf::from(inode.raw()), FileBlock(END - 1))?;
+        Ok(path.extents.last().map_or(0, end_of))
+    }
+}
+
+impl Change<'_> {
+    /// Allocates blocks for a hole at `at`, at most `want` and as many as lie in one piece, and maps them.
+    pub(crate) fn extents_allocate(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        at: FileBlock,
+        want: u64,
+        unwritten: bool,
+    ) -> Result<Extent> {
+        let path = self.volume.extent_path(owner, buf, at)?;
+        let want = want.min(path.hole(at)).min(u64::from(longest(unwritten))) as u32;
+        if want == 0 {
+            return Err(Error::FileTooLarge);
+        }
+        let goal = path.goal(at).unwrap_or_else(|| self.volume.goal(owner));
+        let data = self.allocate(goal, want, purpose(owner))?;
+        let new = Extent { logical: at, physical: data.first, len: data.count, unwritten };
+        let entries = carve(&path.extents, at.get(), end_of(&new), Some(new)).entries;
+        let outcome = self.put_leaf(owner, buf, path, entries, u64::from(new.len));
+        if outcome.is_err() {
+            self.free(data.first, u64::from(data.count), purpose(owner))?;
+        }
+        outcome.map(|()| new)
+    }
+
+    /// Marks mapped blocks, which are part of one extent, as written or unwritten.
+    pub(crate) fn extents_convert(&self, owner: &Inode, buf: &mut InodeBuf, run: Extent) -> Result<()> {
+        let path = self.volume.extent_path(owner, buf, run.logical)?;
+        let carved = carve(&path.extents, run.logical.get(), end_of(&run), Some(run));
+        let same = |e: &Extent| e.physical == run.physical && e.len == run.len;
+        if !matches!(&carved.removed[..], [one] if same(one)) {
+            return Err(Error::Invalid("the blocks to be converted are not mapped like this"));
+        }
+        self.put_leaf(owner, buf, path, carved.entries, 0)
+    }
+
+    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; gives where to go on.
+    pub(crate) fn extents_clear(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        from: u64,
+        to: u64,
+        steps: &mut Steps,
+    ) -> Result<Option<u64>> {
+        let (mut at, to) = (from, to.min(END));
+        let mut freed = Freed::default();
+        let outcome = loop {
+            if at >= to {
+                break Ok(None);
+            }
+            let path = match self.volume.extent_path(owner, buf, FileBlock(at)) {
+                Ok(path) => path,
+                Err(e) => break Err(e),
+            };
+            let next = path.end;
+            let carved = carve(&path.extents, at, to, None);
+            if !carved.removed.is_empty() {
+                if !steps.take() {
+                    break Ok(Some(at));
+                }
+                if let Err(e) = self.put_leaf(owner, buf, path, carved.entries, 0) {
+                    break Err(e);
+                }
+                carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len)));
+            }
+            at = next;
+        };
+        self.release(owner, buf, freed)?;
+        self.collapse(owner, buf)?;
+        outcome
+    }
+
+    /// Moves all extents from block `from` on by `by` blocks: to the end where `up`, else to the start, where there is
+    /// room for them. `limit` bounds what is still to be moved: it is where an earlier call stopped. Gives where to go on.
+    pub(crate) fn extents_shift(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        (from, limit): (u64, u64),
+        by: u64,
+        up: bool,
+        steps: &mut Steps,
+    ) -> Result<Option<u64>> {
+        let mut limit = limit.min(END);
+        loop {
+            let at = if up { limit.saturating_sub(1) } else { limit };
+            if at >= END || up && limit <= from {
+                return Ok(None);
+            }
+            let path = self.volume.extent_path(owner, buf, FileBlock(at))?;
+            let moves = |e: &Extent| if up { end_of(e) > from && e.logical.get() < limit } else { end_of(e) > limit };
+            let first = path.extents.first().map_or(END, |e| e.logical.get());
+            if up && first > at {
+                // the first leaf, and nothing before the limit is left
+                return Ok(None);
+            }
+            let next = if up { first } else { path.end };
+            if path.extents.iter().any(moves) {
+                if !steps.take() {
+                    return Ok(Some(limit));
+                }
+                let mut entries = Vec::with_capacity(path.extents.len() + 1);
+                for e in &path.extents {
+                    match (moves(e), up) {
+                        (false, _) => entries.push(*e),
+                        (true, true) if e.logical.get() < from => {
+                            let kept = (from - e.logical.get()) as u32;
+                            entries.push(Extent { len: kept, ..*e });
+                            let physical = FsBlock(e.physical.get() + u64::from(kept));
+                            let logical = FileBlock(from + by);
+                            entries.push(Extent { logical, physical, len: e.len - kept, ..*e });
+                        }
+                        (true, true) => entries.push(Extent { logical: FileBlock(e.logical.get() + by), ..*e }),
+                        (true, false) => {
+                            let logical = FileBlock(e.logical.get().saturating_sub(by));
+                            entries.push(Extent { logical, ..*e });
+                        }
+                    }
+                }
+                self.put_leaf(owner, buf, path, entries, 0)?;
+            }
+            limit = next;
+        }
+    }
+
+    /// Gives a leaf its new entries, with all that follows; `data` blocks more are mapped by it.
+    fn put_leaf(&self, owner: &Inode, buf: &mut InodeBuf, path: Path, entries: Vec<Extent>, data: u64) -> Result<()> {
+        let block_size = self.volume.sb.geometry.block_size as usize;
+        let needed = path.blocks_needed(entries.len(), block_size);
+        let grown = data + needed as u64;
+        self.volume.count_blocks(buf, grown, 0)?;
+        let near = entries.first().map_or_else(|| self.volume.goal(owner), |e| e.physical);
+        let outcome = self.allocate_nodes(path.block.unwrap_or(near), needed).and_then(|blocks| {
+            let edits = path.replace(entries, &blocks, block_size);
+            edits.ok_or(Error::FileTooLarge).or_else(|e| self.free_nodes(&blocks).and(Err(e)))
+        });
+        match outcome {
+            Ok(edits) => self.apply(owner, buf, edits),
+            Err(e) => {
+                self.volume.count_blocks(buf, 0, grown)?;
+                Err(e)
+            }
+        }
+    }
+
+    fn apply(&self, owner: &Inode, buf: &mut InodeBuf, edits: Edits) -> Result<()> {
+        let tag = self.tag(Kind::ExtentNode, owner);
+        for node in edits.nodes {
+            if node.fresh {
+                self.fresh(node.block, tag, |bytes| bytes.copy_from_slice(&node.bytes));
+            } else {
+                self.edit(node.block, tag, |bytes| bytes.copy_from_slice(&node.bytes))?;
+            }
+        }
+        if let Some(root) = edits.root {
+            buf.set_block(root);
+        }
+        let gone = edits.freed.len() as u64;
+        self.volume.count_blocks(buf, 0, gone)?;
+        self.free_nodes(&edits.freed)
+    }
+
+    /// Blocks for nodes, `count` of them or none.
+    fn allocate_nodes(&self, near: FsBlock, count: usize) -> Result<Vec<FsBlock>> {
+        let mut blocks = Vec::with_capacity(count);
+        let mut goal = near;
+        while blocks.len() < count {
+            // at most a handful: one a level
+            match self.allocate(goal, (count - blocks.len()) as u32, Purpose::Metadata) {
+                Ok(run) => {
+                    blocks.extend((0..u64::from(run.count)).map(|n| FsBlock(run.first.get() + n)));
+                    goal = FsBlock(run.first.get() + u64::from(run.count));
+                }
+                Err(e) => {
+                    self.free_nodes(&blocks)?;
+                    return Err(e);
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn free_nodes(&self, blocks: &[FsBlock]) -> Result<()> {
+        blocks.iter().try_for_each(|block| self.free(*block, 1, Purpose::Metadata))
+    }
+
+    /// Takes levels away while the root has one child, whose entries it has room for.
+    fn collapse(&self, owner: &Inode, buf: &mut InodeBuf) -> Result<()> {
+        let blocks = self.volume.sb.geometry.blocks;
+        loop {
+            let root = buf.raw().disk.i_block;
+            let Node::Inner(&[ref only], depth) = Node::parse(&root, None, blocks).of(owner.number)? else {
+                return Ok(());
+            };
+            let child = only.child();
+            let bytes = self.volume.extent_block(owner, child)?;
+            let content = match Node::parse(&bytes, Some(depth), blocks).map_err(|e| e.at(Where::Block(child)))? {
+                Node::Leaf(extents) => Content::Leaf(extents.iter().map(Extent::from).collect()),
+                Node::Inner(indexes, _) => Content::Inner(indexes.iter().map(Child::from).collect()),
+            };
+            let mut root = [0; 60];
+            if content.len() > room(root.len()) || content.write(depth, &mut root).is_none() {
+                return Ok(());
+            }
+            buf.set_block(root);
+            self.volume.count_blocks(buf, 0, 1)?;
+            self.free_nodes(&[child])?;
+        }
+    }
+}

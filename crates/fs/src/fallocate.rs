@@ -1,0 +1,215 @@
+//! Space for files apart from content: given in advance, taken back, moved.
+
+use crate::file::edit::{FileEdit, stamp};
+use crate::inline::is_inline;
+use crate::map::{CLEARING, ONE_PLACE, Steps};
+use crate::{Error, InodeFlags, InodeNo, Place, Result, Volume};
+use format::FileBlock;
+use format::extent::{Extent, MAX_INIT_LEN};
+use std::sync::Arc;
+
+/// What to do with a range of a file, as fallocate(2) has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AllocateMode {
+    /// Give it blocks that read as zeroes, and make the file longer where the range ends behind it.
+    Extend,
+    /// Give it blocks; the size stays (`FALLOC_FL_KEEP_SIZE`).
+    KeepSize,
+    /// Make it a hole; the size stays (`FALLOC_FL_PUNCH_HOLE`).
+    PunchHole,
+    /// Make it read as zeroes without freeing blocks, and longer as for `Extend` (`FALLOC_FL_ZERO_RANGE`).
+    Zero,
+    /// As `Zero`; the size stays.
+    ZeroKeepSize,
+    /// Take it out: what follows moves to its place (`FALLOC_FL_COLLAPSE_RANGE`). Whole blocks only, inside the file.
+    Collapse,
+    /// Insert a hole: what follows moves behind it (`FALLOC_FL_INSERT_RANGE`). Whole blocks only, inside the file.
+    Insert,
+}
+
+impl Volume {
+    /// Gives space to a range of a regular file, or takes it: `len` bytes from byte `offset` on. Files without extents
+    /// know [`AllocateMode::PunchHole`] only. Long ranges are worked on in steps; a crash between them, or a lack of
+    /// room, leaves a part done: the file is sound, and for `Collapse` and `Insert` of files in very many pieces what
+    /// follows the range may stand partly in its old place.
+    ///
+    /// # Errors
+    /// As [`Volume::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole blocks
+    /// inside the file; [`Error::Unsupported`] for what needs extents.
+    pub fn allocate(&self, number: InodeNo, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
+        self.edit_file(number, |file| file.allocate(mode, offset, len))
+    }
+}
+
+impl FileEdit<'_> {
+    fn allocate(&mut self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Err(Error::Invalid("the range is empty"));
+        }
+        let limit = self.volume.max_file_size(&self.inode);
+        let end = offset.checked_add(len).filter(|end| *end <= limit || mode == AllocateMode::PunchHole);
+        let end = end.ok_or(Error::FileTooLarge)?;
+        if is_inline(&self.inode) {
+            self.leave_inline()?;
+        }
+        if mode != AllocateMode::PunchHole && !self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
+            return Err(Error::Unsupported("this for a file without extents".into()));
+        }
+        self.flush()?;
+        match mode {
+            AllocateMode::Extend => self.fill_range(offset, end, true),
+            AllocateMode::KeepSize => self.fill_range(offset, end, false),
+            AllocateMode::PunchHole => self.punch(offset, end),
+            AllocateMode::Zero => self.zero_range(offset, end, true),
+            AllocateMode::ZeroKeepSize => self.zero_range(offset, end, false),
+            AllocateMode::Collapse => self.collapse(offset, len),
+            AllocateMode::Insert => self.insert(offset, len, limit),
+        }
+    }
+
+    fn fill_range(&mut self, offset: u64, end: u64, grow: bool) -> Result<()> {
+        let block_size = self.block_size() as u64;
+        self.fill(offset / block_size, end.div_ceil(block_size))?;
+        self.end_at(end, grow)
+    }
+
+    /// The file ends at `end` at least, where it may grow; in any case it was changed.
+    fn end_at(&mut self, end: u64, grow: bool) -> Result<()> {
+        let size = self.size();
+        if grow && end > size {
+            self.zero_tail()?;
+        }
+        self.set_size(if grow { end.max(size) } else { size })
+    }
+
+    /// Gives the holes of a range of blocks a place.
+    fn fill(&mut self, from: u64, to: u64) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let run = self.run(at)?;
+            let end = run.end().get().min(to);
+            if run.place != Place::Hole {
+                at = end;
+                continue;
+            }
+            self.map_changes();
+            let inode = Arc::clone(&self.inode);
+            let change = self.volume.change(ONE_PLACE)?;
+            let (inode, given) =
+                change.edit_inode(&inode, |buf| change.map_allocate(&inode, buf, FileBlock(at), end - at, true))?;
+            self.inode = inode;
+            at += u64::from(given.len);
+        }
+        Ok(())
+    }
+
+    fn punch(&mut self, offset: u64, end: u64) -> Result<()> {
+        let block_size = self.block_size() as u64;
+        let size = self.size();
+        // of the last block all that counts lies before the end of the file
+        let end = if end >= size { end.max(size.next_multiple_of(block_size)) } else { end };
+        let (first, last) = (offset.div_ceil(block_size), end / block_size);
+        if first >= last {
+            self.zero(offset, end.min(size))?;
+            return self.end_at(size, false);
+        }
+        self.zero(offset, first * block_size)?;
+        self.zero(last * block_size, end)?;
+        self.clear(first, last)
+    }
+
+    fn zero_range(&mut self, offset: u64, end: u64, grow: bool) -> Result<()> {
+        let block_size = self.block_size() as u64;
+        let (first, last) = (offset.div_ceil(block_size), end / block_size);
+        if first >= last {
+            self.zero(offset, end)?;
+        } else {
+            self.zero(offset, first * block_size)?;
+            self.zero(last * block_size, end)?;
+            self.unwrite(first, last)?;
+        }
+        self.fill(offset / block_size, end.div_ceil(block_size))?;
+        self.end_at(end, grow)
+    }
+
+    /// Marks the blocks of a range as unwritten.
+    fn unwrite(&mut self, from: u64, to: u64) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let run = self.run(at)?;
+            let Place::Data(physical) = run.place else {
+                at = run.end().get();
+                continue;
+            };
+            self.map_changes();
+            let len = (to - at).min(run.len).min(u64::from(MAX_INIT_LEN) - 1) as u32;
+            let unwritten = Extent { logical: FileBlock(at), physical, len, unwritten: true };
+            let inode = Arc::clone(&self.inode);
+            let change = self.volume.change(ONE_PLACE)?;
+            (self.inode, ()) = change.edit_inode(&inode, |buf| change.map_convert(&inode, buf, unwritten))?;
+            at += u64::from(len);
+        }
+        Ok(())
+    }
+
+    /// A range in whole blocks that begins inside the file.
+    fn whole_blocks(&self, offset: u64, len: u64) -> Result<(u64, u64)> {
+        let block_size = self.block_size() as u64;
+        if !offset.is_multiple_of(block_size) || !len.is_multiple_of(block_size) {
+            return Err(Error::Invalid("the range is not of whole blocks"));
+        }
+        if offset >= self.size() {
+            return Err(Error::Invalid("the range does not lie inside the file"));
+        }
+        Ok((offset / block_size, len / block_size))
+    }
+
+    fn collapse(&mut self, offset: u64, len: u64) -> Result<()> {
+        let (from, by) = self.whole_blocks(offset, len)?;
+        let size = self.size();
+        let Some(size) = size.checked_sub(len).filter(|size| offset < *size) else {
+            return Err(Error::Invalid("the range does not end inside the file"));
+        };
+        self.map_changes();
+        let (mut clear, mut shift) = (Some(from), Some(from + by));
+        while shift.is_some() {
+            let inode = Arc::clone(&self.inode);
+            let change = self.volume.change(CLEARING)?;
+            (self.inode, ()) = change.edit_inode(&inode, |buf| {
+                let mut steps = Steps::new();
+                if let Some(at) = clear {
+                    clear = change.map_clear(&inode, buf, at, from + by, &mut steps)?;
+                }
+                if let Some(at) = shift.filter(|_| clear.is_none()) {
+                    shift = change.extents_shift(&inode, buf, (from, at), by, false, &mut steps)?;
+                }
+                if shift.is_none() {
+                    buf.set_size(size);
+                }
+                stamp(buf, change.now());
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, offset: u64, len: u64, limit: u64) -> Result<()> {
+        let (from, by) = self.whole_blocks(offset, len)?;
+        let size = self.size().checked_add(len).filter(|size| *size <= limit).ok_or(Error::FileTooLarge)?;
+        if self.volume.extents_end(&self.inode)?.saturating_add(by) > limit / self.block_size() as u64 {
+            return Err(Error::FileTooLarge);
+        }
+        self.map_changes();
+        let mut shift = Some(u64::MAX);
+        while let Some(at) = shift {
+            let inode = Arc::clone(&self.inode);
+            let change = self.volume.change(CLEARING)?;
+            (self.inode, shift) = change.edit_inode(&inode, |buf| {
+                buf.set_size(size);
+                stamp(buf, change.now());
+                change.extents_shift(&inode, buf, (from, at), by, true, &mut Steps::new())
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! A regular file while it is changed: its lock held, its inode as it is now.
+
+use crate::map::{CLEARING, Steps};
+use crate::node::{Node, NodeState};
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Place, Result, Run, Timestamp, Volume};
+use format::FileBlock;
+use format::inode::InodeBuf;
+use std::sync::Arc;
+
+/// Times of changes are kept as exactly as the kernel keeps them, by its own tick: in nanoseconds.
+const TICK: i64 = 4_000_000;
+
+/// A regular file while it is changed.
+pub(crate) struct FileEdit<'a> {
+    pub(crate) volume: &'a Volume,
+    pub(crate) node: &'a Node,
+    pub(crate) state: &'a mut NodeState,
+    pub(crate) inode: Arc<Inode>,
+}
+
+impl Volume {
+    /// Changes a regular file. Where there is no room, `work` is tried once more after all delayed content got its place
+    /// and what was freed may be used again: it must not mind that its first try did a part.
+    pub(crate) fn edit_file<R>(&self, number: InodeNo, work: impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
+        let node = self.node(number);
+        match self.try_file(number, &node, &work) {
+            Err(Error::NoSpace) => {
+                self.flush_all_delayed()?;
+                self.wait_for_space()?;
+                self.try_file(number, &node, &work)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn try_file<R>(&self, number: InodeNo, node: &Node, work: &impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
+        let writing = self.writing()?;
+        if let Some(why) = self.store.failure() {
+            return Err(Error::ReadOnly(why.to_string()));
+        }
+        let mut state = node.write();
+        let inode = self.inode(number)?;
+        let flags = inode.raw().flags();
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsADirectory),
+            _ => return Err(Error::Invalid("not a regular file")),
+        }
+        if flags.contains(InodeFlags::ENCRYPT) {
+            return Err(Error::Encrypted);
+        }
+        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY | InodeFlags::EA_INODE) {
+            return Err(Error::NotPermitted("the file may not be changed"));
+        }
+        let mut file = FileEdit { volume: self, node, state: &mut state, inode };
+        let mut outcome = work(&mut file);
+        // whoever has made it too much brings its own to the device
+        let (own, limit) = (file.state.delayed.bytes(), writing.options.dirty_bytes);
+        if outcome.is_ok() && (self.nodes.count_delayed(file.state) > limit || own > limit / 4) {
+            outcome = file.flush().and(outcome);
+        }
+        self.nodes.count_delayed(&mut state);
+        outcome
+    }
+}
+
+impl FileEdit<'_> {
+    pub(crate) fn block_size(&self) -> usize {
+        self.volume.sb.geometry.block_size as usize
+    }
+
+    /// The file's size, with delayed content.
+    pub(crate) fn size(&self) -> u64 {
+        self.state.size_of(&self.inode)
+    }
+
+    /// What is known of the map is not true any more.
+    pub(crate) fn map_changes(&mut self) {
+        self.state.hole = None;
+    }
+
+    /// The run that begins at a block.
+    pub(crate) fn run(&mut self, block: u64) -> Result<Run> {
+        if let Some(hole) = self.state.hole.as_ref().filter(|hole| hole.contains(&block)) {
+            return Ok(Run::hole(FileBlock(block), hole.end));
+        }
+        let run = self.volume.map(&self.inode, FileBlock(block))?;
+        if run.place == Place::Hole {
+            self.state.hole = Some(block..run.end().get());
+        }
+        Ok(run)
+    }
+
+    /// The content changes now. A time is written when it differs by a tick.
+    pub(crate) fn touch(&mut self) -> Result<()> {
+        let now = self.volume.now();
+        let raw = self.inode.raw();
+        let wide = raw.extra_isize() >= 0x10;
+        let fresh = |time: Timestamp| {
+            let nanos = (i64::from(now.nanos) - i64::from(time.nanos)).abs();
+            time.seconds == now.seconds && (!wide || nanos < TICK)
+        };
+        if fresh(raw.mtime()) && fresh(raw.ctime()) {
+            return Ok(());
+        }
+        let before = self.node.changed();
+        let change = self.volume.change(1)?;
+        self.inode = change.update_inode(&self.inode, |buf| stamp(buf, now))?;
+        self.node.only_times(before);
+        Ok(())
+    }
+
+    /// Zeroes bytes on the device, as far as they have a place that was written. No content is delayed there.
+    pub(crate) fn zero(&mut self, from: u64, to: u64) -> Result<()> {
+        let block_size = self.block_size() as u64;
+        let mut at = from;
+        while at < to {
+            let run = self.run(at / block_size)?;
+            let end = run.end().get().saturating_mul(block_size).min(to);
+            if let Place::Data(first) = run.place {
+                // callers zero less than a block at each end of a range
+                let zeroes = vec![0; (end - at).min(2 * block_size) as usize];
+                self.overwrite(first, at % block_size, &zeroes)?;
+                at += zeroes.len() as u64;
+            } else {
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeroes what lies behind the end in the last block, so that a file that grows shows nothing of it.
+    pub(crate) fn zero_tail(&mut self) -> Result<()> {
+        let (size, block_size) = (self.size(), self.block_size());
+        let end = size.next_multiple_of(block_size as u64);
+        // delayed blocks hold zeroes behind the end
+        if end == size || self.state.delayed.here(block_size, size / block_size as u64) > 0 {
+            return Ok(());
+        }
+        self.zero(size, end)
+    }
+
+    /// Sets the size in the inode; nothing is delayed.
+    pub(crate) fn set_size(&mut self, size: u64) -> Result<()> {
+        let change = self.volume.change(1)?;
+        let now = change.now();
+        self.inode = change.update_inode(&self.inode, |buf| {
+            buf.set_size(size);
+            stamp(buf, now);
+        })?;
+        Ok(())
+    }
+
+    /// Frees the blocks of a range, in as many changes as it takes.
+    pub(crate) fn clear(&mut self, from: u64, to: u64) -> Result<()> {
+        self.map_changes();
+        let mut at = Some(from);
+        while let Some(from) = at {
+            let change = self.volume.change(CLEARING)?;
+            let inode = Arc::clone(&self.inode);
+            (self.inode, at) = change.edit_inode(&inode, |buf| {
+                stamp(buf, change.now());
+                change.map_clear(&inode, buf, from, to, &mut Steps::new())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The content changed at `now`.
+pub(crate) fn stamp(buf: &mut InodeBuf, now: Timestamp) {
+    buf.set_mtime(now);
+    buf.set_ctime(now);
+}

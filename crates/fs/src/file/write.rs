@@ -1,0 +1,366 @@
+//! Writing into files.
+//!
+//! | bytes | go |
+//! | --- | --- |
+//! | of blocks that were written before, inside the file | straight to the device |
+//! | of blocks that are delayed already | there |
+//! | whole blocks without a place, many of them | to the device at once, their blocks allocated together |
+//! | else | to the delayed content, which has been promised its space |
+//!
+//! A block's first content and the map that leads to it land in one change, so that no crash shows what the block held
+//! before. The size in the inode moves with them, never before.
+
+use super::edit::{FileEdit, stamp};
+use crate::change::Change;
+use crate::map::ONE_PLACE;
+use crate::{Error, Inode, InodeFlags, InodeNo, Place, Result, Run, Volume};
+use format::extent::{Extent, room};
+use format::indirect::{DIRECT, path, pointers_per_block};
+use format::{FileBlock, FsBlock};
+use space::Claim;
+use std::sync::Arc;
+
+/// So many bytes of whole blocks without a place are not delayed.
+const BULK: usize = 256 << 10;
+/// Most bytes that get their place in one change.
+const LARGEST: u64 = 64 << 20;
+/// Most pieces of delayed content that get their place in one change.
+const PIECES: usize = 64;
+
+impl Volume {
+    /// Writes to a regular file from byte `offset` on, and says how many bytes were written: fewer than there are where
+    /// the file's size has a limit, or where there was no room for more. A gap between the end and `offset` reads as
+    /// zeroes. Permissions, and what a write does to set-user-ID bits, are the caller's business.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::NotPermitted`], [`Error::Encrypted`],
+    /// [`Error::IsADirectory`], [`Error::Invalid`] for other kinds, [`Error::ReadOnly`].
+    pub fn write_at(&self, number: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
+        self.edit_file(number, |file| file.write(offset, data))
+    }
+
+    /// Gives all delayed content of a file its place.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Corrupt`] where the map is, and then the content is lost.
+    pub fn flush_delayed(&self, number: InodeNo) -> Result<()> {
+        let node = self.node(number);
+        if node.read().delayed.is_empty() {
+            return Ok(());
+        }
+        let mut state = node.write();
+        let inode = self.inode(number)?;
+        let outcome = FileEdit { volume: self, node: &node, state: &mut state, inode }.flush();
+        self.nodes.count_delayed(&mut state);
+        outcome
+    }
+
+    /// Gives all delayed content of all files its place.
+    ///
+    /// # Errors
+    /// As [`Volume::flush_delayed`]: the first, after all files were tried.
+    pub fn flush_all_delayed(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        for (number, _) in self.nodes.with_delayed() {
+            outcome = outcome.and(self.flush_delayed(number));
+        }
+        outcome
+    }
+
+    /// Returns when a file's content, and the inode (where `data_only`, as far as it is needed to read the content),
+    /// would survive a loss of power. Serves any kind of file.
+    ///
+    /// # Errors
+    /// As [`Volume::flush_delayed`]; those of the device. Once it failed, the volume is read-only.
+    pub fn fsync(&self, number: InodeNo, data_only: bool) -> Result<()> {
+        if self.writing.is_none() {
+            return Ok(());
+        }
+        self.flush_delayed(number)?;
+        let node = self.node(number);
+        let newest = if data_only { node.changed() } else { node.touched() };
+        let generation = newest.min(self.store.open_generation());
+        self.store.sync_generation(generation)?;
+        node.settle(generation);
+        Ok(())
+    }
+
+    /// Blocks of file data that a change may write.
+    fn data_blocks(&self) -> u64 {
+        if self.store.journals_data() {
+            (self.store.max_credits() / 2).clamp(1, 64) as u64
+        } else {
+            LARGEST / u64::from(self.sb.geometry.block_size)
+        }
+    }
+
+    /// A change of one place in a map, which writes `blocks` blocks of data.
+    fn data_change(&self, blocks: u64) -> Result<Change<'_>> {
+        let data = if self.store.journals_data() { blocks as usize } else { 0 };
+        self.change(ONE_PLACE + data)
+    }
+
+    /// Gives blocks at the start of a run their content, and their place where they have none yet. The content is whole
+    /// blocks; the file is `size` bytes long with it. Gives how many blocks were written.
+    fn put_content(
+        &self,
+        inode: &Arc<Inode>,
+        run: Run,
+        content: &[&[u8]],
+        size: u64,
+        promised: bool,
+    ) -> Result<(Arc<Inode>, u64)> {
+        let block_size = u64::from(self.sb.geometry.block_size);
+        let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
+        let count = blocks.min(run.len).min(self.data_blocks());
+        let change = self.data_change(count)?;
+        if promised {
+            change.claim_as(Claim::Promised);
+        }
+        change.edit_inode(inode, |buf| {
+            let place = |physical, unwritten| Extent { logical: run.logical, physical, len: count as u32, unwritten };
+            let extent = match run.place {
+                Place::Hole => change.map_allocate(inode, buf, run.logical, count, false)?,
+                Place::Unwritten(first) => {
+                    change.map_convert(inode, buf, place(first, false))?;
+                    place(first, false)
+                }
+                Place::Data(first) => place(first, false),
+            };
+            let (mut at, mut left) = (extent.physical, u64::from(extent.len) * block_size);
+            for piece in content {
+                let part = piece.get(..left.min(piece.len() as u64) as usize).unwrap_or_default();
+                change.write_data(inode.number, at, 0, part)?;
+                at = FsBlock(at.get() + part.len() as u64 / block_size);
+                left -= part.len() as u64;
+                if left == 0 {
+                    break;
+                }
+            }
+            let end = (run.logical.get() + u64::from(extent.len)).saturating_mul(block_size).min(size);
+            if end > inode.size {
+                buf.set_size(end);
+            }
+            stamp(buf, change.now());
+            Ok(u64::from(extent.len))
+        })
+    }
+}
+
+impl FileEdit<'_> {
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let limit = self.volume.max_file_size(&self.inode);
+        let Some(left) = limit.checked_sub(offset).filter(|left| *left > 0) else { return Err(Error::FileTooLarge) };
+        let data = data.get(..usize::try_from(left).map_or(data.len(), |left| left.min(data.len()))).unwrap_or(data);
+        if self.write_inline(offset, data)? {
+            return Ok(data.len());
+        }
+        if offset > self.size() {
+            self.zero_tail()?;
+        }
+        self.touch()?;
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.write_some(offset + done as u64, rest) {
+                Ok(written) => done += written,
+                Err(e) if done == 0 => return Err(e),
+                // what was written is what the caller hears of; what stopped it stops the next call
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes at least the first byte.
+    fn write_some(&mut self, at: u64, data: &[u8]) -> Result<usize> {
+        let block_size = self.block_size();
+        let (block, into) = (at / block_size as u64, (at % block_size as u64) as usize);
+        // the part of the data that lies in `blocks` blocks from here on
+        let within = |blocks: u64| {
+            let bytes = blocks.saturating_mul(block_size as u64) - into as u64;
+            data.get(..usize::try_from(bytes).map_or(data.len(), |bytes| bytes.min(data.len()))).unwrap_or(data)
+        };
+        let here = self.state.delayed.here(block_size, block);
+        if here > 0 {
+            let data = within(here);
+            self.state.delayed.overwrite(block_size, at, data);
+            return Ok(self.written(at, data.len()));
+        }
+        let run = self.run(block)?;
+        let next = self.state.delayed.next(block_size, block).map_or(run.len, |next| (next - block).min(run.len));
+        let data = within(next);
+        match run.place {
+            Place::Data(first) => self.write_mapped(first, at, data),
+            Place::Hole | Place::Unwritten(_) => {
+                let after = if into == 0 { data.len() } else { data.len().saturating_sub(block_size - into) };
+                let bulk = after - after % block_size;
+                match (bulk >= BULK, into) {
+                    (true, 0) => self.write_at_once(run, data.get(..bulk).unwrap_or(data), at + bulk as u64),
+                    (true, _) => self.delay(run, at, data.get(..block_size - into).unwrap_or(data)),
+                    (false, _) => self.delay(run, at, data),
+                }
+            }
+        }
+    }
+
+    /// The file holds what was written.
+    fn written(&mut self, at: u64, len: usize) -> usize {
+        let end = at + len as u64;
+        if end > self.size() {
+            self.state.size = Some(end);
+        }
+        len
+    }
+
+    /// Writes into blocks that were written before. What grows the file waits with the size.
+    fn write_mapped(&mut self, first: FsBlock, at: u64, data: &[u8]) -> Result<usize> {
+        let block_size = self.block_size();
+        let end = at + data.len() as u64;
+        let inside = if end <= self.inode.size {
+            data.len()
+        } else {
+            // whole blocks of the file, and then the one in which it ends
+            let whole = self.inode.size - self.inode.size % block_size as u64;
+            whole.saturating_sub(at).min(data.len() as u64) as usize
+        };
+        let into = at % block_size as u64;
+        if inside > 0 {
+            let data = data.get(..inside).unwrap_or(data);
+            self.overwrite(first, into, data)?;
+            return Ok(data.len());
+        }
+        let data = data.get(..block_size - into as usize).unwrap_or(data);
+        let block = at / block_size as u64;
+        let mut whole = vec![0; block_size];
+        if data.len() < block_size {
+            self.volume.store.read(first, 0, &mut whole)?;
+            let start = block * block_size as u64;
+            let used = self.size().saturating_sub(start).min(block_size as u64) as usize;
+            whole.get_mut(used..).unwrap_or_default().fill(0);
+        }
+        self.state.delayed.add(block_size, block, 0, &whole);
+        self.state.delayed.overwrite(block_size, at, data);
+        Ok(self.written(at, data.len()))
+    }
+
+    /// Changes bytes of blocks that were written before.
+    pub(crate) fn overwrite(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
+        let volume = self.volume;
+        let block_size = self.block_size() as u64;
+        let (mut offset, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let room = (volume.data_blocks() * block_size - offset % block_size) as usize;
+            let (part, after) = rest.split_at(rest.len().min(room));
+            let journaled = volume.store.journals_data();
+            let blocks = if journaled { (part.len() / block_size as usize) + 2 } else { 0 };
+            let change = volume.change(blocks)?;
+            change.write_data(self.inode.number, first, offset, part)?;
+            if journaled {
+                self.node.note_change(change.generation());
+            }
+            offset += part.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Keeps content that has no place. Where it cannot be promised one, it gets one now or never.
+    fn delay(&mut self, run: Run, at: u64, data: &[u8]) -> Result<usize> {
+        let block_size = self.block_size();
+        let (block, into) = (at / block_size as u64, (at % block_size as u64) as usize);
+        let blocks = (into + data.len()).div_ceil(block_size) as u64;
+        if run.place == Place::Hole {
+            match self.promise(block, blocks) {
+                Err(Error::NoSpace) => {
+                    let mut whole = vec![0; blocks as usize * block_size];
+                    whole.get_mut(into..into + data.len()).unwrap_or_default().copy_from_slice(data);
+                    let done = self.write_at_once(run, &whole, at + data.len() as u64)?;
+                    return Ok((done - into).min(data.len()));
+                }
+                outcome => outcome?,
+            }
+        }
+        self.state.delayed.add(block_size, block, into, data);
+        Ok(self.written(at, data.len()))
+    }
+
+    /// Promises blocks of a hole their place, and the metadata that leads there.
+    fn promise(&mut self, block: u64, blocks: u64) -> Result<()> {
+        let block_size = self.block_size();
+        let metadata = if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
+            // new nodes are at least half full; a few are for the way to them
+            let each = (room(block_size) / 2) as u64;
+            let before = (self.state.delayed.bytes() / block_size) as u64;
+            (before + blocks) / each - before / each
+        } else {
+            self.indirect_metadata(block, blocks)
+        };
+        let more = self.volume.reserve(blocks + metadata)?;
+        match &mut self.state.promise {
+            Some(promise) => promise.merge(more),
+            none => *none = Some(more),
+        }
+        Ok(())
+    }
+
+    /// Indirect blocks that may be missing: all of the way, for each lowest one where nothing was promised yet.
+    fn indirect_metadata(&self, block: u64, blocks: u64) -> u64 {
+        let block_size = self.block_size();
+        let each = pointers_per_block(block_size as u32);
+        let (mut at, end) = (block.max(DIRECT), block + blocks);
+        let mut count = 0;
+        while at < end {
+            let start = at - (at - DIRECT) % each;
+            let promised = self.state.delayed.next(block_size, start).is_some_and(|next| next < start + each);
+            if !promised {
+                count += path(block_size as u32, FileBlock(at)).map_or(0, |path| path.indexes().len() as u64 - 1);
+            }
+            at = start + each;
+        }
+        count
+    }
+
+    /// Writes whole blocks that have no place, or none that was written, without delay. The file ends at `end` or behind.
+    fn write_at_once(&mut self, run: Run, data: &[u8], end: u64) -> Result<usize> {
+        self.flush()?;
+        self.map_changes();
+        let size = self.size().max(end);
+        let (inode, blocks) = self.volume.put_content(&self.inode, run, &[data], size, false)?;
+        self.inode = inode;
+        Ok(blocks as usize * self.block_size())
+    }
+
+    /// Gives all delayed content its place.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let outcome = self.flush_pieces();
+        if outcome.as_ref().is_err_and(Error::is_corruption) {
+            // it will never have a place, and must not stand in the way of what will
+            self.state.drop_delayed();
+        }
+        outcome
+    }
+
+    fn flush_pieces(&mut self) -> Result<()> {
+        let (volume, block_size) = (self.volume, self.block_size());
+        let size = self.size();
+        while let Some((first, _, content)) = self.state.delayed.first_run(block_size, PIECES) {
+            let run = volume.map(&self.inode, FileBlock(first))?;
+            let free_before = run.place == Place::Hole;
+            let (inode, blocks) = volume.put_content(&self.inode, run, &content, size, true)?;
+            self.inode = inode;
+            self.state.hole = None;
+            self.state.delayed.remove(block_size, first..first + blocks);
+            if let Some(promise) = self.state.promise.as_mut().filter(|_| free_before) {
+                promise.spend(blocks);
+            }
+        }
+        if self.state.size.take().is_some_and(|size| size > self.inode.size) {
+            self.set_size(size)?;
+        }
+        self.state.promise = None;
+        Ok(())
+    }
+}

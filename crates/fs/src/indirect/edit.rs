@@ -1,0 +1,261 @@
+//! Maps of indirect blocks, changed: pointers set, missing indirect blocks made, those that became empty freed.
+//!
+//! The inode is a copy, as for extent trees. Each step works within what one indirect block of the lowest level (or
+//! `i_block`) covers.
+
+use super::{Words, pointed};
+use crate::change::Change;
+use crate::map::{Freed, Steps, purpose};
+use crate::{Error, Inode, Result, Volume};
+use format::extent::Extent;
+use format::indirect::{DIRECT, path, pointers, reach, span};
+use format::inode::InodeBuf;
+use format::{FileBlock, FsBlock, Where};
+use space::Purpose;
+use std::sync::Arc;
+use store::Kind;
+use zerocopy::little_endian::U32;
+
+/// The way to a block's pointer, as far as there is one.
+struct Way {
+    /// Index into `i_block`, then one for each indirect block.
+    indexes: Vec<usize>,
+    /// The indirect blocks that are there, the highest first.
+    blocks: Vec<(FsBlock, Arc<[u8]>)>,
+}
+
+impl Way {
+    /// Indirect blocks that are not there.
+    fn missing(&self) -> usize {
+        self.indexes.len() - 1 - self.blocks.len()
+    }
+
+    /// The last index that leads anywhere: into the lowest block that is there.
+    fn index(&self) -> usize {
+        self.indexes.get(self.blocks.len()).copied().unwrap_or_default()
+    }
+
+    /// The pointers from the block's own to the last of the same list; empty where indirect blocks are missing.
+    fn list<'a>(&'a self, words: &'a Words) -> &'a [U32] {
+        match self.blocks.last() {
+            _ if self.missing() > 0 => &[],
+            None => words.get(self.index()..DIRECT as usize).unwrap_or_default(),
+            Some((_, bytes)) => pointers(bytes).get(self.index()..).unwrap_or_default(),
+        }
+    }
+}
+
+fn words_of(buf: &InodeBuf) -> Words {
+    buf.raw().block_words::<15>().map(U32::new)
+}
+
+fn set_word(buf: &mut InodeBuf, index: usize, block: FsBlock) {
+    let mut words = buf.raw().block_words::<15>();
+    if let Some(word) = words.get_mut(index) {
+        *word = block.get() as u32;
+    }
+    buf.set_block_words(&words);
+}
+
+/// Sets pointers from `index` on to blocks that follow each other, or to zero.
+fn set_pointers(bytes: &mut [u8], index: usize, count: usize, first: Option<FsBlock>) {
+    let places = bytes.chunks_exact_mut(4).skip(index).take(count);
+    for (place, n) in places.zip(0u64..) {
+        let pointer = first.map_or(0, |block| (block.get() + n) as u32);
+        place.copy_from_slice(&pointer.to_le_bytes());
+    }
+}
+
+impl Volume {
+    fn indirect_way(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Way> {
+        let path = path(self.sb.geometry.block_size, at).ok_or(Error::FileTooLarge)?;
+        let mut way = Way { indexes: path.indexes().iter().map(|i| *i as usize).collect(), blocks: Vec::new() };
+        let words = words_of(buf);
+        let mut list: &[U32] = words.get(way.index()..).unwrap_or_default();
+        let mut place = Where::Inode(owner.number);
+        let mut bytes: Arc<[u8]>;
+        while way.missing() > 0 && list.first().is_some_and(|p| p.get() != 0) {
+            let block = pointed(&self.sb, list, place)?;
+            bytes = self.store.block(block)?;
+            place = Where::Block(block);
+            way.blocks.push((block, Arc::clone(&bytes)));
+            list = pointers(&bytes).get(way.index()..).unwrap_or_default();
+        }
+        Ok(way)
+    }
+
+    /// Where the block behind the one mapped before `at` would lie.
+    fn indirect_goal(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Option<FsBlock>> {
+        let Some(before) = at.get().checked_sub(1) else { return Ok(None) };
+        let way = self.indirect_way(owner, buf, FileBlock(before))?;
+        let pointer = way.list(&words_of(buf)).first().map_or(0, |p| p.get());
+        Ok((pointer > 0).then(|| FsBlock(u64::from(pointer) + 1)))
+    }
+}
+
+impl Change<'_> {
+    /// Allocates blocks for a hole at `at`, at most `want` and as many as lie in one piece, and maps them. Missing
+    /// indirect blocks come before them.
+    pub(crate) fn indirect_allocate(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        at: FileBlock,
+        want: u64,
+    ) -> Result<Extent> {
+        let volume = self.volume;
+        let way = volume.indirect_way(owner, buf, at)?;
+        let words = words_of(buf);
+        let missing = way.missing();
+        let room = if missing > 0 {
+            let last = way.indexes.last().copied().unwrap_or_default();
+            (volume.sb.geometry.block_size as usize / 4 - last) as u64
+        } else {
+            way.list(&words).iter().take_while(|p| p.get() == 0).count() as u64
+        };
+        let want = want.min(room).min(1 << 30) as u32;
+        if want == 0 {
+            return Err(Error::Invalid("the blocks are mapped already"));
+        }
+        let goal = volume.indirect_goal(owner, buf, at)?.unwrap_or_else(|| volume.goal(owner));
+        volume.count_blocks(buf, u64::from(want) + missing as u64, 0)?;
+        let (chain, data) = match self.indirect_blocks(goal, missing, (want, purpose(owner))) {
+            Ok(both) => both,
+            Err(e) => {
+                volume.count_blocks(buf, 0, u64::from(want) + missing as u64)?;
+                return Err(e);
+            }
+        };
+        let run = Extent { logical: at, physical: data.0, len: data.1, unwritten: false };
+        volume.count_blocks(buf, 0, u64::from(want - run.len))?;
+        let tag = self.tag(Kind::Indirect, owner);
+        let below = way.indexes.get(way.blocks.len() + 1..).unwrap_or_default();
+        for (n, (block, index)) in chain.iter().zip(below).enumerate() {
+            let (count, first) = chain.get(n + 1).map_or((run.len as usize, run.physical), |next| (1, *next));
+            self.fresh(*block, tag, |bytes| set_pointers(bytes, *index, count, Some(first)));
+        }
+        // the new blocks, or the highest of the chain to them, are hung where the way ended
+        let (count, first) = chain.first().map_or((run.len as usize, run.physical), |block| (1, *block));
+        match way.blocks.last() {
+            Some((block, _)) => {
+                self.edit(*block, tag, |bytes| set_pointers(bytes, way.index(), count, Some(first)))?;
+            }
+            None => (0..count).for_each(|n| set_word(buf, way.index() + n, FsBlock(first.get() + n as u64))),
+        }
+        Ok(run)
+    }
+
+    /// `missing` indirect blocks and up to `want` blocks for data behind them; all of it where 32 bits reach.
+    fn indirect_blocks(
+        &self,
+        goal: FsBlock,
+        missing: usize,
+        (want, of_data): (u32, Purpose),
+    ) -> Result<(Vec<FsBlock>, (FsBlock, u32))> {
+        let mut chain = Vec::with_capacity(missing);
+        let mut goal = goal;
+        let outcome = loop {
+            let purpose = if chain.len() < missing { Purpose::Metadata } else { of_data };
+            let count = if chain.len() < missing { 1 } else { want };
+            match self.allocate(goal, count, purpose) {
+                Ok(run) if run.first.get() + u64::from(run.count) > u64::from(u32::MAX) => {
+                    self.free(run.first, u64::from(run.count), purpose)?;
+                    break Err(Error::NoSpace);
+                }
+                Ok(run) if chain.len() == missing => break Ok((run.first, run.count)),
+                Ok(run) => chain.push(run.first),
+                Err(e) => break Err(e),
+            }
+            goal = chain.last().map_or(goal, |block| FsBlock(block.get() + 1));
+        };
+        match outcome {
+            Ok(data) => Ok((chain, data)),
+            Err(e) => {
+                chain.iter().try_for_each(|block| self.free(*block, 1, Purpose::Metadata))?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; gives where to go on.
+    pub(crate) fn indirect_clear(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        from: u64,
+        to: u64,
+        steps: &mut Steps,
+    ) -> Result<Option<u64>> {
+        let block_size = self.volume.sb.geometry.block_size;
+        let (mut at, to) = (from, to.min(reach(block_size)));
+        let mut freed = Freed::default();
+        let outcome = loop {
+            if at >= to {
+                break Ok(None);
+            }
+            let way = match self.volume.indirect_way(owner, buf, FileBlock(at)) {
+                Ok(way) => way,
+                Err(e) => break Err(e),
+            };
+            if way.missing() > 0 {
+                // what the pointer at which the way ends would cover
+                let into: u64 = way
+                    .indexes
+                    .iter()
+                    .rev()
+                    .zip(0..way.missing() as u32)
+                    .fold(0, |into, (index, level)| into + *index as u64 * span(block_size, level));
+                at = at.saturating_add(span(block_size, way.missing() as u32) - into);
+                continue;
+            }
+            let words = words_of(buf);
+            let list = way.list(&words);
+            let count = (list.len() as u64).min(to - at);
+            if list.iter().take(count as usize).any(|p| p.get() != 0) {
+                if !steps.take() {
+                    break Ok(Some(at));
+                }
+                if let Err(e) = self.clear_pointers(owner, buf, &way, count as usize, &mut freed) {
+                    break Err(e);
+                }
+            }
+            at += count;
+        };
+        self.release(owner, buf, freed)?;
+        outcome
+    }
+
+    /// Clears pointers at the end of the way, and frees the indirect blocks that hold none any more.
+    fn clear_pointers(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        way: &Way,
+        count: usize,
+        freed: &mut Freed,
+    ) -> Result<()> {
+        let words = words_of(buf);
+        let place = way.blocks.last().map_or(Where::Inode(owner.number), |(block, _)| Where::Block(*block));
+        let list = way.list(&words).get(..count).unwrap_or_default();
+        let mut gone = Freed::default();
+        for (n, _) in list.iter().enumerate().filter(|(_, p)| p.get() != 0) {
+            gone.add(pointed(&self.volume.sb, list.get(n..).unwrap_or_default(), place)?, 1);
+        }
+        freed.append(gone);
+        let tag = self.tag(Kind::Indirect, owner);
+        let mut count = count;
+        for (n, (block, bytes)) in way.blocks.iter().enumerate().rev() {
+            let index = way.indexes.get(n + 1).copied().unwrap_or_default();
+            let mut others = pointers(bytes).iter().enumerate().filter(|(i, _)| !(index..index + count).contains(i));
+            if others.any(|(_, p)| p.get() != 0) {
+                return self.edit(*block, tag, |bytes| set_pointers(bytes, index, count, None));
+            }
+            self.free(*block, 1, Purpose::Metadata)?;
+            self.volume.count_blocks(buf, 0, 1)?;
+            count = 1;
+        }
+        let first = way.indexes.first().copied().unwrap_or_default();
+        (first..first + count).for_each(|index| set_word(buf, index, FsBlock(0)));
+        Ok(())
+    }
+}

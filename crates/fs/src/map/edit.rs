@@ -1,0 +1,244 @@
+//! Changing a file's map, whichever form it has.
+//!
+//! The inode is worked on as a copy ([`InodeBuf`]), so that map, size and times of one change reach its table together.
+//! Whatever a function here answers, the copy fits the blocks of the map afterwards and is to be put into the table.
+
+use super::has_map;
+use crate::change::Change;
+use crate::inline::is_inline;
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
+use format::extent::Extent;
+use format::feature::{Incompat, RoCompat};
+use format::inode::InodeBuf;
+use format::{FileBlock, FsBlock};
+use space::Purpose;
+use std::sync::Arc;
+use store::{Kind, Tag};
+
+/// Metadata blocks a change of one place in a map may dirty: two nodes on each level of a tree and a new root, and the
+/// inode.
+pub(crate) const ONE_PLACE: usize = 14;
+/// Leaves of a map that one change clears, where there are more; see [`CLEARING`].
+const LEAVES: usize = 12;
+/// Metadata blocks that such a change may dirty: the leaves, what is above them, and the inode.
+pub(crate) const CLEARING: usize = LEAVES + 16;
+
+/// How many leaves of a map a change may still dirty.
+pub(crate) struct Steps(usize);
+
+impl Steps {
+    /// As many as [`CLEARING`] blocks allow.
+    pub(crate) fn new() -> Self {
+        Self(LEAVES)
+    }
+
+    /// Takes one, if one is left.
+    pub(crate) fn take(&mut self) -> bool {
+        let left = self.0.checked_sub(1);
+        self.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+/// Blocks that a map does not need any more.
+#[derive(Default)]
+pub(crate) struct Freed(Vec<(FsBlock, u64)>);
+
+impl Freed {
+    pub(crate) fn add(&mut self, first: FsBlock, count: u64) {
+        match self.0.last_mut() {
+            Some((before, n)) if before.get() + *n == first.get() => *n += count,
+            _ => self.0.push((first, count)),
+        }
+    }
+
+    pub(crate) fn append(&mut self, other: Self) {
+        other.0.into_iter().for_each(|(first, count)| self.add(first, count));
+    }
+}
+
+/// What the blocks of an inode's content are to the allocator: content that goes the way of metadata counts as such.
+pub(crate) fn purpose(owner: &Inode) -> Purpose {
+    if owner.kind == FileKind::Regular && !owner.raw().flags().contains(InodeFlags::EA_INODE) {
+        Purpose::Data
+    } else {
+        Purpose::Metadata
+    }
+}
+
+fn by_extents(buf: &InodeBuf) -> bool {
+    buf.raw().flags().contains(InodeFlags::EXTENTS)
+}
+
+impl Volume {
+    /// Counts blocks to and off an inode.
+    ///
+    /// # Errors
+    /// [`Error::FileTooLarge`] where `i_blocks` cannot count them; then nothing changed.
+    pub(crate) fn count_blocks(&self, buf: &mut InodeBuf, more: u64, fewer: u64) -> Result<()> {
+        let block_size = self.sb.geometry.block_size;
+        let huge_file = self.sb.features.ro_compat.contains(RoCompat::HUGE_FILE);
+        let sectors = |blocks: u64| blocks.saturating_mul(u64::from(block_size / 512));
+        let now = buf.raw().sectors(huge_file, block_size);
+        let then = now.saturating_add(sectors(more)).saturating_sub(sectors(fewer));
+        buf.set_sectors(then, huge_file, block_size).ok_or(Error::FileTooLarge)
+    }
+
+    /// Frees all content of an inode that goes, also what has no place yet, in as many changes as it takes. What it is
+    /// meanwhile is for the orphan list to say: the caller has put it there. Takes the inode's lock.
+    pub(crate) fn release_blocks(&self, number: InodeNo) -> Result<()> {
+        let node = self.node(number);
+        let mut state = node.write();
+        state.drop_delayed();
+        let inode = self.inode(number)?;
+        if !has_map(inode.kind) || is_inline(&inode) || inode.is_fast_symlink() {
+            return Ok(());
+        }
+        self.clear_from(inode, 0).map(drop)
+    }
+
+    /// Frees what a file has behind its size: the rest of a truncation that a crash cut short, when the volume is opened.
+    pub(crate) fn finish_truncate(&self, number: InodeNo) -> Result<()> {
+        let node = self.node(number);
+        let _state = node.write();
+        let inode = self.inode(number)?;
+        if inode.kind != FileKind::Regular || is_inline(&inode) {
+            return Ok(());
+        }
+        let first = inode.size.div_ceil(u64::from(self.sb.geometry.block_size));
+        self.clear_from(inode, first).map(drop)
+    }
+
+    /// Frees the blocks of a file from `first` on, in as many changes as it takes. The caller has the inode's lock.
+    pub(crate) fn clear_from(&self, inode: Arc<Inode>, first: u64) -> Result<Arc<Inode>> {
+        let (mut inode, mut at) = (inode, Some(first));
+        while let Some(from) = at {
+            let change = self.change(CLEARING)?;
+            (inode, at) =
+                change.edit_inode(&inode, |buf| change.map_clear(&inode, buf, from, u64::MAX, &mut Steps::new()))?;
+        }
+        Ok(inode)
+    }
+}
+
+impl Change<'_> {
+    /// Works on a copy of an inode and puts it into its table, also where the work failed: the map's blocks are as the
+    /// copy says.
+    pub(crate) fn edit_inode<R>(
+        &self,
+        inode: &Inode,
+        work: impl FnOnce(&mut InodeBuf) -> Result<R>,
+    ) -> Result<(Arc<Inode>, R)> {
+        let mut buf = InodeBuf::from(inode.raw());
+        let outcome = work(&mut buf);
+        let inode = self.put_inode(inode.number, buf)?;
+        outcome.map(|value| (inode, value))
+    }
+
+    /// Allocates blocks for a hole at `at`, at most `want` and as many as lie in one piece, and maps them.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::FileTooLarge`]; then nothing changed.
+    pub(crate) fn map_allocate(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        at: FileBlock,
+        want: u64,
+        unwritten: bool,
+    ) -> Result<Extent> {
+        if by_extents(buf) {
+            self.extents_allocate(owner, buf, at, want, unwritten)
+        } else if unwritten {
+            Err(Error::Unsupported("unwritten blocks in a file without extents".into()))
+        } else {
+            self.indirect_allocate(owner, buf, at, want)
+        }
+    }
+
+    /// Marks mapped blocks, which are part of one run, as written or unwritten.
+    pub(crate) fn map_convert(&self, owner: &Inode, buf: &mut InodeBuf, run: Extent) -> Result<()> {
+        self.extents_convert(owner, buf, run)
+    }
+
+    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; gives where to go on.
+    pub(crate) fn map_clear(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        from: u64,
+        to: u64,
+        steps: &mut Steps,
+    ) -> Result<Option<u64>> {
+        if by_extents(buf) {
+            self.extents_clear(owner, buf, from, to, steps)
+        } else {
+            self.indirect_clear(owner, buf, from, to, steps)
+        }
+    }
+
+    /// Frees blocks that were taken out of a map.
+    pub(crate) fn release(&self, owner: &Inode, buf: &mut InodeBuf, freed: Freed) -> Result<()> {
+        for (first, count) in freed.0 {
+            self.volume.count_blocks(buf, 0, count)?;
+            self.free(first, count, purpose(owner))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a block to the end of a directory: it is mapped and counted; its content is for the caller to give, with
+    /// [`Change::fresh`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::FileTooLarge`]; then nothing changed.
+    pub(crate) fn grow_directory(&self, dir: &Inode) -> Result<(Arc<Inode>, FileBlock, FsBlock)> {
+        let block_size = u64::from(self.volume.sb.geometry.block_size);
+        let at = FileBlock(dir.size / block_size);
+        let size = dir.size.saturating_add(block_size);
+        if size > u64::from(u32::MAX) && !self.volume.sb.features.incompat.contains(Incompat::LARGE_DIR) {
+            return Err(Error::FileTooLarge);
+        }
+        let (dir, run) = self.edit_inode(dir, |buf| {
+            let run = self.map_allocate(dir, buf, at, 1, false)?;
+            buf.set_size(size);
+            Ok(run)
+        })?;
+        Ok((dir, at, run.physical))
+    }
+
+    /// Gives an inode without content its content, which goes the way of metadata: the target of a link, the value of an
+    /// attribute inode. The inode's flags say which form its map has, and the map is empty.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; then nothing changed.
+    pub(crate) fn write_small_content(&self, inode: &Inode, bytes: &[u8]) -> Result<Arc<Inode>> {
+        let block_size = self.volume.sb.geometry.block_size as usize;
+        let tag = Tag { kind: Kind::Data, owner: inode.number, seed: 0 };
+        let (inode, ()) = self.edit_inode(inode, |buf| {
+            let count = bytes.len().div_ceil(block_size) as u64;
+            let (mut at, mut runs) = (0, Vec::new());
+            while at < count {
+                match self.map_allocate(inode, buf, FileBlock(at), count - at, false) {
+                    Ok(run) => {
+                        at += u64::from(run.len);
+                        runs.push(run);
+                    }
+                    Err(e) => {
+                        // a few leaves at most: values end at 16 MiB, and were allocated just now
+                        self.map_clear(inode, buf, 0, count, &mut Steps(usize::MAX))?;
+                        return Err(e);
+                    }
+                }
+            }
+            let blocks = runs.iter().flat_map(|run| (0..u64::from(run.len)).map(|n| run.physical.get() + n));
+            for (block, part) in blocks.zip(bytes.chunks(block_size)) {
+                self.fresh(FsBlock(block), tag, |place| {
+                    place.iter_mut().zip(part).for_each(|(place, byte)| *place = *byte);
+                });
+            }
+            buf.set_size(bytes.len() as u64);
+            Ok(())
+        })?;
+        Ok(inode)
+    }
+}

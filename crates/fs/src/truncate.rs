@@ -1,0 +1,80 @@
+//! Cutting files off, and making them longer.
+
+use crate::file::edit::{FileEdit, stamp};
+use crate::inline::is_inline;
+use crate::map::{CLEARING, Steps};
+use crate::{Error, InodeNo, Result, Volume};
+use std::sync::Arc;
+
+/// Metadata blocks that listing an orphan, or taking it off the list, adds to a change.
+const LISTING: usize = 3;
+
+impl Volume {
+    /// Gives a regular file another size: what lies behind it is freed, what is new reads as zeroes. Where freeing takes
+    /// many steps, a crash between them leaves the new size, and the rest is freed when the volume is next opened for
+    /// writing.
+    ///
+    /// # Errors
+    /// As [`Volume::write_at`].
+    pub fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
+        self.edit_file(number, |file| file.truncate(size))
+    }
+}
+
+impl FileEdit<'_> {
+    fn truncate(&mut self, size: u64) -> Result<()> {
+        if size > self.volume.max_file_size(&self.inode) {
+            return Err(Error::FileTooLarge);
+        }
+        if is_inline(&self.inode) && self.resize_inline(size)? {
+            return Ok(());
+        }
+        if size > self.size() {
+            self.flush()?;
+            self.zero_tail()?;
+            return self.set_size(size);
+        }
+        self.cut(size)
+    }
+
+    /// Makes a file shorter, or frees what it has behind its end.
+    fn cut(&mut self, size: u64) -> Result<()> {
+        let block_size = self.block_size();
+        let first = size.div_ceil(block_size as u64);
+        self.map_changes();
+        self.state.delayed.remove(block_size, first..u64::MAX);
+        let tail = first * block_size as u64 - size;
+        if tail > 0 && self.state.delayed.here(block_size, first - 1) > 0 {
+            self.state.delayed.overwrite(block_size, size, &vec![0; tail as usize]);
+        } else if tail > 0 && size < self.size() {
+            self.zero(size, size + tail)?;
+        }
+        // what is delayed below the new end still waits for its place, and the size with it
+        let kept = if self.state.delayed.is_empty() {
+            (self.state.size, self.state.promise) = (None, None);
+            size
+        } else {
+            self.state.size = (size > self.inode.size).then_some(size);
+            size.min(self.inode.size)
+        };
+        let listed_before = self.volume.is_orphan(self.inode.number);
+        let mut at = Some(first);
+        let mut steps = 0;
+        while let Some(from) = at {
+            let change = self.volume.change(CLEARING + LISTING)?;
+            let inode = Arc::clone(&self.inode);
+            (self.inode, at) = change.edit_inode(&inode, |buf| {
+                buf.set_size(kept);
+                stamp(buf, change.now());
+                change.map_clear(&inode, buf, from, u64::MAX, &mut Steps::new())
+            })?;
+            steps += 1;
+            if steps == 1 && at.is_some() && !listed_before {
+                self.inode = change.add_orphan(&self.inode, true)?;
+            } else if steps > 1 && at.is_none() && !listed_before {
+                self.inode = change.end_orphan(&self.inode)?;
+            }
+        }
+        Ok(())
+    }
+}
