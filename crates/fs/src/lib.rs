@@ -16,7 +16,9 @@
 //! volume claims.
 #![forbid(unsafe_code)]
 
+mod acl;
 mod alloc;
+mod attributes;
 mod change;
 mod delayed;
 mod dir;
@@ -32,9 +34,12 @@ mod layout;
 mod lookup;
 mod map;
 pub mod mkfs;
+mod names;
+mod mmp;
 mod node;
 mod nokey;
 mod notes;
+mod orphan;
 mod path;
 mod stat;
 mod truncate;
@@ -45,14 +50,17 @@ mod writing;
 mod xattr;
 
 pub use alloc::DamagedGroup;
+pub use attributes::SetAttributes;
 pub use dir::{DirEntry, ReadDir};
 pub use error::{Error, Result};
 pub use fallocate::AllocateMode;
 pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};
 pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 pub use map::{Place, Run};
+pub use names::{NewFile, RenameFlags};
 pub use notes::Note;
 pub use stat::{Attributes, StatFs};
 pub use volume::{OpenOptions, Volume};
 pub use walk::Walk;
 pub use writing::{Clock, Consistency, DataMode, WriteOptions};
+pub use xattr::XattrMode;

@@ -9,6 +9,8 @@ use std::fmt;
 pub enum Note {
     /// It was not unmounted, and what its journal holds is shown as if it had been replayed.
     JournalReplayed,
+    /// It was not unmounted, and its journal was replayed for good, because it is to be written.
+    JournalWrittenHome,
     /// It was not unmounted, and its journal was left aside as asked: files may be stale or damaged.
     JournalIgnored,
     /// The journal is damaged: what follows the damage is not shown. What was found, in words.
@@ -46,6 +48,7 @@ impl fmt::Display for Note {
             Note::JournalReplayed => f.write_str(
                 "the volume was not unmounted: its journal was replayed in memory, nothing is written to the device",
             ),
+            Note::JournalWrittenHome => f.write_str("the volume was not unmounted: its journal was replayed"),
             Note::JournalIgnored => f.write_str(
                 "the volume was not unmounted and its journal was not replayed: files may be stale or damaged",
             ),

@@ -6,7 +6,9 @@
 //!
 //! All methods take `&self` and may be called from many threads.
 
+use crate::alloc::lock;
 use crate::inode::InodeCache;
+use crate::mmp::Beacon;
 use crate::node::Nodes;
 use crate::writing::{WriteOptions, Writing};
 use crate::{Error, Note, Place, Result};
@@ -19,7 +21,7 @@ use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
 use format::{FileBlock, FsBlock, InodeNo, Structure, Where};
 use std::sync::Arc;
 use store::Store;
-use store::recovery::{Journal, Replayed, Run as JournalRun, recover};
+use store::recovery::{Journal, Replayed, Run as JournalRun, apply, recover};
 
 /// Most pieces a journal's file may be in: it is made in one go and lies in a few.
 const MAX_JOURNAL_RUNS: usize = 1 << 20;
@@ -90,11 +92,25 @@ impl Volume {
             notes.push(Note::Truncated { device: device.geometry().len, volume: length });
         }
         let mut volume = Self::over(device, sb, options);
-        volume.replay(options, &mut notes)?;
-        volume.note_state(&mut notes);
         volume.notes = notes;
-        if let Some(write) = &options.write {
-            volume.start_writing(options, write.clone())?;
+        let Some(write) = &options.write else {
+            volume.replay(options)?;
+            volume.note_state();
+            return Ok(volume);
+        };
+        volume.may_be_written(options)?;
+        let mut beacon = Beacon::light(&volume, write)?;
+        let outcome = volume.replay(options).and_then(|()| {
+            volume.note_state();
+            volume.start_writing(write.clone())
+        });
+        match (outcome, &volume.writing) {
+            (Ok(()), Some(writing)) => *lock(&writing.beacon) = beacon,
+            (outcome, _) => {
+                // nobody uses the volume after all; that it could not be opened is what the caller hears of
+                beacon.iter_mut().for_each(|beacon| drop(beacon.clear(write)));
+                outcome?;
+            }
         }
         Ok(volume)
     }
@@ -114,19 +130,21 @@ impl Volume {
 
     /// Lays what the journal holds over the device. A copy of the superblock does not say whether the journal is empty,
     /// so then the journal itself is asked.
-    fn replay(&mut self, options: &OpenOptions, notes: &mut Vec<Note>) -> Result<()> {
+    ///
+    /// Where the volume is to be written, the journal is written home instead.
+    fn replay(&mut self, options: &OpenOptions) -> Result<()> {
         let wanted = self.sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) || self.backup.is_some();
         if !wanted || !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
             return Ok(());
         }
         if options.ignore_journal {
-            notes.push(Note::JournalIgnored);
+            self.notes.push(Note::JournalIgnored);
             return Ok(());
         }
         let device = Arc::clone(self.store.device());
         let block_size = self.sb.geometry.block_size;
         let journal = match (self.sb.journal_inode(), &options.external_journal) {
-            (Some(inode), _) => Journal::internal(Arc::clone(&device), block_size, self.journal_runs(inode)?),
+            (Some(_), _) => self.journal()?,
             (None, Some(other)) => Journal::external(Arc::clone(other), block_size, &self.sb.disk.s_journal_uuid)?,
             (None, None) => {
                 let what = "the volume was not unmounted and its journal is on another device, which is not given";
@@ -135,24 +153,36 @@ impl Volume {
         };
         let recovered = recover(&journal, self.sb.geometry.blocks)?;
         if !recovered.damage.is_empty() {
-            notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
+            self.notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
         }
         if recovered.fast_commits > 0 {
             let (commits, changes) = (recovered.fast_commits, recovered.fast_commit_changes);
-            notes.push(Note::FastCommits { commits, changes });
+            self.notes.push(Note::FastCommits { commits, changes });
         }
-        if recovered.is_empty() {
+        let for_good = options.write.is_some();
+        if for_good {
+            self.may_be_replayed()?;
+            apply(&recovered, &*device)?;
+        } else if recovered.is_empty() {
             return Ok(());
         }
-        let replayed: Arc<dyn BlockDevice> = Arc::new(Replayed::new(device, &recovered));
+        let replayed = if for_good { device } else { Arc::new(Replayed::new(device, &recovered)) };
         // the journal may hold the superblock itself, but a volume does not change its shape in it
         let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*replayed)? };
         if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
             return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
         }
-        notes.push(Note::JournalReplayed);
-        *self = Self::over(replayed, sb, options);
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.push(if for_good { Note::JournalWrittenHome } else { Note::JournalReplayed });
+        *self = Self { notes, ..Self::over(replayed, sb, options) };
         Ok(())
+    }
+
+    /// The journal inside the volume.
+    pub(crate) fn journal(&self) -> Result<Journal> {
+        let inode = self.sb.journal_inode().ok_or_else(|| Error::Unsupported("a journal elsewhere".to_owned()))?;
+        let device = Arc::clone(self.store.device());
+        Ok(Journal::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
     }
 
     /// The blocks of the journal's inode, in the order of the file.
@@ -176,16 +206,16 @@ impl Volume {
         Ok(runs)
     }
 
-    fn note_state(&self, notes: &mut Vec<Note>) {
+    fn note_state(&mut self) {
         let state = State::from_bits_retain(self.sb.disk.s_state.get());
         if state.contains(State::ERROR) {
-            notes.push(Note::HasErrors);
+            self.notes.push(Note::HasErrors);
         }
         if !state.contains(State::VALID) && !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
-            notes.push(Note::NotUnmounted);
+            self.notes.push(Note::NotUnmounted);
         }
         if let Some(host) = self.user() {
-            notes.push(Note::InUse { host });
+            self.notes.push(Note::InUse { host });
         }
     }
 

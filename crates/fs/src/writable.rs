@@ -4,11 +4,12 @@
 
 use crate::alloc::{Space, SpaceOptions};
 use crate::writing::Writing;
-use crate::{Consistency, Error, Note, OpenOptions, Result, Timestamp, Volume, WriteOptions};
+use crate::{Consistency, DataMode, Error, Note, OpenOptions, Result, Timestamp, Volume, WriteOptions};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
-use store::engine::{DirtyBit, Unordered};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use store::engine::{DirtyBit, Journal, JournalOptions, Unordered};
 use store::{Engine, Mark};
 
 /// Features a volume may have that is written.
@@ -23,41 +24,52 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
 
 /// Bytes of bitmaps kept between generations.
 const BITMAP_BYTES: usize = 32 << 20;
+/// Blocks that a generation may hold, whatever the options say: four of the largest operations.
+const LEAST_DIRTY: usize = 512;
 
 impl Volume {
-    /// Begins writing to a volume that was opened.
-    pub(crate) fn start_writing(&mut self, open: &OpenOptions, options: WriteOptions) -> Result<()> {
-        let consistency = self.may_be_written(open, &options)?;
-        let state = State::from_bits_retain(self.sb.disk.s_state.get());
-        let now = (options.clock)();
-        let in_use = if consistency == Consistency::Journal { Mark::NeedsReplay } else { Mark::NeedsCheck };
+    /// Begins writing to a volume whose journal, if it has one, is empty.
+    pub(crate) fn start_writing(&mut self, options: WriteOptions) -> Result<()> {
+        let consistency = self.consistency_for(&options)?;
         let block_size = self.sb.geometry.block_size;
-        let seed = options.seed.unwrap_or((now.seconds as u64) << 30 ^ u64::from(now.nanos));
         let space = SpaceOptions {
-            in_use,
-            was_valid: state.contains(State::VALID),
+            in_use: if consistency == Consistency::Journal { Mark::NeedsReplay } else { Mark::NeedsCheck },
+            was_valid: self.state().contains(State::VALID),
             hold_data: consistency == Consistency::Journal,
-            seed,
+            seed: options.seed(),
             bitmaps: (BITMAP_BYTES / (2 * block_size as usize)).max(64),
             clock: Arc::clone(&options.clock),
         };
-        let space = Arc::new(Space::load(self, mounted(&self.sb.disk, &options, now), space)?);
-        let dirty_blocks = (options.dirty_bytes / block_size as usize).max(256);
-        let engine: Box<dyn Engine> = match consistency {
-            Consistency::None => Box::new(Unordered::new(block_size, dirty_blocks)),
-            Consistency::DirtyBit | Consistency::Journal => Box::new(DirtyBit::new(block_size, dirty_blocks)),
-        };
+        let superblock = mounted(&self.sb.disk, &options, (options.clock)());
+        let space = Arc::new(Space::load(self, superblock, space)?);
+        let engine = self.engine(consistency, &options)?;
         self.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::Client>, options.commit)?;
         self.writing = Some(Writing::new(options, consistency, space));
-        Ok(())
+        self.recover_orphans()
     }
 
-    /// Whether the volume may be written, and with which consistency.
-    fn may_be_written(&self, open: &OpenOptions, options: &WriteOptions) -> Result<Consistency> {
-        let refuse = |why: &str| Err(Error::ReadOnly(format!("the volume can only be read: {why}")));
-        let Features { compat, incompat, ro_compat } = self.sb.features;
-        let unknown =
-            Features { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: ro_compat - WRITABLE };
+    fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {
+        let block_size = self.sb.geometry.block_size;
+        let dirty_blocks = (options.dirty_bytes / block_size as usize).max(LEAST_DIRTY);
+        Ok(match consistency {
+            Consistency::None => Box::new(Unordered::new(block_size, dirty_blocks)),
+            Consistency::DirtyBit => Box::new(DirtyBit::new(block_size, dirty_blocks)),
+            Consistency::Journal => {
+                let journal = JournalOptions {
+                    journal_data: options.data == DataMode::Journal,
+                    checksums: self.sb.geometry.metadata_csum,
+                    wide: self.sb.features.incompat.contains(Incompat::BIT64),
+                    dirty_blocks,
+                    clock: since_1970,
+                };
+                Box::new(Journal::new(self.journal()?, journal)?)
+            }
+        })
+    }
+
+    /// Whether the volume may be written, as far as can be said before its journal is replayed.
+    pub(crate) fn may_be_written(&self, open: &OpenOptions) -> Result<()> {
+        let unknown = Features { ro_compat: self.sb.features.ro_compat - WRITABLE, ..Features::default() };
         if !unknown.ro_compat.is_empty() {
             return refuse(&format!("writing is not supported with {}", unknown.names().join(", ")));
         }
@@ -68,35 +80,66 @@ impl Volume {
             return refuse("it was opened with a copy of its superblock");
         }
         if open.ignore_journal {
-            return refuse("its journal was ignored");
+            return refuse("its journal was to be ignored");
         }
+        if self.notes().iter().any(|note| matches!(note, Note::Truncated { .. })) {
+            return refuse("the device ends before the volume does");
+        }
+        if self.has_journal() && self.sb.journal_inode().is_none() {
+            return refuse("its journal is on another device");
+        }
+        self.has_no_errors()
+    }
+
+    /// Whether what was found in the journal may be written home.
+    pub(crate) fn may_be_replayed(&self) -> Result<()> {
         for note in self.notes() {
             match note {
-                Note::Truncated { .. } => return refuse("the device ends before the volume does"),
-                Note::HasErrors => return refuse("it is marked as having errors; it needs a check first"),
                 Note::JournalDamaged(_) => return refuse("its journal is damaged; it needs a check first"),
                 Note::FastCommits { .. } => return refuse("its journal ends in fast commits, which are not replayed"),
-                Note::JournalReplayed => return refuse("its journal has to be replayed first"),
                 _ => {}
             }
         }
-        if incompat.contains(Incompat::MMP) {
-            return refuse("multiple-mount protection is not supported for writing");
+        Ok(())
+    }
+
+    fn has_journal(&self) -> bool {
+        self.sb.features.compat.contains(Compat::HAS_JOURNAL)
+    }
+
+    fn state(&self) -> State {
+        State::from_bits_retain(self.sb.disk.s_state.get())
+    }
+
+    fn has_no_errors(&self) -> Result<()> {
+        if self.state().contains(State::ERROR) {
+            return refuse("it is marked as having errors; it needs a check first");
         }
-        let has_journal = compat.contains(Compat::HAS_JOURNAL);
-        if has_journal && self.sb.journal_inode().is_none() {
-            return refuse("its journal is on another device");
-        }
-        let consistency = options.consistency.unwrap_or(Consistency::DirtyBit);
-        if consistency == Consistency::Journal {
+        Ok(())
+    }
+
+    /// How the volume is to stay sound, where it can.
+    fn consistency_for(&self, options: &WriteOptions) -> Result<Consistency> {
+        let best = if self.has_journal() { Consistency::Journal } else { Consistency::DirtyBit };
+        let consistency = options.consistency.unwrap_or(best);
+        if consistency == Consistency::Journal && !self.has_journal() {
             return refuse("it has no journal");
         }
-        let sound = State::from_bits_retain(self.sb.disk.s_state.get()).contains(State::VALID);
-        if !sound && consistency != Consistency::None {
+        // the journal may have brought an error with it
+        self.has_no_errors()?;
+        if !self.state().contains(State::VALID) && consistency != Consistency::None {
             return refuse("it was not unmounted; it needs a check first");
         }
         Ok(consistency)
     }
+}
+
+fn refuse<T>(why: &str) -> Result<T> {
+    Err(Error::ReadOnly(format!("the volume can only be read: {why}")))
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The superblock of a volume that is mounted now.

@@ -1,8 +1,9 @@
 //! A volume that is open for writing: how it was asked to be, and what it keeps beside the cache.
 
 use crate::alloc::{DamagedGroup, Space, lock};
+use crate::mmp::Beacon;
+use crate::orphan::Orphans;
 use crate::{InodeNo, Result, Timestamp, Volume};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -67,6 +68,14 @@ impl Default for WriteOptions {
     }
 }
 
+impl WriteOptions {
+    /// Where numbers begin that should not repeat.
+    pub(crate) fn seed(&self) -> u64 {
+        let now = (self.clock)();
+        self.seed.unwrap_or((now.seconds as u64) << 30 ^ u64::from(now.nanos))
+    }
+}
+
 fn system_time() -> Timestamp {
     // a clock before 1970 counts as 1970
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -82,6 +91,8 @@ pub(crate) struct Writing {
     pub(crate) overhead: OnceLock<u64>,
     /// Inodes without a name that somebody holds, and those whose truncation has not finished.
     pub(crate) orphans: Orphans,
+    /// Says that the volume is in use, where it has a block for that.
+    pub(crate) beacon: Mutex<Option<Beacon>>,
     background: Mutex<Option<Background>>,
     /// When content that waits for its place was last given one.
     flushed: Mutex<Duration>,
@@ -103,7 +114,8 @@ impl Writing {
             consistency,
             space,
             overhead: OnceLock::new(),
-            orphans: Mutex::default(),
+            orphans: Orphans::default(),
+            beacon: Mutex::default(),
             background: Mutex::default(),
             flushed: Mutex::default(),
         }
@@ -139,6 +151,7 @@ impl Volume {
     /// the device fails; [`Error::ReadOnly`] where the volume was not opened for writing.
     pub fn sync(&self) -> Result<()> {
         self.writing()?;
+        self.flush_all_delayed()?;
         Ok(self.store.sync()?)
     }
 
@@ -158,15 +171,13 @@ impl Volume {
             }
             due
         };
+        if let Some(beacon) = lock(&writing.beacon).as_mut() {
+            beacon.tick(now, &writing.options).inspect_err(|e| self.store.fail(e))?;
+        }
         if due {
-            self.place_delayed()?;
+            self.flush_all_delayed()?;
         }
         Ok(self.store.tick(now)?)
-    }
-
-    /// Gives all content in memory its place.
-    fn place_delayed(&self) -> Result<()> {
-        Ok(())
     }
 
     /// Brings everything to the device and marks the volume as sound. Afterwards it can be read, but not changed.
@@ -178,8 +189,13 @@ impl Volume {
         if let Some(background) = lock(&writing.background).take() {
             background.stop();
         }
-        self.place_delayed()?;
-        Ok(self.store.stop_writing()?)
+        self.end_orphans()?;
+        self.flush_all_delayed()?;
+        self.store.stop_writing()?;
+        match lock(&writing.beacon).take() {
+            Some(mut beacon) => beacon.clear(&writing.options),
+            None => Ok(()),
+        }
     }
 
     /// Starts a thread that calls [`Volume::tick`] about ten times a second, until [`Volume::unmount`] or until nobody has
@@ -217,7 +233,7 @@ impl Volume {
 
     /// Whether an inode has no name any more, but is still in use.
     pub(crate) fn is_orphan(&self, number: InodeNo) -> bool {
-        self.writing.as_ref().is_some_and(|w| lock(&w.orphans).contains(&number))
+        self.writing.as_ref().is_some_and(|w| w.orphans.contains(number))
     }
 }
 

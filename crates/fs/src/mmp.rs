@@ -1,0 +1,142 @@
+//! Multiple-mount protection: a block by which others that can see the device know that a volume is in use.
+//!
+//! While the volume is open for writing, its number in the block changes every few seconds. Whoever opens it waits longer
+//! than that, and takes a number that stood still for one that nobody will change any more.
+//!
+//! The block is no part of any generation: it is written straight to the device, and never through the cache.
+
+use crate::{Error, Result, Volume, WriteOptions};
+use blockdev::BlockDevice;
+use format::mmp::{DiskMmp, Mmp, SEQ_CLEAN, SEQ_MAX, Use};
+use format::{FsBlock, Structure, Where};
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Seconds between changes of the number, where the superblock does not say.
+const INTERVAL: u16 = 5;
+/// The longest interval that is believed.
+const MAX_INTERVAL: u16 = 300;
+
+/// What a volume in use keeps of its block.
+pub(crate) struct Beacon {
+    device: Arc<dyn BlockDevice>,
+    at: u64,
+    block: FsBlock,
+    seed: Option<u32>,
+    disk: DiskMmp,
+    interval: Duration,
+    /// When the number last changed, on the clock of [`Volume::tick`].
+    changed: Duration,
+}
+
+impl Beacon {
+    /// Sees to it that nobody else uses the volume, and says that we do. Takes as long as the volume's interval asks for:
+    /// some seconds. `None` where the volume has no such block.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] where somebody uses it; [`Error::Corrupt`] for a block that says nothing sensible.
+    pub(crate) fn light(volume: &Volume, options: &WriteOptions) -> Result<Option<Self>> {
+        let Some(block) = volume.sb.mmp_block() else { return Ok(None) };
+        let geometry = &volume.sb.geometry;
+        let place = geometry.byte_offset(block).filter(|_| block.get() > u64::from(geometry.first_data_block));
+        let Some(at) = place else {
+            return Err(Error::corrupt(Structure::Mmp, Where::Block(block), "lies outside the volume"));
+        };
+        let seed = geometry.metadata_csum.then_some(geometry.checksum_seed);
+        let interval = match volume.sb.disk.s_mmp_interval.get() {
+            0 => INTERVAL,
+            seconds => seconds.min(MAX_INTERVAL),
+        };
+        let device = Arc::clone(volume.device());
+        let disk = DiskMmp::clean(0, interval, seed);
+        let interval = Duration::from_secs(interval.into());
+        let mut beacon = Self { device, at, block, seed, disk, interval, changed: Duration::ZERO };
+        let found = beacon.read()?;
+        let refuse = |found: &Mmp, what: &str| {
+            let host = String::from_utf8_lossy(found.node_name()).into_owned();
+            Err(Error::ReadOnly(format!("the volume can only be read: {what} on host {host:?}")))
+        };
+        match found.disk().usage() {
+            Use::Clean => {}
+            Use::Fsck => return refuse(&found, "it is being checked"),
+            Use::Mounted(_) | Use::Invalid(_) => {
+                let theirs = Duration::from_secs(found.disk().mmp_check_interval.get().min(MAX_INTERVAL).into());
+                beacon.wait(theirs.max(beacon.interval));
+                if beacon.read()?.disk().mmp_seq != found.disk().mmp_seq {
+                    return refuse(&found, "it is mounted");
+                }
+            }
+        }
+        beacon.disk = *found.disk();
+        beacon.sign();
+        beacon.write(1 + options.seed() as u32 % SEQ_MAX, options)?;
+        // two that begin in the same moment both write; the one that wrote last goes on
+        beacon.wait(beacon.interval);
+        let seen = beacon.read()?;
+        if !beacon.is_ours(&seen) {
+            return refuse(&seen, "it is mounted");
+        }
+        Ok(Some(beacon))
+    }
+
+    /// Says who uses the volume.
+    fn sign(&mut self) {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        fill(&mut self.disk.mmp_nodename, host.trim().as_bytes());
+        fill(&mut self.disk.mmp_bdevname, b"extant");
+    }
+
+    /// Longer than whoever uses the volume may take to change its number.
+    fn wait(&self, interval: Duration) {
+        let grace = Duration::from_secs(1);
+        std::thread::sleep((interval * 2 + grace).min(interval + 60 * grace));
+    }
+
+    fn read(&self) -> Result<Mmp> {
+        let mut bytes = [0; DiskMmp::SIZE];
+        self.device.read(self.at, &mut bytes)?;
+        Ok(Mmp::parse(&bytes, self.seed).map_err(|e| e.at(Where::Block(self.block)))?)
+    }
+
+    fn write(&mut self, number: u32, options: &WriteOptions) -> Result<()> {
+        self.disk.mmp_seq = number.into();
+        self.disk.mmp_time = (options.clock)().seconds.cast_unsigned().into();
+        self.disk.mmp_checksum = self.seed.map_or(0, |seed| self.disk.checksum(seed)).into();
+        self.device.write(self.at, self.disk.as_bytes())?;
+        Ok(self.device.flush()?)
+    }
+
+    fn is_ours(&self, seen: &Mmp) -> bool {
+        seen.disk().mmp_seq == self.disk.mmp_seq && seen.disk().mmp_nodename == self.disk.mmp_nodename
+    }
+
+    /// Changes the number when it is time, and sees to it that nobody else has.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] where somebody has: then nothing may be written any more.
+    pub(crate) fn tick(&mut self, now: Duration, options: &WriteOptions) -> Result<()> {
+        if now.saturating_sub(self.changed) < self.interval {
+            return Ok(());
+        }
+        self.changed = now;
+        let seen = self.read()?;
+        if !self.is_ours(&seen) {
+            let host = String::from_utf8_lossy(seen.node_name()).into_owned();
+            return Err(Error::ReadOnly(format!("the volume was mounted a second time, on host {host:?}")));
+        }
+        let number = self.disk.mmp_seq.get();
+        self.write(if number >= SEQ_MAX { 1 } else { number + 1 }, options)
+    }
+
+    /// Says that nobody uses the volume any more.
+    pub(crate) fn clear(&mut self, options: &WriteOptions) -> Result<()> {
+        self.write(SEQ_CLEAN, options)
+    }
+}
+
+fn fill<const N: usize>(field: &mut [u8; N], text: &[u8]) {
+    let length = text.len().min(N - 1);
+    *field = [0; N];
+    field[..length].copy_from_slice(&text[..length]);
+}
