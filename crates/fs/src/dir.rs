@@ -1,10 +1,21 @@
 //! Directories: names to inodes, and lists of names.
 //!
-//! A place in a directory is given by a *cookie*: the byte offset, in the directory's blocks, of the next entry to show.
-//! An inline directory is taken as if it had blocks: "." at 0, ".." at 12, `i_block` at 24, and the rest behind it. As the volume does not
-//! change, an offset stays good for ever. Once entries move (a block of a hashed directory that splits while someone
-//! reads it), the cookie of a hashed directory has to become the hash of the next name, as in the kernel; the type stays
-//! a number that the caller only hands back.
+//! A place in a directory is given by a *cookie*, a number that the caller only hands back.
+//!
+//! 1. By offset: the cookie is the byte, in the directory's blocks, from which the next entry is shown. An inline
+//!    directory is taken as if it had blocks: "." at 0, ".." at 12, `i_block` at 24, and the rest behind it. Entries of a
+//!    plain directory never move, and a cookie into one that went shows what follows it.
+//! 2. By hash, on a volume that is open for writing, where directories have indexes: entries move when a block splits, so
+//!    the cookie says from which name on, in the order of hashes (see `order`). A directory of one block counts too, as it
+//!    may be a hash tree before its list is read to the end.
+
+pub(crate) mod block;
+mod htree;
+mod insert;
+mod order;
+mod way;
+
+pub(crate) use block::NewEntry;
 
 use crate::error::OfInode;
 use crate::inline::is_inline;
@@ -37,7 +48,9 @@ pub struct DirEntry {
     pub next: u64,
 }
 
-/// The entries of a directory from a cookie on, in the order of its blocks, "." and ".." among them.
+/// The entries of a directory from a cookie on, "." and ".." among them, in an order of the directory's own.
+///
+/// What is added or removed meanwhile may be shown or not; all else is shown once.
 ///
 /// A block that cannot be read or is corrupt gives one error, after what could be read of it, and the next block follows.
 /// It ends on any directory: none has more blocks than its volume.
@@ -51,6 +64,7 @@ pub struct ReadDir<'a> {
 
 enum Source {
     Blocks { blocks: DirBlocks, from: u64 },
+    Hashed { from: u64 },
     Inline { from: u64 },
     Done,
 }
@@ -63,6 +77,13 @@ impl Volume {
     pub fn read_dir(&self, dir: &Arc<Inode>, cookie: u64) -> Result<ReadDir<'_>> {
         self.is_directory(dir)?;
         let flags = dir.raw().flags();
+        let node = self.writing.is_some().then(|| self.node(dir.number));
+        let _state = node.as_ref().map(|node| node.read());
+        let dir = &if node.is_some() { self.inode(dir.number)? } else { Arc::clone(dir) };
+        if self.lists_by_hash(dir) {
+            let source = Source::Hashed { from: cookie };
+            return Ok(ReadDir { volume: self, dir: Arc::clone(dir), hasher: None, source, ready: VecDeque::new() });
+        }
         let source = if is_inline(dir) {
             Source::Inline { from: cookie }
         } else {
@@ -120,13 +141,13 @@ impl Volume {
         let Some(physical) = run.physical() else {
             return Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"));
         };
-        let bytes = self.store.block(physical)?;
-        if self.sb.geometry.metadata_csum {
-            block_checksum(&bytes, self.sb.geometry.block_size, self.seed(dir))
-                .require(Structure::Directory)
-                .map_err(|e| e.at(Where::Block(physical)))?;
+        if !self.sb.geometry.metadata_csum {
+            return Ok(self.store.block(physical)?);
         }
-        Ok(bytes)
+        self.store.checked(physical, |bytes| {
+            let state = block_checksum(bytes, self.sb.geometry.block_size, self.seed(dir));
+            Ok(state.require(Structure::Directory).map_err(|e| e.at(Where::Block(physical)))?)
+        })
     }
 }
 
@@ -233,10 +254,32 @@ impl ReadDir<'_> {
 
     /// Makes the entries of the next block ready where none are left; says whether it did.
     pub(crate) fn fill(&mut self) -> bool {
-        let needed = self.ready.is_empty();
+        if !self.ready.is_empty() {
+            return false;
+        }
+        let node = self.volume.writing.is_some().then(|| self.volume.node(self.dir.number));
+        let _state = node.as_ref().map(|node| node.read());
+        if node.is_some() {
+            match self.volume.inode(self.dir.number) {
+                Ok(dir) => self.dir = dir,
+                // it was removed meanwhile, and had no names then
+                Err(_) => self.source = Source::Done,
+            }
+        }
+        self.fill_locked()
+    }
+
+    fn fill_locked(&mut self) -> bool {
         while self.ready.is_empty() {
             match &mut self.source {
                 Source::Done => return false,
+                Source::Hashed { from } => {
+                    let from = *from;
+                    self.source = match self.take_hashed(from) {
+                        Some(from) => Source::Hashed { from },
+                        None => Source::Done,
+                    };
+                }
                 Source::Inline { from } => {
                     let from = *from;
                     self.source = Source::Done;
@@ -254,7 +297,7 @@ impl ReadDir<'_> {
                 }
             }
         }
-        needed
+        true
     }
 }
 

@@ -52,11 +52,16 @@ impl Volume {
     /// [`Error::NotFound`] for 0 and for numbers beyond the last, [`Error::Corrupt`] for an inode that is not in use or
     /// is damaged.
     pub fn inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
-        let inode = self.inodes.get_or(number, || self.load_inode(number))?;
+        let inode = self.any_inode(number)?;
         if inode.raw().disk.i_links_count.get() == 0 && !self.is_orphan(number) {
             return Err(Error::corrupt(Structure::Inode, Where::Inode(number), "is not in use: it has no links"));
         }
         Ok(inode)
+    }
+
+    /// The inode as it is now, whether or not it has links.
+    pub(crate) fn any_inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
+        self.inodes.get_or(number, || self.load_inode(number))
     }
 
     /// Whether a directory may name this inode: the root, or one that is not reserved.

@@ -1,5 +1,11 @@
 //! Extended attributes: in the inode, in a block of their own, values in inodes of their own.
 
+pub(crate) mod pack;
+mod set;
+
+pub use set::XattrMode;
+pub(crate) use set::{ATTRIBUTES, Wanted};
+
 use crate::error::OfInode;
 use crate::inline::is_inline;
 use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
@@ -19,6 +25,21 @@ impl Volume {
     /// # Errors
     /// [`Error::Corrupt`] where the attributes are.
     pub fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        self.with_current(inode, |inode| self.list_in(inode))
+    }
+
+    /// Looks at an inode as it is now, while it does not change.
+    fn with_current<R>(&self, inode: &Inode, look: impl FnOnce(&Inode) -> Result<R>) -> Result<R> {
+        if self.writing.is_none() {
+            return look(inode);
+        }
+        let node = self.node(inode.number);
+        let _state = node.read();
+        let inode = self.inode(inode.number)?;
+        look(&inode)
+    }
+
+    fn list_in(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let mut list = |area: XattrArea<'_>| names.extend(area.iter().filter_map(|xattr| name_of(&xattr)));
         if let Some(area) = in_inode(inode)? {
@@ -35,6 +56,10 @@ impl Volume {
     /// # Errors
     /// [`Error::NoAttribute`], or [`Error::Corrupt`] where the attributes or the value are.
     pub fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        self.with_current(inode, |inode| self.get_in(inode, name))
+    }
+
+    fn get_in(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         let (prefix, rest) = split_name(name).ok_or(Error::NoAttribute)?;
         if (prefix, rest) == DATA_XATTR {
             return Err(Error::NoAttribute);
@@ -64,12 +89,13 @@ impl Volume {
             let of = Where::Inode(inode.number);
             return Err(Error::corrupt(Structure::ExtendedAttribute, of, "i_file_acl lies outside the volume"));
         }
-        let block = self.store.block(at)?;
-        if geometry.metadata_csum {
-            block_checksum(&block, at, geometry.checksum_seed)
-                .require(Structure::ExtendedAttribute)
-                .map_err(|e| e.at(Where::Block(at)))?;
+        if !geometry.metadata_csum {
+            return Ok(Some((at, self.store.block(at)?)));
         }
+        let block = self.store.checked(at, |block| {
+            let state = block_checksum(block, at, geometry.checksum_seed);
+            Ok::<_, Error>(state.require(Structure::ExtendedAttribute).map_err(|e| e.at(Where::Block(at)))?)
+        })?;
         Ok(Some((at, block)))
     }
 

@@ -1,0 +1,150 @@
+//! What of an inode is set from outside: permissions, owner, times, flags, project.
+
+use crate::xattr::Wanted;
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Timestamp, Volume};
+use format::feature::{Incompat, RoCompat};
+use format::xattr::index;
+use std::sync::Arc;
+
+/// What of a file is to change; what is `None` stays. The change time becomes now unless it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttributes {
+    /// Permission bits with set-user-id, set-group-id and sticky: 0 to 0o7777.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub atime: Option<Timestamp>,
+    /// Last change of the content.
+    pub mtime: Option<Timestamp>,
+    /// Last change of the inode.
+    pub ctime: Option<Timestamp>,
+    /// Creation, where the inode records it.
+    pub crtime: Option<Timestamp>,
+    /// Flags, all of them: those that [`Volume::set_attributes`] does not let be changed must be as they are.
+    pub flags: Option<InodeFlags>,
+    /// Project.
+    pub project: Option<u32>,
+}
+
+/// Flags that may be changed at any time, as chattr(1) does.
+const SETTABLE: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::DAX)
+    .union(InodeFlags::PROJINHERIT)
+    .union(InodeFlags::CASEFOLD);
+
+/// Flags that say something about directories only.
+const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::CASEFOLD);
+
+impl Volume {
+    /// Changes attributes of a file, and gives it as it is then. New permission bits also change its access control list.
+    /// Times are kept as finely and as far as the inode can record them.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] where the file is immutable or append-only (but for its flags), and for flags and projects
+    /// that this file or this volume cannot have; [`Error::NotEmpty`] where a directory with names is to compare names
+    /// without case from now on.
+    pub fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<Arc<Inode>> {
+        self.writing()?;
+        self.locked(&[number], |_| {
+            let inode = self.inode(number)?;
+            let flags = set.flags.map(|flags| self.settable(&inode, flags)).transpose()?;
+            let only_flags = SetAttributes { flags: None, ctime: None, ..*set } == SetAttributes::default();
+            if !only_flags {
+                self.may_change(&inode)?;
+            }
+            self.may_have_project(&inode, set)?;
+            let list = match set.mode {
+                Some(mode) => self.chmod_acl(&inode, mode)?,
+                None => None,
+            };
+            let change = self.change(crate::xattr::ATTRIBUTES)?;
+            let mut inode = inode;
+            if list.is_some() {
+                let wanted = Wanted { index: index::POSIX_ACL_ACCESS, name: b"", value: list };
+                // of the same length as before: no value moves to an inode of its own, and none is left
+                inode = self.put_attributes(&change, &inode, &[wanted])?.0;
+            }
+            let ctime = set.ctime.unwrap_or(change.now());
+            change.update_inode(&inode, |buf| {
+                if let Some(mode) = set.mode {
+                    buf.set_mode(buf.raw().disk.i_mode.get() & 0xF000 | mode & 0o7777);
+                }
+                if let Some(uid) = set.uid {
+                    buf.set_uid(uid);
+                }
+                if let Some(gid) = set.gid {
+                    buf.set_gid(gid);
+                }
+                if let Some(time) = set.atime {
+                    buf.set_atime(time);
+                }
+                if let Some(time) = set.mtime {
+                    buf.set_mtime(time);
+                }
+                if let Some(time) = set.crtime {
+                    buf.set_crtime(time);
+                }
+                if let Some(flags) = flags {
+                    buf.set_flags(flags);
+                }
+                if let Some(project) = set.project {
+                    buf.set_project(project);
+                }
+                buf.set_ctime(ctime);
+            })
+        })
+    }
+
+    /// Flags as they are to be, where they may be.
+    fn settable(&self, inode: &Inode, flags: InodeFlags) -> Result<InodeFlags> {
+        let old = inode.raw().flags();
+        let changed = old ^ flags;
+        let no = |why| Err(Error::NotPermitted(why));
+        if !(changed - SETTABLE).is_empty() {
+            return no("this flag cannot be changed");
+        }
+        let is_dir = inode.kind == FileKind::Directory;
+        if !is_dir && (changed & flags).intersects(OF_DIRECTORIES) {
+            return no("this flag is one of directories");
+        }
+        let stays = !InodeFlags::IMMUTABLE & !InodeFlags::APPEND;
+        if old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE) && changed.intersects(stays) {
+            return no("the file is immutable");
+        }
+        if changed.contains(InodeFlags::CASEFOLD) {
+            if !self.sb.features.incompat.contains(Incompat::CASEFOLD) || old.contains(InodeFlags::ENCRYPT) {
+                return no("names cannot be compared without case here");
+            }
+            if !self.is_empty_dir(inode)? {
+                return Err(Error::NotEmpty);
+            }
+        }
+        if (changed & flags).contains(InodeFlags::DAX) && old.contains(InodeFlags::INLINE_DATA) {
+            return no("the file's content is in its inode");
+        }
+        Ok(flags)
+    }
+
+    fn may_have_project(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        let Some(project) = set.project else { return Ok(()) };
+        let records = inode.raw().extra_isize() >= 32;
+        if project != inode.raw().project() && (!records || !self.sb.features.ro_compat.contains(RoCompat::PROJECT)) {
+            return Err(Error::NotPermitted("the volume keeps no projects"));
+        }
+        Ok(())
+    }
+}

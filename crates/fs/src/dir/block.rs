@@ -1,0 +1,196 @@
+//! The bytes of a directory block that changes: entries put in, taken out, pointed elsewhere.
+//!
+//! A *region* is what entries may fill: a block without its checksum tail, or one part of an inline directory. Everything
+//! here works on a region that was read as sound before; `None` means that it is not, and that nothing was written.
+
+use format::InodeNo;
+use format::dir::{
+    DirEntry, DirFormat, DirTail, Entries, FileType, decode_rec_len, encode_rec_len, entry_len, write_entry,
+};
+use zerocopy::FromBytes;
+
+/// An entry about to be written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    pub(crate) inode: InodeNo,
+    pub(crate) name: &'a [u8],
+    pub(crate) kind: Option<FileType>,
+}
+
+/// Bytes an entry of that name takes.
+pub(crate) fn needed(name: &[u8]) -> usize {
+    // names have at most 255 bytes
+    entry_len(name.len() as u8, false)
+}
+
+/// The part of a block that entries may fill.
+pub(crate) fn region_len(format: DirFormat, checksums: bool) -> usize {
+    format.block_size as usize - if checksums { DirTail::SIZE } else { 0 }
+}
+
+/// The entry that has `need` bytes to spare: an unused one, or the end of a used one.
+pub(crate) fn find_room(region: &[u8], need: usize, format: DirFormat) -> format::Result<Option<usize>> {
+    for entry in Entries::new(region, format) {
+        let entry = entry?;
+        let taken = if entry.is_used() { entry_len(entry.name.len() as u8, format.hashed) } else { 0 };
+        if entry.rec_len.saturating_sub(taken) >= need {
+            return Ok(Some(entry.offset));
+        }
+    }
+    Ok(None)
+}
+
+fn head(region: &mut [u8], at: usize) -> Option<&mut DirEntry> {
+    DirEntry::mut_from_prefix(region.get_mut(at..)?).ok().map(|(head, _)| head)
+}
+
+fn set_rec_len(region: &mut [u8], at: usize, len: usize, format: DirFormat) -> Option<()> {
+    let raw = encode_rec_len(u32::try_from(len).ok()?, format.block_size)?;
+    head(region, at)?.rec_len = raw.into();
+    Some(())
+}
+
+/// Puts an entry into what the entry at `at` has to spare.
+pub(crate) fn insert(region: &mut [u8], at: usize, new: &NewEntry<'_>, format: DirFormat) -> Option<()> {
+    let old = *head(region, at)?;
+    let rec_len = decode_rec_len(old.rec_len.get(), format.block_size) as usize;
+    let taken = if old.inode.get() == 0 { 0 } else { entry_len(old.name_len, format.hashed) };
+    let space = region.get_mut(at + taken..at.checked_add(rec_len)?)?;
+    write_entry(space, new.inode, new.name, new.kind, None, format)?;
+    if taken > 0 { set_rec_len(region, at, taken, format) } else { Some(()) }
+}
+
+/// Takes out the entry at `at`: the one before it reaches over its place then, and where none is, it becomes unused.
+pub(crate) fn remove(region: &mut [u8], at: usize, format: DirFormat) -> Option<()> {
+    let mut before = None;
+    let mut found = None;
+    for entry in Entries::new(region, format) {
+        let entry = entry.ok()?;
+        if entry.offset == at {
+            found = Some(entry.rec_len);
+            break;
+        }
+        before = Some((entry.offset, entry.rec_len));
+    }
+    let rec_len = found?;
+    match before {
+        Some((offset, len)) => {
+            set_rec_len(region, offset, len + rec_len, format)?;
+            region.get_mut(at..at + rec_len)?.fill(0);
+        }
+        None => {
+            let kept = head(region, at)?.rec_len;
+            region.get_mut(at..at + rec_len)?.fill(0);
+            head(region, at)?.rec_len = kept;
+        }
+    }
+    Some(())
+}
+
+/// Points the entry at `at` to another inode.
+pub(crate) fn point(
+    region: &mut [u8],
+    at: usize,
+    inode: InodeNo,
+    kind: Option<FileType>,
+    format: DirFormat,
+) -> Option<()> {
+    let entry = head(region, at)?;
+    entry.inode = inode.get().into();
+    if format.file_type {
+        entry.file_type = kind.map_or(0, FileType::raw);
+    }
+    Some(())
+}
+
+/// Fills a region with these entries, one behind the other; the last reaches to the end.
+pub(crate) fn fill(region: &mut [u8], entries: &[NewEntry<'_>], format: DirFormat) -> Option<()> {
+    region.fill(0);
+    let Some((last, others)) = entries.split_last() else {
+        let len = region.len();
+        return set_rec_len(region, 0, len, format);
+    };
+    let mut rest = region;
+    for entry in others {
+        let (space, after) = rest.split_at_mut_checked(needed(entry.name))?;
+        write_entry(space, entry.inode, entry.name, entry.kind, None, format)?;
+        rest = after;
+    }
+    write_entry(rest, last.inode, last.name, last.kind, None, format)
+}
+
+/// Makes a whole block of entries, with its tail where checksums are kept (the checksum comes later).
+pub(crate) fn make_leaf(block: &mut [u8], entries: &[NewEntry<'_>], format: DirFormat, checksums: bool) -> Option<()> {
+    fill(block.get_mut(..region_len(format, checksums))?, entries, format)?;
+    if checksums { DirTail::write(block, 0) } else { Some(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use testkit::cases;
+
+    const FORMAT: DirFormat = DirFormat { block_size: 1024, file_type: true, hashed: false };
+
+    fn names(region: &[u8]) -> BTreeMap<Vec<u8>, u32> {
+        let entries = Entries::new(region, FORMAT).map(|e| e.expect("sound"));
+        entries.filter(|e| e.is_used()).map(|e| (e.name.to_vec(), e.inode.get())).collect()
+    }
+
+    #[test]
+    fn a_region_holds_what_was_put_in_and_not_taken_out() {
+        for case in cases("dir block", 40) {
+            let mut rng = case.rng();
+            let mut block = vec![0; 1024];
+            make_leaf(&mut block, &[], FORMAT, true).expect("room for nothing");
+            let region = &mut block[..1012];
+            let mut model = BTreeMap::new();
+            for inode in 1..400u32 {
+                if rng.chance(60) {
+                    let length = rng.between(1, 60) as usize;
+                    let name: Vec<u8> = (0..length).map(|_| b'a' + rng.below(26) as u8).collect();
+                    let room = find_room(region, needed(&name), FORMAT).expect("sound");
+                    if model.contains_key(&name) {
+                        continue;
+                    }
+                    let Some(at) = room else { continue };
+                    let new = NewEntry { inode: InodeNo(inode), name: &name, kind: Some(FileType::Regular) };
+                    insert(region, at, &new, FORMAT).expect("there is room");
+                    model.insert(name, inode);
+                } else if let Some(name) = model.keys().nth(rng.index(model.len())).cloned() {
+                    let at = Entries::new(region, FORMAT).find(&name).expect("sound").expect("there").offset;
+                    remove(region, at, FORMAT).expect("there");
+                    model.remove(&name);
+                }
+                assert_eq!(names(region), model);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_region_has_no_room_and_an_emptied_one_has_all() {
+        let mut region = vec![0; 1024];
+        let all: Vec<_> = (0..64u32).map(|n| format!("{n:08}")).collect();
+        let entries: Vec<_> =
+            all.iter().map(|name| NewEntry { inode: InodeNo(12), name: name.as_bytes(), kind: None }).collect();
+        fill(&mut region, &entries, FORMAT).expect("64 entries of 16 bytes fit");
+        assert_eq!(find_room(&region, 12, FORMAT), Ok(None));
+        for name in &all {
+            let at = Entries::new(&region, FORMAT).find(name.as_bytes()).expect("sound").expect("there").offset;
+            remove(&mut region, at, FORMAT).expect("there");
+        }
+        assert_eq!(find_room(&region, 1024, FORMAT), Ok(Some(0)));
+        assert!(fill(&mut region[..100], &entries, FORMAT).is_none());
+    }
+
+    #[test]
+    fn an_entry_is_pointed_elsewhere() {
+        let mut region = vec![0; 1024];
+        let one = NewEntry { inode: InodeNo(12), name: b"one", kind: Some(FileType::Regular) };
+        fill(&mut region, &[one], FORMAT).expect("fits");
+        point(&mut region, 0, InodeNo(13), Some(FileType::Directory), FORMAT).expect("there");
+        let entry = Entries::new(&region, FORMAT).find(b"one").expect("sound").expect("there");
+        assert_eq!((entry.inode, entry.kind(&FORMAT)), (InodeNo(13), Some(FileType::Directory)));
+    }
+}

@@ -1,0 +1,411 @@
+//! Names put into directories and taken out.
+//!
+//! A name is put in in two steps: [`Volume::make_room`] finds a place, and where there is none, makes one: a plain
+//! directory gets a block, or becomes a hash tree; a hash tree's leaf splits, and its index blocks where they are full.
+//! Each of these is complete in itself, and allocates before it edits: if the next one finds no space, the directory is
+//! sound and has the names it had. [`Volume::put_name`] then only writes. The directory's node is locked alone throughout.
+
+use super::block::{self, NewEntry, needed, region_len};
+use super::htree::{self, Split};
+use super::way::{Step, Way};
+use crate::change::Change;
+use crate::error::OfInode;
+use crate::inline::is_inline;
+use crate::lookup::Found;
+use crate::names::inline;
+use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
+use format::dir::{Entries, FileType, dot_entries};
+use format::feature::Compat;
+use format::hash::HashVersion;
+use format::{FileBlock, FsBlock, Structure, Where};
+use std::sync::Arc;
+use store::{Kind, Tag};
+
+/// Where a new name will stand: the entry with room for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Spot {
+    Block { block: FsBlock, offset: usize },
+    Inline { offset: usize },
+}
+
+/// An edit of bytes that were read as sound while nobody else could change them.
+fn unsound(number: InodeNo) -> Error {
+    Error::corrupt(Structure::Directory, Where::Inode(number), "a block is not what it was when it was read")
+}
+
+impl Volume {
+    fn dir_tag(&self, change: &Change<'_>, dir: &Inode) -> Tag {
+        change.tag(Kind::Directory, dir)
+    }
+
+    fn index_tag(&self, change: &Change<'_>, dir: &Inode) -> Tag {
+        change.tag(Kind::DirectoryIndex, dir)
+    }
+
+    fn region_len(&self, dir: &Inode) -> usize {
+        region_len(self.dir_format(dir), self.sb.geometry.metadata_csum)
+    }
+
+    /// A directory with one block more.
+    fn grow(&self, change: &Change<'_>, dir: &Inode) -> Result<(Arc<Inode>, FileBlock, FsBlock)> {
+        change.grow_directory(dir).map_err(|e| match e {
+            // no larger directory is possible, which is how the kernel says it too
+            Error::FileTooLarge => Error::NoSpace,
+            e => e,
+        })
+    }
+
+    fn physical(&self, dir: &Inode, at: FileBlock) -> Result<FsBlock> {
+        self.map(dir, at)?
+            .physical()
+            .ok_or_else(|| Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"))
+    }
+
+    /// The part of a leaf that entries fill, as it must be to be changed.
+    fn region<'b>(&self, dir: &Inode, block: &'b [u8]) -> Result<&'b [u8]> {
+        let short = || Error::corrupt(Structure::Directory, Where::Inode(dir.number), "a block is too short");
+        block.get(..self.region_len(dir)).ok_or_else(short)
+    }
+
+    /// Finds or makes the place for a name that is not there. Gives the directory as it is then.
+    pub(crate) fn make_room(&self, change: &Change<'_>, dir: Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Spot)> {
+        let mut dir = dir;
+        // each round but the last splits something; a tree is at most three levels deep
+        for _ in 0..16 {
+            if is_inline(&dir) {
+                match inline::find_room(self, &dir, needed(name))? {
+                    inline::Room::At(offset) => return Ok((dir, Spot::Inline { offset })),
+                    inline::Room::Grow => dir = inline::grow(self, change, &dir)?,
+                    inline::Room::None => dir = self.dir_to_block(change, &dir)?,
+                }
+            } else if self.is_indexed(&dir) {
+                match self.room_in_tree(change, &dir, name)? {
+                    Ok(spot) => return Ok((dir, spot)),
+                    Err(grown) => dir = grown,
+                }
+            } else {
+                match self.room_in_list(change, &dir, name)? {
+                    Ok(spot) => return Ok((dir, spot)),
+                    Err(grown) => dir = grown,
+                }
+            }
+        }
+        Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "no place can be made for a name"))
+    }
+
+    /// A place in a plain directory, or the directory with one block more.
+    fn room_in_list(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
+        let format = self.dir_format(dir);
+        let blocks = dir.size / u64::from(self.sb.geometry.block_size);
+        let node = self.node(dir.number);
+        // most names find room where the last one did
+        let hint = node.room_hint().min(blocks.saturating_sub(1));
+        for n in (hint..blocks).chain(0..hint) {
+            let at = FileBlock(n);
+            let bytes = self.dir_block(dir, at)?;
+            if let Some(offset) = block::find_room(self.region(dir, &bytes)?, needed(name), format).of(dir.number)? {
+                node.set_room_hint(n);
+                return Ok(Ok(Spot::Block { block: self.physical(dir, at)?, offset }));
+            }
+        }
+        if blocks == 1
+            && let Some(version) = self.version_of_new_trees()
+        {
+            return self.make_tree(change, dir, version).map(Err);
+        }
+        let (grown, at, new) = self.grow(change, dir)?;
+        node.set_room_hint(at.get());
+        let made = change.fresh(new, self.dir_tag(change, dir), |bytes| {
+            block::make_leaf(bytes, &[], format, self.sb.geometry.metadata_csum)
+        });
+        made.ok_or_else(|| unsound(dir.number))?;
+        Ok(Err(grown))
+    }
+
+    /// The hash function for directories that become trees; `None` where none do.
+    fn version_of_new_trees(&self) -> Option<HashVersion> {
+        let wanted = self.sb.features.compat.contains(Compat::DIR_INDEX);
+        let version = HashVersion::from_raw(self.sb.disk.s_def_hash_version).filter(|_| wanted)?;
+        matches!(version, HashVersion::Legacy | HashVersion::HalfMd4 | HashVersion::Tea).then_some(version)
+    }
+
+    /// Makes a hash tree of a directory with one block: its names move to a leaf, and the block becomes the root.
+    fn make_tree(&self, change: &Change<'_>, dir: &Arc<Inode>, version: HashVersion) -> Result<Arc<Inode>> {
+        let format = self.index_format(dir);
+        let bytes = self.dir_block(dir, FileBlock(0))?;
+        let root = self.physical(dir, FileBlock(0))?;
+        let region = self.region(dir, &bytes)?;
+        let (_, parent) = dot_entries(region, format.dir).of(dir.number)?;
+        let hash = |_: &[u8]| format::hash::NameHash::default();
+        let names = htree::hashed_entries(region, format.dir, hash).of(dir.number)?;
+        let names: Vec<NewEntry<'_>> = names.into_iter().map(|(_, entry)| entry).collect();
+        let dots = if format.dir.file_type { FileType::Directory.raw() } else { 0 };
+        let (grown, at, leaf) = self.grow(change, dir)?;
+        let made = change.fresh(leaf, self.dir_tag(change, dir), |bytes| {
+            block::make_leaf(bytes, &names, format.dir, format.checksums)
+        });
+        made.ok_or_else(|| unsound(dir.number))?;
+        let made = change.edit(root, self.index_tag(change, dir), |bytes| {
+            htree::make_root(bytes, dir.number, (parent, dots), version, at, &format)
+        })?;
+        made.ok_or_else(|| unsound(dir.number))?;
+        change.update_inode(&grown, |inode| {
+            let flags = inode.raw().flags() | InodeFlags::INDEX;
+            inode.set_flags(flags);
+        })
+    }
+
+    /// A place in a hash tree, or the directory after one split.
+    fn room_in_tree(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
+        let mut way = self.tree(dir)?;
+        let format = way.format;
+        let Some(hasher) = self.hasher(way.hash_version) else { return Err(Error::Encrypted) };
+        let hash = self.hash_of(dir, &hasher, name);
+        let mut at = way.go_to(hash.hash)?;
+        // of leaves with the same hash the last, which alone can split on
+        while let Some(next) = way.next_leaf(hash.hash)? {
+            at = next;
+        }
+        let leaf = self.physical(dir, at)?;
+        let bytes = self.dir_block(dir, at)?;
+        let region = self.region(dir, &bytes)?;
+        let need = needed(name);
+        if let Some(offset) = block::find_room(region, need, format.dir).of(dir.number)? {
+            return Ok(Ok(Spot::Block { block: leaf, offset }));
+        }
+        let mut names =
+            htree::hashed_entries(region, format.dir, |name| self.hash_of(dir, &hasher, name)).of(dir.number)?;
+        let split = htree::split(&mut names, need, region.len()).ok_or_else(|| unsound(dir.number))?;
+        let entries: Vec<NewEntry<'_>> = names.iter().map(|(_, entry)| *entry).collect();
+        let Split::At { kept, hash } = split else {
+            let made = change.edit(leaf, self.dir_tag(change, dir), |bytes| {
+                block::make_leaf(bytes, &entries, format.dir, format.checksums)
+            })?;
+            made.ok_or_else(|| unsound(dir.number))?;
+            return Ok(Err(Arc::clone(dir)));
+        };
+        if let Some(grown) = self.room_for_leaf(change, dir, &way)? {
+            return Ok(Err(grown));
+        }
+        let Some(above) = way.steps.last() else { return Err(unsound(dir.number)) };
+        let index = self.physical(dir, above.number)?;
+        let (stay, go) = entries.split_at(kept);
+        let (grown, new_at, new) = self.grow(change, dir)?;
+        let made = change
+            .fresh(new, self.dir_tag(change, dir), |bytes| block::make_leaf(bytes, go, format.dir, format.checksums));
+        made.ok_or_else(|| unsound(dir.number))?;
+        let made = change.edit(leaf, self.dir_tag(change, dir), |bytes| {
+            block::make_leaf(bytes, stay, format.dir, format.checksums)
+        })?;
+        made.ok_or_else(|| unsound(dir.number))?;
+        let made = change.edit(index, self.index_tag(change, dir), |bytes| {
+            htree::insert_below(bytes, above.is_root(), above.position, (hash, new_at))
+        })?;
+        made.ok_or_else(|| unsound(dir.number))?;
+        Ok(Err(grown))
+    }
+
+    /// Makes room for one more leaf in the index, by one step. `None` where there is room.
+    fn room_for_leaf(&self, change: &Change<'_>, dir: &Arc<Inode>, way: &Way<'_>) -> Result<Option<Arc<Inode>>> {
+        let format = &way.format;
+        // the lowest block that has room; what is below it has to split, the highest first
+        let mut full: Option<(&Step, &Step)> = None;
+        let mut above: Option<&Step> = None;
+        let mut all_full = true;
+        for step in &way.steps {
+            let index = step.index(format).of(dir.number)?;
+            if htree::is_full(&index, step.is_root(), format) {
+                full = full.or(above.map(|above| (above, step)));
+            } else {
+                (full, all_full) = (None, false);
+            }
+            above = Some(step);
+        }
+        if all_full {
+            return self.deepen(change, dir, way).map(Some);
+        }
+        let Some((above, step)) = full else { return Ok(None) };
+        let entries = htree::all_below(&step.index(format).of(dir.number)?);
+        let kept = entries.len() / 2;
+        let (Some(go), Some(&(hash, _))) = (entries.get(kept..), entries.get(kept)) else {
+            return Err(unsound(dir.number));
+        };
+        let (this, parent) = (self.physical(dir, step.number)?, self.physical(dir, above.number)?);
+        let (grown, new_at, new) = self.grow(change, dir)?;
+        let tag = self.index_tag(change, dir);
+        let made = change.fresh(new, tag, |bytes| htree::make_node(bytes, go, format));
+        made.ok_or_else(|| unsound(dir.number))?;
+        change.edit(this, tag, |bytes| htree::truncate(bytes, false, kept))?.ok_or_else(|| unsound(dir.number))?;
+        let made = change
+            .edit(parent, tag, |bytes| htree::insert_below(bytes, above.is_root(), above.position, (hash, new_at)))?;
+        made.ok_or_else(|| unsound(dir.number))?;
+        Ok(Some(grown))
+    }
+
+    /// Puts a new index block between the root and all below it.
+    fn deepen(&self, change: &Change<'_>, dir: &Arc<Inode>, way: &Way<'_>) -> Result<Arc<Inode>> {
+        let format = &way.format;
+        if way.steps.len() > usize::from(format.max_indirect_levels()) {
+            // the largest directory there can be
+            return Err(Error::NoSpace);
+        }
+        let Some(root) = way.steps.first() else { return Err(unsound(dir.number)) };
+        let entries = htree::all_below(&root.index(format).of(dir.number)?);
+        let root = self.physical(dir, FileBlock(0))?;
+        let (grown, new_at, new) = self.grow(change, dir)?;
+        let tag = self.index_tag(change, dir);
+        let made = change.fresh(new, tag, |bytes| htree::make_node(bytes, &entries, format));
+        made.ok_or_else(|| unsound(dir.number))?;
+        let made = change.edit(root, tag, |bytes| htree::deepen_root(bytes, new_at, format))?;
+        made.ok_or_else(|| unsound(dir.number))?;
+        Ok(grown)
+    }
+
+    /// Gives an inline directory a block with all its names.
+    fn dir_to_block(&self, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        let format = self.dir_format(dir);
+        let content = self.inline_dir(dir)?;
+        let mut names = vec![(dir.number, b".".to_vec()), (content.parent, b"..".to_vec())];
+        let mut kinds = vec![Some(FileType::Directory); 2];
+        for entry in content.entries() {
+            let e = entry.of(dir.number)?;
+            if e.is_used() {
+                names.push((e.inode, e.name.to_vec()));
+                kinds.push(e.kind(&format));
+            }
+        }
+        let entries: Vec<NewEntry<'_>> =
+            names.iter().zip(kinds).map(|((inode, name), kind)| NewEntry { inode: *inode, name, kind }).collect();
+        // undone where there is no block to be had
+        let emptied = inline::leave(self, change, dir)?;
+        let grown = match self.grow(change, &emptied) {
+            Ok(grown) => grown,
+            Err(e) => {
+                change.update_inode(dir, |_| {})?;
+                return Err(e);
+            }
+        };
+        let (grown, _, new) = grown;
+        let made = change.fresh(new, self.dir_tag(change, dir), |bytes| {
+            block::make_leaf(bytes, &entries, format, self.sb.geometry.metadata_csum)
+        });
+        made.ok_or_else(|| unsound(dir.number))?;
+        Ok(grown)
+    }
+
+    /// Writes a name into the place made for it.
+    pub(crate) fn put_name(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Inode>,
+        spot: Spot,
+        entry: &NewEntry<'_>,
+    ) -> Result<Arc<Inode>> {
+        let format = self.dir_format(dir);
+        match spot {
+            Spot::Inline { offset } => {
+                inline::edit(change, dir, offset, |region, at| block::insert(region, at, entry, format))
+            }
+            Spot::Block { block: physical, offset } => {
+                let len = self.region_len(dir);
+                let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
+                    block::insert(bytes.get_mut(..len)?, offset, entry, format)
+                })?;
+                done.ok_or_else(|| unsound(dir.number))?;
+                Ok(Arc::clone(dir))
+            }
+        }
+    }
+
+    /// Takes a name out of a directory.
+    pub(crate) fn take_name(&self, change: &Change<'_>, dir: &Arc<Inode>, found: &Found) -> Result<Arc<Inode>> {
+        let format = self.dir_format(dir);
+        if is_inline(dir) {
+            return inline::edit(change, dir, found.offset, |region, at| block::remove(region, at, format));
+        }
+        let physical = self.physical(dir, found.block)?;
+        let len = self.region_len(dir);
+        let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
+            block::remove(bytes.get_mut(..len)?, found.offset, format)
+        })?;
+        done.ok_or_else(|| unsound(dir.number))?;
+        if !self.is_indexed(dir) {
+            self.node(dir.number).set_room_hint(found.block.get());
+        }
+        Ok(Arc::clone(dir))
+    }
+
+    /// Points a name to another inode.
+    pub(crate) fn point_name(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Inode>,
+        found: &Found,
+        inode: InodeNo,
+        kind: Option<FileType>,
+    ) -> Result<Arc<Inode>> {
+        let format = self.dir_format(dir);
+        if is_inline(dir) {
+            return inline::edit(change, dir, found.offset, |region, at| block::point(region, at, inode, kind, format));
+        }
+        let physical = self.physical(dir, found.block)?;
+        let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
+            block::point(bytes, found.offset, inode, kind, format)
+        })?;
+        done.ok_or_else(|| unsound(dir.number))?;
+        Ok(Arc::clone(dir))
+    }
+
+    /// Points ".." to another directory.
+    pub(crate) fn set_parent(&self, change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo) -> Result<Arc<Inode>> {
+        if is_inline(dir) {
+            return inline::set_parent(change, dir, parent);
+        }
+        let format = self.dir_format(dir);
+        let physical = self.physical(dir, FileBlock(0))?;
+        let indexed = self.is_indexed(dir);
+        let tag = if indexed { self.index_tag(change, dir) } else { self.dir_tag(change, dir) };
+        let done = change.edit(physical, tag, |bytes| {
+            let offset = Entries::new(bytes, format).nth(1)?.ok()?.offset;
+            block::point(bytes, offset, parent, Some(FileType::Directory), format)
+        })?;
+        done.ok_or_else(|| unsound(dir.number))?;
+        Ok(Arc::clone(dir))
+    }
+
+    /// Gives a new directory its first block, with "." and "..".
+    pub(crate) fn first_block(&self, change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo) -> Result<Arc<Inode>> {
+        let format = self.dir_format(dir);
+        let kind = Some(FileType::Directory);
+        let dots = [NewEntry { inode: dir.number, name: b".", kind }, NewEntry { inode: parent, name: b"..", kind }];
+        let (dir, _, new) = self.grow(change, dir)?;
+        let made = change.fresh(new, self.dir_tag(change, &dir), |bytes| {
+            block::make_leaf(bytes, &dots, format, self.sb.geometry.metadata_csum)
+        });
+        made.ok_or_else(|| unsound(dir.number))?;
+        Ok(dir)
+    }
+
+    /// Whether a directory has no names but its dots. What cannot be read may have some.
+    pub(crate) fn is_empty_dir(&self, dir: &Inode) -> Result<bool> {
+        let format = self.dir_format(dir);
+        if is_inline(dir) {
+            for entry in self.inline_dir(dir)?.entries() {
+                if entry.of(dir.number)?.is_used() {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        let mut blocks = self.dir_blocks(dir, 0)?;
+        while let Some((_, bytes)) = blocks.next(self, dir) {
+            for entry in Entries::new(&bytes?, format) {
+                let e = entry.of(dir.number)?;
+                if e.is_used() && !e.is_dot() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}

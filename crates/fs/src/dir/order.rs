@@ -1,0 +1,221 @@
+//! The list of a directory in the order of its names' hashes.
+//!
+//! The cookie of a name: 31 bits of its hash, 20 of the minor hash, and 11 that count the names for which all those are
+//! the same, in the order of their bytes. "." has 0 and ".." has 1. So a cookie stays good while other names come and go
+//! and blocks split; only where names of the very same hash come or go, one of them may be shown twice or not at all.
+
+use super::{DirEntry, ReadDir, kind_of};
+use crate::error::OfInode;
+use crate::inline::is_inline;
+use crate::{FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
+use format::FileBlock;
+use format::dir::{DirFormat, Entries, Entry, dot_entries};
+use format::feature::Compat;
+use format::hash::{CONTINUES, HashVersion, Hasher, NameHash};
+
+/// The cookies of "." and "..", and the first that a name can have.
+const DOT: u64 = 0;
+const DOT_DOT: u64 = 1;
+const NAMES: u64 = 2;
+
+const ORDINAL_BITS: u32 = 11;
+const MINOR_BITS: u32 = 20;
+
+/// Leaves with names of one hash that are put in order together. More would have more names of one hash than cookies can
+/// tell apart.
+const MOST_LEAVES: usize = 256;
+
+fn cookie(hash: NameHash) -> u64 {
+    let (major, minor) = (u64::from(hash.hash >> 1), u64::from(hash.minor >> (32 - MINOR_BITS)));
+    (major << MINOR_BITS | minor) << ORDINAL_BITS
+}
+
+/// The hash from which names with this cookie or a later one may have theirs.
+fn hash_of(cookie: u64) -> u32 {
+    let major = cookie.saturating_sub(NAMES) >> (MINOR_BITS + ORDINAL_BITS);
+    u32::try_from(major << 1).unwrap_or(u32::MAX & !CONTINUES)
+}
+
+/// A name with its place in the order.
+struct Named {
+    cookie: u64,
+    name: Vec<u8>,
+    entry: DirEntry,
+}
+
+impl Volume {
+    /// Whether cookies of a directory are hashes.
+    pub(super) fn lists_by_hash(&self, dir: &Inode) -> bool {
+        let small = is_inline(dir) || dir.size == u64::from(self.sb.geometry.block_size);
+        self.writing.is_some()
+            && self.sb.features.compat.contains(Compat::DIR_INDEX)
+            && (self.is_indexed(dir) || small)
+            && (self.dir_format(dir).hashed || self.order_of(dir).is_some())
+    }
+
+    /// The hash function of a directory; `None` where that cannot be told, or takes a key.
+    fn order_of(&self, dir: &Inode) -> Option<Hasher> {
+        let version = if self.is_indexed(dir) {
+            self.tree(dir).ok()?.hash_version
+        } else {
+            HashVersion::from_raw(self.sb.disk.s_def_hash_version)?
+        };
+        self.hasher(version)
+    }
+}
+
+impl ReadDir<'_> {
+    /// Makes the names of the next leaf ready whose cookie is `from` or later. Gives the cookie to go on from.
+    pub(super) fn take_hashed(&mut self, from: u64) -> Option<u64> {
+        let dir = std::sync::Arc::clone(&self.dir);
+        self.hasher = self.volume.order_of(&dir);
+        if from < NAMES {
+            self.take_dots(from);
+        }
+        let from = from.max(NAMES);
+        let mut names = Vec::new();
+        let next = if self.volume.is_indexed(&dir) {
+            self.leaves(&dir, from, &mut names)
+        } else {
+            self.whole(&dir, &mut names);
+            None
+        };
+        names.sort_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
+        let (mut last, mut ordinal) = (u64::MAX, 0);
+        for mut named in names {
+            ordinal = if named.cookie == last { (ordinal + 1).min((1 << ORDINAL_BITS) - 1) } else { 0 };
+            last = named.cookie;
+            let own = NAMES + named.cookie + ordinal;
+            if own >= from {
+                named.entry.next = own + 1;
+                self.ready.push_back(Ok(named.entry));
+            }
+        }
+        next
+    }
+
+    fn take_dots(&mut self, from: u64) {
+        let own = self.dir.number;
+        let parent = self.volume.parent_of(&self.dir);
+        if from == DOT {
+            self.ready.push_back(Ok(dot(own, b".", DOT_DOT)));
+        }
+        self.ready.push_back(parent.map(|parent| dot(parent, b"..", NAMES)));
+    }
+
+    /// The names of a directory that has no tree.
+    fn whole(&mut self, dir: &Inode, names: &mut Vec<Named>) {
+        let format = self.volume.dir_format(dir);
+        if is_inline(dir) {
+            match self.volume.inline_dir(dir) {
+                Ok(inline) => self.collect(dir, inline.entries(), format, names),
+                Err(e) => self.ready.push_back(Err(e)),
+            }
+            return;
+        }
+        match self.volume.dir_block(dir, FileBlock(0)) {
+            Ok(block) => self.collect(dir, Entries::new(&block, format), format, names),
+            Err(e) => self.ready.push_back(Err(e)),
+        }
+    }
+
+    /// The names of the leaf that a cookie leads to, and of those that continue its last hash. What cannot be read gives
+    /// an error and is passed over.
+    fn leaves(&mut self, dir: &Inode, from: u64, names: &mut Vec<Named>) -> Option<u64> {
+        let volume = self.volume;
+        let format = volume.dir_format(dir);
+        let mut way = match volume.tree(dir) {
+            Ok(way) => way,
+            Err(e) => {
+                self.ready.push_back(Err(e));
+                return None;
+            }
+        };
+        let mut leaf = way.go_to(hash_of(from)).map(Some);
+        for _ in 0..MOST_LEAVES {
+            match leaf.and_then(|leaf| leaf.map(|leaf| volume.dir_block(dir, leaf)).transpose()) {
+                Ok(Some(block)) => self.collect(dir, Entries::new(&block, format), format, names),
+                Ok(None) => return None,
+                Err(e) => self.ready.push_back(Err(e)),
+            }
+            match way.next_hash() {
+                Ok(Some(next)) if next & CONTINUES != 0 => leaf = way.advance(),
+                // a tree whose hashes do not ascend must not lead round and round
+                Ok(Some(next)) => {
+                    return Some(NAMES + cookie(NameHash { hash: next, minor: 0 })).filter(|next| *next > from);
+                }
+                Ok(None) => return None,
+                Err(e) => {
+                    self.ready.push_back(Err(e));
+                    return None;
+                }
+            }
+        }
+        match way.next_hash() {
+            Ok(Some(next)) => Some(NAMES + cookie(NameHash { hash: next, minor: 0 })).filter(|next| *next > from),
+            _ => None,
+        }
+    }
+
+    fn collect<'e>(
+        &mut self,
+        dir: &Inode,
+        entries: impl Iterator<Item = format::Result<Entry<'e>>>,
+        format: DirFormat,
+        names: &mut Vec<Named>,
+    ) {
+        for entry in entries {
+            let e = match entry.of(dir.number) {
+                Ok(e) => e,
+                Err(e) => {
+                    self.ready.push_back(Err(e));
+                    continue;
+                }
+            };
+            if !e.is_used() || e.is_dot() {
+                continue;
+            }
+            let encrypted = dir.raw().flags().contains(InodeFlags::ENCRYPT);
+            let hash = match (e.hash, &self.hasher) {
+                (Some(hash), _) => hash,
+                (None, Some(hasher)) if encrypted => hasher.hash(e.name),
+                (None, Some(hasher)) => self.volume.hash_of(dir, hasher, e.name),
+                (None, None) => NameHash::default(),
+            };
+            let entry = DirEntry { inode: e.inode, name: self.shown(&e), kind: e.kind(&format).map(kind_of), next: 0 };
+            names.push(Named { cookie: cookie(hash), name: e.name.to_vec(), entry });
+        }
+    }
+}
+
+fn dot(inode: InodeNo, name: &[u8], next: u64) -> DirEntry {
+    DirEntry { inode, name: name.to_vec(), kind: Some(FileKind::Directory), next }
+}
+
+impl Volume {
+    /// What ".." names in a directory.
+    pub(crate) fn parent_of(&self, dir: &Inode) -> Result<InodeNo> {
+        if is_inline(dir) {
+            return Ok(self.inline_dir(dir)?.parent);
+        }
+        let block = self.dir_block(dir, FileBlock(0))?;
+        Ok(dot_entries(&block, self.dir_format(dir)).of(dir.number)?.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_in_the_order_of_hashes_and_lead_back_to_them() {
+        let most = NameHash { hash: 0xFFFF_FFFC, minor: u32::MAX };
+        assert!(NAMES + cookie(most) + (1 << ORDINAL_BITS) < 1 << 62);
+        for hash in [0, 2, 0x1234_5678, 0xFFFF_FFFC] {
+            let own = NAMES + cookie(NameHash { hash, minor: 0 });
+            assert_eq!((hash_of(own), hash_of(own + (1 << 31) - 1)), (hash, hash));
+            assert!(own > NAMES + cookie(NameHash { hash: hash.saturating_sub(2), minor: u32::MAX }) || hash == 0);
+        }
+        assert_eq!(hash_of(u64::MAX), u32::MAX - 1);
+    }
+}

@@ -1,0 +1,58 @@
+//! A further name for a file.
+
+use super::{NAMING, check_name};
+use crate::dir::NewEntry;
+use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
+use format::dir::FileType;
+use std::sync::Arc;
+
+impl Volume {
+    /// Gives a file one more name; a file without a name that [`Volume::tmpfile`] made gets its first.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::TooManyNames`], [`Error::NotPermitted`] for directories and where flags forbid it,
+    /// [`Error::NotFound`] for a file whose last name was removed, and as [`Volume::create`].
+    pub fn link(&self, number: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
+        check_name(name)?;
+        if self.inode(number)?.kind == FileKind::Directory {
+            return Err(Error::NotPermitted("a directory has one name only"));
+        }
+        self.locked(&[dir], |_| {
+            let dir = self.dir_to_change(dir)?;
+            self.may_hold(&dir, name)?;
+            if self.find(&dir, name)?.is_some() {
+                return Err(Error::Exists);
+            }
+            if number == dir.number {
+                return Err(Error::NotPermitted("a directory has one name only"));
+            }
+            self.locked(&[number], |_| {
+                let inode = self.inode(number)?;
+                if inode.kind == FileKind::Directory {
+                    return Err(Error::NotPermitted("a directory has one name only"));
+                }
+                self.may_change(&inode)?;
+                self.same_project(&dir, &inode)?;
+                let links = inode.raw().disk.i_links_count.get();
+                let nameless = links == 0;
+                if nameless && !self.writing()?.orphans.may_be_linked(number) {
+                    return Err(Error::NotFound);
+                }
+                if links >= self.most_links() {
+                    return Err(Error::TooManyNames);
+                }
+                let change = self.change(NAMING)?;
+                let (dir, spot) = self.make_room(&change, Arc::clone(&dir), name)?;
+                let inode = if nameless { change.end_orphan(&inode)? } else { inode };
+                let kind = FileType::from_mode(inode.raw().disk.i_mode.get());
+                let dir = self.put_name(&change, &dir, spot, &NewEntry { inode: number, name, kind })?;
+                self.touch(&change, &dir, None)?;
+                let now = change.now();
+                change.update_inode(&inode, |buf| {
+                    buf.set_links(links + 1);
+                    buf.set_ctime(now);
+                })
+            })
+        })
+    }
+}

@@ -1,0 +1,260 @@
+//! New files of every kind.
+
+use super::{NAMING, check_name, mode_of};
+use crate::acl::Inherited;
+use crate::change::Change;
+use crate::dir::NewEntry;
+use crate::names::inline;
+use crate::xattr::Wanted;
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
+use format::dir::FileType;
+use format::feature::{Incompat, RoCompat};
+use format::inode::{EXTRA_ISIZE, InodeBuf};
+use format::xattr::index;
+use format::{FsBlock, extent};
+use std::sync::Arc;
+
+/// Set-group-id, which a directory hands on.
+const SET_GROUP_ID: u16 = 0o2000;
+
+/// Targets up to this length stand in the inode: with the zero byte behind them they fill `i_block`.
+const FAST_TARGET: usize = 59;
+
+/// A file to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct NewFile {
+    /// Its type.
+    pub kind: FileKind,
+    /// Permission bits with set-user-id, set-group-id and sticky: 0 to 0o7777.
+    pub mode: u16,
+    /// Permission bits to take off, where the directory has no default access control list.
+    pub umask: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group, unless the directory hands on its own.
+    pub gid: u32,
+    /// Major and minor number, for devices.
+    pub device: (u32, u32),
+}
+
+impl Volume {
+    /// Makes a file of any kind but a symbolic link, and names it. Owner and permissions are given; the group, the project,
+    /// some flags and access control lists are handed on by the directory, as ext4 does.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotADirectory`], [`Error::NotFound`] for a directory that was removed,
+    /// [`Error::NameTooLong`], [`Error::NoSpace`], [`Error::TooManyNames`] for one subdirectory too many,
+    /// [`Error::NotPermitted`], [`Error::Encrypted`], [`Error::Invalid`].
+    pub fn create(&self, dir: InodeNo, name: &[u8], file: &NewFile) -> Result<Arc<Inode>> {
+        if file.kind == FileKind::Symlink {
+            return Err(Error::Invalid("a symbolic link needs a target"));
+        }
+        self.make(dir, name, file, None)
+    }
+
+    /// Makes a symbolic link and names it.
+    ///
+    /// # Errors
+    /// As [`Volume::create`]; [`Error::NameTooLong`] also for a target that needs more than a block, [`Error::Invalid`]
+    /// for one that is empty or has a zero byte.
+    pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Arc<Inode>> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::Invalid("the target of a link is empty or has a zero byte"));
+        }
+        if target.len() >= self.sb.geometry.block_size as usize {
+            return Err(Error::NameTooLong);
+        }
+        let file = NewFile { kind: FileKind::Symlink, mode: 0o777, umask: 0, uid, gid, device: (0, 0) };
+        self.make(dir, name, &file, Some(target))
+    }
+
+    /// Makes a regular file without a name, as an inode of a directory's neighbourhood. It is held once for the caller:
+    /// when it is released it goes, unless [`Volume::link`] gave it a name.
+    ///
+    /// # Errors
+    /// As [`Volume::create`].
+    pub fn tmpfile(&self, dir: InodeNo, file: &NewFile) -> Result<Arc<Inode>> {
+        if file.kind != FileKind::Regular {
+            return Err(Error::Invalid("only a regular file can be without a name"));
+        }
+        self.locked(&[dir], |_| {
+            let dir = self.dir_to_change(dir)?;
+            self.may_hold(&dir, b"")?;
+            let inherited = self.inherit(&dir, file.kind, file.mode, file.umask)?;
+            let change = self.change(NAMING)?;
+            let inode = self.new_inode(&change, &dir, file, &inherited, None)?;
+            let inode = change.add_orphan(&inode, true)?;
+            self.hold(inode.number);
+            change.update_inode(&inode, |buf| buf.set_links(0))
+        })
+    }
+
+    fn make(&self, dir: InodeNo, name: &[u8], file: &NewFile, target: Option<&[u8]>) -> Result<Arc<Inode>> {
+        check_name(name)?;
+        self.locked(&[dir], |_| {
+            let dir = self.dir_to_change(dir)?;
+            self.may_hold(&dir, name)?;
+            if self.find(&dir, name)?.is_some() {
+                return Err(Error::Exists);
+            }
+            let is_dir = file.kind == FileKind::Directory;
+            let links = if is_dir { Some(self.with_subdirectory(&dir)?) } else { None };
+            let inherited = self.inherit(&dir, file.kind, file.mode, file.umask)?;
+            let change = self.change(NAMING)?;
+            let (dir, spot) = self.make_room(&change, dir, name)?;
+            let inode = self.new_inode(&change, &dir, file, &inherited, target)?;
+            let kind = FileType::from_mode(inode.raw().disk.i_mode.get());
+            let dir = self.put_name(&change, &dir, spot, &NewEntry { inode: inode.number, name, kind })?;
+            self.touch(&change, &dir, links)?;
+            Ok(inode)
+        })
+    }
+
+    /// Bytes of the extra fields that new inodes get.
+    pub(crate) fn extra_isize(&self) -> u16 {
+        if !self.sb.features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {
+            return EXTRA_ISIZE;
+        }
+        let wanted = self.sb.disk.s_want_extra_isize.get().max(self.sb.disk.s_min_extra_isize.get());
+        let fits = u32::from(wanted) + 128 <= self.sb.geometry.inode_size && wanted.is_multiple_of(4);
+        if fits { wanted.max(EXTRA_ISIZE) } else { EXTRA_ISIZE }
+    }
+
+    /// Gives an inode an empty map, in the form that new files of the volume have.
+    pub(crate) fn make_map(&self, buf: &mut InodeBuf) {
+        let mut flags = buf.raw().flags();
+        let mut block = [0; 60];
+        let extents = self.sb.features.incompat.contains(Incompat::EXTENT);
+        // an empty list fits
+        let made = extents && extent::write_leaf(&mut block, &[]).is_some();
+        flags.set(InodeFlags::EXTENTS, made);
+        buf.set_flags(flags);
+        buf.set_block(block);
+    }
+
+    /// Flags that a directory hands on to a new file of a kind.
+    fn inherited_flags(dir: &Inode, kind: FileKind) -> InodeFlags {
+        let all = InodeFlags::SECRM
+            | InodeFlags::UNRM
+            | InodeFlags::COMPR
+            | InodeFlags::SYNC
+            | InodeFlags::NODUMP
+            | InodeFlags::NOATIME
+            | InodeFlags::JOURNAL_DATA
+            | InodeFlags::NOTAIL
+            | InodeFlags::DIRSYNC
+            | InodeFlags::PROJINHERIT
+            | InodeFlags::CASEFOLD
+            | InodeFlags::DAX;
+        let of_dirs = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT;
+        let kept = match kind {
+            FileKind::Directory => all,
+            FileKind::Regular => all - of_dirs,
+            _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+        };
+        dir.raw().flags() & kept
+    }
+
+    /// Makes an inode with its first content and its attributes; undone where there is no space for them.
+    pub(super) fn new_inode(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Inode>,
+        file: &NewFile,
+        inherited: &Inherited,
+        target: Option<&[u8]>,
+    ) -> Result<Arc<Inode>> {
+        let is_dir = file.kind == FileKind::Directory;
+        let parent = dir.raw();
+        let (number, generation) = change.allocate_inode(dir, file.kind)?;
+        let mut buf = InodeBuf::new(self.sb.geometry.inode_size, self.extra_isize());
+        let mut mode = mode_of(file.kind, inherited.mode);
+        let mut gid = file.gid;
+        if parent.disk.i_mode.get() & SET_GROUP_ID != 0 {
+            gid = parent.gid();
+            mode |= if is_dir { SET_GROUP_ID } else { 0 };
+        }
+        buf.set_mode(mode);
+        buf.set_uid(file.uid);
+        buf.set_gid(gid);
+        buf.set_links(if is_dir { 2 } else { 1 });
+        buf.set_flags(Self::inherited_flags(dir, file.kind));
+        buf.disk_mut().i_generation = generation.into();
+        let now = change.now();
+        buf.set_atime(now);
+        buf.set_mtime(now);
+        buf.set_ctime(now);
+        buf.set_crtime(now);
+        if parent.flags().contains(InodeFlags::PROJINHERIT) {
+            buf.set_project(parent.project());
+        }
+        let mut content = None;
+        match (file.kind, target) {
+            (FileKind::CharDevice | FileKind::BlockDevice, _) => buf.set_device(file.device.0, file.device.1),
+            (FileKind::Fifo | FileKind::Socket, _) => {}
+            (_, Some(target)) if target.len() <= FAST_TARGET => {
+                let mut block = [0; 60];
+                block.iter_mut().zip(target).for_each(|(place, byte)| *place = *byte);
+                buf.set_block(block);
+                buf.set_size(target.len() as u64);
+            }
+            _ => {
+                content = target;
+                self.make_map(&mut buf);
+            }
+        }
+        let inline = self.sb.features.incompat.contains(Incompat::INLINE_DATA);
+        let is_inline = is_dir && inline && inline::make(self, &mut buf, dir.number).is_some();
+        let inode = change.put_inode(number, buf)?;
+        let made = self.give_attributes(change, inode, inherited).and_then(|inode| {
+            if is_dir && !is_inline {
+                self.first_block(change, &inode, dir.number)
+            } else if let Some(target) = content {
+                change.write_small_content(&inode, target)
+            } else {
+                Ok(inode)
+            }
+        });
+        if made.is_err() {
+            let inode = self.any_inode(number)?;
+            self.abandon(change, &inode)?;
+        }
+        made
+    }
+
+    fn give_attributes(&self, change: &Change<'_>, inode: Arc<Inode>, inherited: &Inherited) -> Result<Arc<Inode>> {
+        let lists = [(index::POSIX_ACL_ACCESS, &inherited.access), (index::POSIX_ACL_DEFAULT, &inherited.default)];
+        let wanted: Vec<Wanted<'_>> = lists
+            .into_iter()
+            .filter(|(_, value)| value.is_some())
+            .map(|(index, value)| Wanted { index, name: b"", value: value.clone() })
+            .collect();
+        if wanted.is_empty() {
+            return Ok(inode);
+        }
+        Ok(self.put_attributes(change, &inode, &wanted)?.0)
+    }
+
+    /// Takes back an inode that was made in this very change and has no content.
+    pub(crate) fn abandon(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<()> {
+        change.free_emptied(inode).map(drop)
+    }
+}
+
+impl Change<'_> {
+    /// Frees an inode whose content is gone, with what it has for its attributes. Gives attribute inodes that are to be
+    /// freed after the change.
+    pub(crate) fn free_emptied(&self, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
+        let volume = self.volume;
+        let dropped = volume.drop_attributes(self, inode)?;
+        let raw = inode.raw();
+        let mut buf = InodeBuf::new(volume.sb.geometry.inode_size, raw.extra_isize());
+        let disk = buf.disk_mut();
+        disk.i_generation = raw.disk.i_generation;
+        disk.i_dtime = (self.now().seconds.max(1) as u32).into();
+        buf.set_file_acl(FsBlock(0));
+        self.free_inode(inode.number, inode.kind == FileKind::Directory)?;
+        self.put_freed_inode(inode.number, buf)?;
+        Ok(dropped)
+    }
+}

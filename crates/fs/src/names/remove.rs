@@ -1,0 +1,117 @@
+//! Names taken away, and files that go with their last one.
+
+use super::check_name;
+use crate::change::Change;
+use crate::inline::is_inline;
+use crate::map::has_map;
+use crate::node::Locked;
+use crate::orphan::LISTING;
+use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
+use std::sync::Arc;
+
+/// Metadata blocks the removal of a name may dirty.
+pub(super) const REMOVING: usize = 10 + LISTING;
+
+impl Volume {
+    /// Takes away a name of a file that is no directory. With its last name it goes: at once, or when nobody holds it any
+    /// more.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::NotPermitted`] where flags of the file or the directory
+    /// forbid it.
+    pub fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Error::IsADirectory);
+        }
+        self.remove(dir, name, false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::NotFound`], [`Error::Invalid`] for ".",
+    /// [`Error::NotPermitted`] as [`Volume::unlink`].
+    pub fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        match name {
+            b"." => Err(Error::Invalid("a directory cannot be removed by the name \".\"")),
+            b".." => Err(Error::NotEmpty),
+            _ => self.remove(dir, name, true),
+        }
+    }
+
+    fn remove(&self, dir: InodeNo, name: &[u8], directory: bool) -> Result<()> {
+        let goes = self.locked(&[dir], |_| {
+            let dir = self.dir_to_change(dir)?;
+            let found = self.find_named(&dir, name)?;
+            if found.inode == dir.number {
+                return Err(Self::leads_back(dir.number));
+            }
+            self.locked(&[found.inode], |locked| {
+                let inode = self.inode(found.inode)?;
+                match (inode.kind == FileKind::Directory, directory) {
+                    (true, false) => return Err(Error::IsADirectory),
+                    (false, true) => return Err(Error::NotADirectory),
+                    _ => {}
+                }
+                self.may_lose_names(&dir)?;
+                self.may_change(&inode)?;
+                if directory && !self.is_empty_dir(&inode)? {
+                    return Err(Error::NotEmpty);
+                }
+                let change = self.change(REMOVING)?;
+                let dir = self.take_name(&change, &dir, &found)?;
+                let links = directory.then(|| Self::without_subdirectory(&dir));
+                self.touch(&change, &dir, links)?;
+                self.lose_name(&change, &inode, locked)
+            })
+        })?;
+        self.free_all(goes)
+    }
+
+    /// Frees orphans, with no lock held.
+    pub(super) fn free_all(&self, orphans: Vec<InodeNo>) -> Result<()> {
+        orphans.into_iter().try_for_each(|number| self.free_orphan(number))
+    }
+
+    /// A file, locked, has one name less; a directory none. Gives the orphans that are to be freed after the change.
+    pub(super) fn lose_name(
+        &self,
+        change: &Change<'_>,
+        inode: &Arc<Inode>,
+        locked: &mut Locked<'_>,
+    ) -> Result<Vec<InodeNo>> {
+        let links = match inode.kind {
+            FileKind::Directory => 0,
+            _ => inode.raw().disk.i_links_count.get().saturating_sub(1),
+        };
+        let held = self.node(inode.number).is_held();
+        if links == 0 && !held && self.has_nothing_outside(inode, locked) {
+            return change.free_emptied(inode);
+        }
+        let now = change.now();
+        let number = inode.number;
+        if links > 0 {
+            change.update_inode(inode, |buf| {
+                buf.set_links(links);
+                buf.set_ctime(now);
+            })?;
+            return Ok(Vec::new());
+        }
+        let inode = change.add_orphan(inode, false)?;
+        change.update_inode(&inode, |buf| {
+            buf.set_links(0);
+            buf.set_ctime(now);
+        })?;
+        Ok(if held { Vec::new() } else { vec![number] })
+    }
+
+    /// Whether an inode has nothing that takes more than a change to free: no blocks, no attributes outside.
+    fn has_nothing_outside(&self, inode: &Inode, locked: &mut Locked<'_>) -> bool {
+        let delayed = locked.state(inode.number).is_none_or(|state| !state.delayed.is_empty());
+        let mapped = has_map(inode.kind) && !is_inline(inode) && !inode.is_fast_symlink();
+        let blocks = mapped && inode.sectors(&self.sb) > 0;
+        !delayed && !blocks && !self.has_outer_attributes(inode)
+    }
+}

@@ -1,0 +1,342 @@
+//! Renaming.
+
+use super::remove::REMOVING;
+use super::{NAMING, check_name};
+use crate::acl::Inherited;
+use crate::change::Change;
+use crate::dir::NewEntry;
+use crate::lookup::Found;
+use crate::node::Locked;
+use crate::{Error, FileKind, Inode, InodeNo, NewFile, Result, Volume};
+use format::dir::FileType;
+use std::sync::Arc;
+
+/// How far up a directory's parents are followed: beyond that the tree leads round.
+const DEEPEST: u32 = 1 << 16;
+
+/// What a rename may do besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct RenameFlags {
+    /// The new name must not be there.
+    pub no_replace: bool,
+    /// Both names are there and change places.
+    pub exchange: bool,
+    /// The old name stays, and names a character device 0:0 then.
+    pub whiteout: bool,
+}
+
+/// A name that is to change.
+struct Side<'a> {
+    name: &'a [u8],
+    dir: Arc<Inode>,
+    found: Found,
+    inode: Arc<Inode>,
+}
+
+impl Side<'_> {
+    fn is_dir(&self) -> bool {
+        self.inode.kind == FileKind::Directory
+    }
+
+    fn kind(&self) -> Option<FileType> {
+        FileType::from_mode(self.inode.raw().disk.i_mode.get())
+    }
+}
+
+impl Volume {
+    /// Gives a file another name, in the same directory or another one. A file that had that name loses it, in the same
+    /// moment; an empty directory can take the place of another. Two names of the same file stay both.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] as the flags say; [`Error::Invalid`] where a directory would get below
+    /// itself, and for "." and ".."; [`Error::NotADirectory`] and [`Error::IsADirectory`] where the kinds do not go
+    /// together, [`Error::NotEmpty`]; and as [`Volume::create`] and [`Volume::unlink`].
+    pub fn rename(
+        &self,
+        old_dir: InodeNo,
+        old_name: &[u8],
+        new_dir: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_name(old_name)?;
+        check_name(new_name)?;
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return Err(Error::Invalid("names that change places are both there, and both stay"));
+        }
+        let is_dot = |name: &[u8]| matches!(name, b"." | b"..");
+        if is_dot(old_name) || is_dot(new_name) {
+            return Err(Error::Invalid("\".\" and \"..\" cannot be renamed"));
+        }
+        self.writing()?;
+        self.settle_content(old_dir, old_name, new_dir, new_name)?;
+        let (first, _guard) = if old_dir == new_dir {
+            (old_dir, None)
+        } else {
+            let guard = self.rename_lock();
+            // one above the other first; of two that are not, the lower number
+            let new_is_above = self.is_above(new_dir, old_dir)?;
+            let old_is_above = !new_is_above && self.is_above(old_dir, new_dir)?;
+            let old_first = old_is_above || !new_is_above && old_dir < new_dir;
+            (if old_first { old_dir } else { new_dir }, Some(guard))
+        };
+        let second = if first == old_dir { new_dir } else { old_dir };
+        let goes = self.locked(&[first, second], |_| {
+            let from = self.dir_to_change(old_dir)?;
+            let to = self.dir_to_change(new_dir)?;
+            let source = self.find_named(&from, old_name)?;
+            let target = match self.find(&to, new_name)? {
+                Some(_) => Some(self.find_named(&to, new_name)?),
+                None => None,
+            };
+            if flags.no_replace && target.is_some() {
+                return Err(Error::Exists);
+            }
+            if flags.exchange && target.is_none() {
+                return Err(Error::NotFound);
+            }
+            self.no_loops(old_dir, new_dir, &source, target.as_ref(), flags.exchange)?;
+            if target.is_some_and(|target| target.inode == source.inode) {
+                return Ok(Vec::new());
+            }
+            let mut children = vec![source.inode];
+            children.extend(target.map(|target| target.inode));
+            self.sort_children(&mut children);
+            self.locked(&children, |locked| {
+                let source = Side { name: old_name, inode: self.inode(source.inode)?, dir: from, found: source };
+                let target = match target {
+                    Some(found) => {
+                        let inode = self.inode(found.inode)?;
+                        Some(Side { name: new_name, inode, dir: Arc::clone(&to), found })
+                    }
+                    None => None,
+                };
+                self.rename_checked(&source, &to, target.as_ref(), new_name, flags, locked)
+            })
+        })?;
+        self.free_all(goes)
+    }
+
+    /// Content that waits for its place gets it before its file takes the name of another, so that after a crash the name
+    /// leads to the old content or to the new.
+    fn settle_content(&self, old_dir: InodeNo, old_name: &[u8], new_dir: InodeNo, new_name: &[u8]) -> Result<()> {
+        let old = self.inode(old_dir)?;
+        let source = self.lookup(&old, old_name)?;
+        let new = self.inode(new_dir)?;
+        match self.lookup(&new, new_name) {
+            Ok(target) if target != source => self.flush_delayed(source),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a directory is above another, or is it. The rename lock is held, so that does not change.
+    fn is_above(&self, above: InodeNo, below: InodeNo) -> Result<bool> {
+        let mut at = below;
+        for _ in 0..DEEPEST {
+            if at == above {
+                return Ok(true);
+            }
+            if at == InodeNo::ROOT {
+                return Ok(false);
+            }
+            let dir = self.inode(at)?;
+            self.is_directory(&dir)?;
+            let parent = self.parent_of(&dir)?;
+            if !self.may_be_named(parent) || parent == at {
+                break;
+            }
+            at = parent;
+        }
+        Err(Self::leads_back(below))
+    }
+
+    /// No directory gets below itself, and none that a locked directory is below is replaced.
+    fn no_loops(
+        &self,
+        old_dir: InodeNo,
+        new_dir: InodeNo,
+        source: &Found,
+        target: Option<&Found>,
+        exchange: bool,
+    ) -> Result<()> {
+        let below_itself = || Error::Invalid("a directory would get below itself");
+        if old_dir == new_dir {
+            let leads_back = source.inode == old_dir || target.is_some_and(|target| target.inode == old_dir);
+            return if leads_back { Err(Self::leads_back(old_dir)) } else { Ok(()) };
+        }
+        if self.is_above(source.inode, new_dir)? {
+            return Err(below_itself());
+        }
+        match target {
+            Some(target) if self.is_above(target.inode, old_dir)? => {
+                Err(if exchange { below_itself() } else { Error::NotEmpty })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The order in which files are locked below their directories: directories first, then by number.
+    fn sort_children(&self, children: &mut [InodeNo]) {
+        let is_file = |number: &InodeNo| self.any_inode(*number).is_ok_and(|i| i.kind != FileKind::Directory);
+        children.sort_by_key(|number| (is_file(number), *number));
+    }
+
+    fn rename_checked(
+        &self,
+        source: &Side<'_>,
+        to: &Arc<Inode>,
+        target: Option<&Side<'_>>,
+        new_name: &[u8],
+        flags: RenameFlags,
+        locked: &mut Locked<'_>,
+    ) -> Result<Vec<InodeNo>> {
+        let from = &source.dir;
+        self.may_lose_names(from)?;
+        self.may_change(&source.inode)?;
+        self.may_hold(from, b"")?;
+        self.may_hold(to, new_name)?;
+        if from.number != to.number {
+            self.same_project(to, &source.inode)?;
+        }
+        if let Some(target) = target {
+            self.may_lose_names(to)?;
+            self.may_change(&target.inode)?;
+            if flags.exchange && from.number != to.number {
+                self.same_project(from, &target.inode)?;
+            }
+        }
+        match target {
+            Some(target) if flags.exchange => self.exchange(source, target).map(|()| Vec::new()),
+            Some(target) => {
+                match (source.is_dir(), target.is_dir()) {
+                    (true, false) => return Err(Error::NotADirectory),
+                    (false, true) => return Err(Error::IsADirectory),
+                    (true, true) if !self.is_empty_dir(&target.inode)? => return Err(Error::NotEmpty),
+                    _ => {}
+                }
+                self.replace(source, target, flags, locked)
+            }
+            None => self.move_to(source, to, new_name, flags).map(|()| Vec::new()),
+        }
+    }
+
+    /// The new name takes the place of an existing one.
+    fn replace(
+        &self,
+        source: &Side<'_>,
+        target: &Side<'_>,
+        flags: RenameFlags,
+        locked: &mut Locked<'_>,
+    ) -> Result<Vec<InodeNo>> {
+        let across = source.dir.number != target.dir.number;
+        if source.is_dir() && across {
+            // must be readable, as it is going to change
+            self.parent_of(&source.inode)?;
+        }
+        let change = self.change(NAMING + REMOVING)?;
+        let whiteout = self.whiteout(&change, &source.dir, flags)?;
+        let to = self.point_name(&change, &target.dir, &target.found, source.inode.number, source.kind())?;
+        // in one directory, an inline one is another inode value now
+        let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
+        let from = self.leave_name(&change, &from, &source.found, whiteout.as_ref())?;
+        let to = if across { to } else { Arc::clone(&from) };
+        let lost = source.is_dir() && (across || target.is_dir());
+        self.touch(&change, &from, lost.then(|| Self::without_subdirectory(&from)))?;
+        if across {
+            self.touch(&change, &to, None)?;
+        }
+        self.moved(&change, source, to.number, across)?;
+        self.lose_name(&change, &target.inode, locked)
+    }
+
+    /// The new name is a new one.
+    fn move_to(&self, source: &Side<'_>, to: &Arc<Inode>, new_name: &[u8], flags: RenameFlags) -> Result<()> {
+        let across = source.dir.number != to.number;
+        let moves_dir = source.is_dir() && across;
+        let links = if moves_dir {
+            self.parent_of(&source.inode)?;
+            Some(self.with_subdirectory(to)?)
+        } else {
+            None
+        };
+        let change = self.change(NAMING + REMOVING)?;
+        let (to, spot) = self.make_room(&change, Arc::clone(to), new_name)?;
+        let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
+        let whiteout = self.whiteout(&change, &from, flags)?;
+        let entry = NewEntry { inode: source.inode.number, name: new_name, kind: source.kind() };
+        // room may have been made by moving the old name
+        let found = if across { source.found } else { self.find_named(&from, source.name)? };
+        let to = self.put_name(&change, &to, spot, &entry)?;
+        let from = if across { from } else { Arc::clone(&to) };
+        let from = self.leave_name(&change, &from, &found, whiteout.as_ref())?;
+        let to = if across { to } else { Arc::clone(&from) };
+        self.touch(&change, &from, moves_dir.then(|| Self::without_subdirectory(&from)))?;
+        if across {
+            self.touch(&change, &to, links)?;
+        }
+        self.moved(&change, source, to.number, across)
+    }
+
+    /// Both names stay and name each other's file.
+    fn exchange(&self, a: &Side<'_>, b: &Side<'_>) -> Result<()> {
+        let across = a.dir.number != b.dir.number;
+        let mut links = [None, None];
+        if across {
+            for (n, (here, there)) in [(a, b), (b, a)].into_iter().enumerate() {
+                if here.is_dir() {
+                    self.parent_of(&here.inode)?;
+                }
+                links[n] = match (here.is_dir(), there.is_dir()) {
+                    (true, false) => Some(Self::without_subdirectory(&here.dir)),
+                    (false, true) => Some(self.with_subdirectory(&here.dir)?),
+                    _ => None,
+                };
+            }
+        }
+        let change = self.change(NAMING)?;
+        let from = self.point_name(&change, &a.dir, &a.found, b.inode.number, b.kind())?;
+        let to = if across { Arc::clone(&b.dir) } else { Arc::clone(&from) };
+        let to = self.point_name(&change, &to, &b.found, a.inode.number, a.kind())?;
+        if across {
+            self.touch(&change, &from, links[0])?;
+        }
+        self.touch(&change, &to, links[1])?;
+        self.moved(&change, a, b.dir.number, across)?;
+        self.moved(&change, b, a.dir.number, across)
+    }
+
+    /// A file has another name, and a directory that has another parent says so.
+    fn moved(&self, change: &Change<'_>, side: &Side<'_>, parent: InodeNo, across: bool) -> Result<()> {
+        let mut inode = Arc::clone(&side.inode);
+        if side.is_dir() && across {
+            inode = self.set_parent(change, &inode, parent)?;
+        }
+        let now = change.now();
+        change.update_inode(&inode, |buf| buf.set_ctime(now)).map(drop)
+    }
+
+    fn leave_name(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Inode>,
+        found: &Found,
+        whiteout: Option<&Arc<Inode>>,
+    ) -> Result<Arc<Inode>> {
+        match whiteout {
+            Some(inode) => self.point_name(change, dir, found, inode.number, Some(FileType::CharDevice)),
+            None => self.take_name(change, dir, found),
+        }
+    }
+
+    /// The device that stays behind under the old name, where it is asked for.
+    fn whiteout(&self, change: &Change<'_>, dir: &Arc<Inode>, flags: RenameFlags) -> Result<Option<Arc<Inode>>> {
+        if !flags.whiteout {
+            return Ok(None);
+        }
+        let raw = dir.raw();
+        let file =
+            NewFile { kind: FileKind::CharDevice, mode: 0, umask: 0, uid: raw.uid(), gid: raw.gid(), device: (0, 0) };
+        let plain = Inherited { mode: 0, access: None, default: None };
+        self.new_inode(change, dir, &file, &plain, None).map(Some)
+    }
+}

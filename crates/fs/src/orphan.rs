@@ -1,0 +1,375 @@
+//! Orphans: inodes without a name that are still held, and files whose truncation has not finished.
+//!
+//! They are on the device, so that a crash loses no space: in the slots of the orphan file where the volume has one, else
+//! in a chain that begins in the superblock and goes on through `i_dtime`.
+//!
+//! 1. An inode gets onto the list, and off it, under the lock of its node, in the change that makes it an orphan or ends
+//!    that. What is in memory says where on the device it stands.
+//! 2. The link of an inode in the chain belongs to the chain's lock, not to the inode's: the removal of the next one
+//!    changes it. Whoever writes an inode asks here for it (see `Change::put_inode`).
+//! 3. An orphan is freed by one thread: the one that claims it.
+
+use crate::alloc::lock;
+use crate::change::Change;
+use crate::error::OfInode;
+use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
+use format::feature::{Compat, Features, RoCompat};
+use format::inode::InodeBuf;
+use format::orphan::{OrphanBlock, slots};
+use format::{FileBlock, FsBlock, Structure, Where};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::{Kind, Tag};
+
+/// Metadata blocks that getting onto the list or off it may dirty besides the inode's own: the neighbour in the chain, or
+/// the block of the file.
+pub(crate) const LISTING: usize = 2;
+
+/// All orphans of a volume.
+#[derive(Default)]
+pub(crate) struct Orphans {
+    /// How many there are; nobody has to lock where there are none.
+    count: AtomicUsize,
+    chain: Mutex<Chain>,
+}
+
+/// Which orphans there are, and where they stand on the device.
+#[derive(Default)]
+pub(crate) struct Chain {
+    all: BTreeMap<InodeNo, Orphan>,
+    /// The first of the chain; 0 for none.
+    first: u32,
+    file: Option<OrphanFile>,
+}
+
+struct Orphan {
+    place: Place,
+    /// It never had a name, and may get one.
+    may_be_linked: bool,
+    /// Somebody is about to free it.
+    claimed: bool,
+}
+
+enum Place {
+    /// In the chain: the one before it, 0 for the superblock, and the one behind it, 0 for none.
+    Chain { before: u32, next: u32 },
+    /// In this block of the orphan file, counted among its blocks.
+    File { block: usize },
+}
+
+struct OrphanFile {
+    tag: Tag,
+    /// Its blocks, and how many of each one's slots are taken.
+    blocks: Vec<(FsBlock, u32)>,
+}
+
+impl Chain {
+    /// The link of an inode that is in the chain.
+    pub(crate) fn next_of(&self, number: InodeNo) -> Option<u32> {
+        match self.all.get(&number)?.place {
+            Place::Chain { next, .. } => Some(next),
+            Place::File { .. } => None,
+        }
+    }
+}
+
+impl Orphans {
+    fn lock(&self) -> MutexGuard<'_, Chain> {
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The chain, locked; `None` where there are no orphans.
+    pub(crate) fn chain(&self) -> Option<MutexGuard<'_, Chain>> {
+        (self.count.load(Ordering::Acquire) > 0).then(|| self.lock())
+    }
+
+    pub(crate) fn contains(&self, number: InodeNo) -> bool {
+        self.chain().is_some_and(|chain| chain.all.contains_key(&number))
+    }
+
+    /// Whether an inode without names may get one.
+    pub(crate) fn may_be_linked(&self, number: InodeNo) -> bool {
+        self.chain().is_some_and(|chain| chain.all.get(&number).is_some_and(|o| o.may_be_linked))
+    }
+
+    /// Says that the caller will free an orphan; false where somebody else does already, or it is none.
+    fn claim(&self, number: InodeNo) -> bool {
+        let mut chain = self.lock();
+        chain.all.get_mut(&number).is_some_and(|orphan| !std::mem::replace(&mut orphan.claimed, true))
+    }
+}
+
+impl Change<'_> {
+    fn orphans(&self) -> Result<&Orphans> {
+        let writing = self.volume.writing.as_ref();
+        writing.map(|w| &w.orphans).ok_or_else(|| Error::ReadOnly("the volume is open for reading".into()))
+    }
+
+    /// Puts an inode onto the list, if it is not on it. The caller has the inode's lock.
+    pub(crate) fn add_orphan(&self, inode: &Arc<Inode>, may_be_linked: bool) -> Result<Arc<Inode>> {
+        let orphans = self.orphans()?;
+        let number = inode.number;
+        let mut chain = orphans.lock();
+        if chain.all.contains_key(&number) {
+            return Ok(Arc::clone(inode));
+        }
+        let in_file = self.add_to_file(&mut chain, number)?;
+        let place = match in_file {
+            Some(block) => Place::File { block },
+            None => {
+                let next = std::mem::replace(&mut chain.first, number.get());
+                self.edit_superblock(|sb| sb.s_last_orphan = number.get().into())?;
+                if let Some(Orphan { place: Place::Chain { before, .. }, .. }) = chain.all.get_mut(&InodeNo(next)) {
+                    *before = number.get();
+                }
+                Place::Chain { before: 0, next }
+            }
+        };
+        chain.all.insert(number, Orphan { place, may_be_linked, claimed: false });
+        orphans.count.fetch_add(1, Ordering::Release);
+        drop(chain);
+        match in_file {
+            Some(_) => Ok(Arc::clone(inode)),
+            // with its link, which is written by asking for it
+            None => self.update_inode(inode, |_| {}),
+        }
+    }
+
+    /// Takes a slot of the orphan file; `None` where it has none.
+    fn add_to_file(&self, chain: &mut Chain, number: InodeNo) -> Result<Option<usize>> {
+        let Some(file) = &mut chain.file else { return Ok(None) };
+        let most = slots(self.volume.sb.geometry.block_size);
+        let Some(n) = file.blocks.iter().position(|(_, used)| *used < most) else { return Ok(None) };
+        let Some((block, used)) = file.blocks.get_mut(n) else { return Ok(None) };
+        let put = self.edit(*block, file.tag, |bytes| set_slot(bytes, most, 0, number.get()))?;
+        if !put {
+            // the count was wrong, so the block is full
+            *used = most;
+            return Ok(None);
+        }
+        *used += 1;
+        Ok(Some(n))
+    }
+
+    /// Takes an inode off the list, if it is on it. Its own `i_dtime` is for the caller to write.
+    pub(crate) fn remove_orphan(&self, number: InodeNo) -> Result<()> {
+        let orphans = self.orphans()?;
+        let mut chain = orphans.lock();
+        let Some(orphan) = chain.all.remove(&number) else { return Ok(()) };
+        orphans.count.fetch_sub(1, Ordering::Release);
+        match orphan.place {
+            Place::File { block } => {
+                let most = slots(self.volume.sb.geometry.block_size);
+                let Some(file) = &mut chain.file else { return Ok(()) };
+                let Some((at, used)) = file.blocks.get_mut(block) else { return Ok(()) };
+                *used = used.saturating_sub(1);
+                self.edit(*at, file.tag, |bytes| set_slot(bytes, most, number.get(), 0))?;
+            }
+            Place::Chain { before, next } => {
+                if let Some(Orphan { place: Place::Chain { before: link, .. }, .. }) = chain.all.get_mut(&InodeNo(next))
+                {
+                    *link = before;
+                }
+                if let Some(Orphan { place: Place::Chain { next: link, .. }, .. }) = chain.all.get_mut(&InodeNo(before))
+                {
+                    *link = next;
+                    let other = self.volume.any_inode(InodeNo(before))?;
+                    let mut buf = InodeBuf::from(other.raw());
+                    buf.disk_mut().i_dtime = next.into();
+                    self.store_inode(other.number, buf)?;
+                } else {
+                    chain.first = next;
+                    self.edit_superblock(|sb| sb.s_last_orphan = next.into())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an inode that stays off the list.
+    pub(crate) fn end_orphan(&self, inode: &Arc<Inode>) -> Result<Arc<Inode>> {
+        self.remove_orphan(inode.number)?;
+        self.update_inode(inode, |buf| buf.disk_mut().i_dtime = 0.into())
+    }
+}
+
+/// Puts `new` into the first slot that holds `old`; says whether there is one.
+fn set_slot(bytes: &mut [u8], slots: u32, old: u32, new: u32) -> bool {
+    let slot = bytes.chunks_exact_mut(4).take(slots as usize).find(|slot| **slot == old.to_le_bytes());
+    if let Some(slot) = slot {
+        slot.copy_from_slice(&new.to_le_bytes());
+        return true;
+    }
+    false
+}
+
+impl Volume {
+    /// Frees an orphan with all its content, unless somebody else does. No lock is held.
+    pub(crate) fn free_orphan(&self, number: InodeNo) -> Result<()> {
+        if !self.writing.as_ref().is_some_and(|w| w.orphans.claim(number)) {
+            return Ok(());
+        }
+        self.release_blocks(number)?;
+        let dropped = self.locked(&[number], |_| {
+            let inode = self.inode(number)?;
+            let change = self.change(4 + LISTING)?;
+            change.remove_orphan(number)?;
+            change.free_emptied(&inode)
+        })?;
+        dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
+    }
+
+    /// Takes `times` holds off an inode. Where none is left and it has no name, it is freed.
+    ///
+    /// # Errors
+    /// Those of freeing it; it stays an orphan then, and is freed when the volume is next opened for writing.
+    pub fn release(&self, number: InodeNo, times: u64) -> Result<()> {
+        if !self.unhold(number, times) || self.writing.is_none() {
+            return Ok(());
+        }
+        let node = self.node(number);
+        let goes = {
+            // whoever takes the last name looks for holds with the lock
+            let _state = node.read();
+            !node.is_held() && self.is_orphan(number) && self.has_no_links(number)
+        };
+        if goes { self.free_orphan(number) } else { Ok(()) }
+    }
+
+    fn has_no_links(&self, number: InodeNo) -> bool {
+        self.any_inode(number).is_ok_and(|inode| inode.raw().disk.i_links_count.get() == 0)
+    }
+
+    /// Does what was left undone when the volume was last in use: frees inodes without a name, finishes truncations. To be
+    /// called once, when it has just been opened for writing.
+    ///
+    /// # Errors
+    /// Those of the device. A damaged list is left where it is sound no more, and the volume marked as having errors.
+    pub(crate) fn recover_orphans(&self) -> Result<()> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let listed = self.read_orphans(&writing.orphans)?;
+        if self.has_orphan_file() {
+            let change = self.change(1)?;
+            change.edit_superblock(|sb| set_present(sb, true))?;
+        }
+        for number in listed {
+            match self.recover_orphan(number) {
+                Ok(()) => {}
+                Err(Error::Corrupt { .. }) => self.space()?.note_error(),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn recover_orphan(&self, number: InodeNo) -> Result<()> {
+        if self.has_no_links(number) {
+            return self.free_orphan(number);
+        }
+        self.finish_truncate(number)?;
+        self.locked(&[number], |_| {
+            let inode = self.inode(number)?;
+            let change = self.change(2 + LISTING)?;
+            change.end_orphan(&inode).map(drop)
+        })
+    }
+
+    fn has_orphan_file(&self) -> bool {
+        self.sb.features.compat.contains(Compat::ORPHAN_FILE) && self.sb.disk.s_orphan_file_inum.get() != 0
+    }
+
+    /// Reads both lists into memory. What is wrong with them ends the one it is in.
+    fn read_orphans(&self, orphans: &Orphans) -> Result<Vec<InodeNo>> {
+        let mut chain = Chain::default();
+        let mut found = Vec::new();
+        if self.has_orphan_file() {
+            match self.read_orphan_file(&mut chain, &mut found) {
+                Ok(()) => {}
+                Err(Error::Corrupt { .. }) => {
+                    (chain, found) = (Chain::default(), Vec::new());
+                    self.space()?.note_error();
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let first = lock(&self.space()?.superblock).s_last_orphan.get();
+        let (mut before, mut at) = (0, first);
+        while at != 0 {
+            let number = InodeNo(at);
+            let sound = self.may_be_named(number) && number != InodeNo::ROOT && !chain.all.contains_key(&number);
+            let Some(inode) = sound.then(|| self.any_inode(number).ok()).flatten() else {
+                self.space()?.note_error();
+                break;
+            };
+            let next = inode.raw().disk.i_dtime.get();
+            let place = Place::Chain { before, next };
+            chain.all.insert(number, Orphan { place, may_be_linked: false, claimed: false });
+            found.push(number);
+            (before, at) = (at, next);
+        }
+        chain.first = first;
+        orphans.count.store(chain.all.len(), Ordering::Release);
+        *orphans.lock() = chain;
+        Ok(found)
+    }
+
+    fn read_orphan_file(&self, chain: &mut Chain, found: &mut Vec<InodeNo>) -> Result<()> {
+        let number = InodeNo(self.sb.disk.s_orphan_file_inum.get());
+        let inode = self.inode(number)?;
+        let bad = |what| Error::corrupt(Structure::Orphans, Where::Inode(number), what);
+        let count = inode.size / u64::from(self.sb.geometry.block_size);
+        if inode.kind != FileKind::Regular || count > self.sb.geometry.blocks {
+            return Err(bad("it is no regular file, or too long"));
+        }
+        let seed = self.seed(&inode);
+        let tag = Tag { kind: Kind::OrphanFile, owner: number, seed };
+        let mut file = OrphanFile { tag, blocks: Vec::new() };
+        for n in 0..count {
+            let at = self.map(&inode, FileBlock(n))?.physical().ok_or_else(|| bad("it has a hole"))?;
+            let bytes = self.store.block(at)?;
+            let block = OrphanBlock::parse(&bytes, at, self.sb.geometry.metadata_csum.then_some(seed));
+            let mut used = 0;
+            for orphan in block.of(number)?.orphans() {
+                used += 1;
+                if !self.may_be_named(orphan) || orphan == InodeNo::ROOT {
+                    return Err(bad("it names an inode that cannot be an orphan"));
+                }
+                let place = Place::File { block: n as usize };
+                let entry = Orphan { place, may_be_linked: false, claimed: false };
+                if chain.all.insert(orphan, entry).is_none() {
+                    found.push(orphan);
+                }
+            }
+            file.blocks.push((at, used));
+        }
+        chain.file = Some(file);
+        Ok(())
+    }
+
+    /// Frees all orphans, held or not: what is to be done before the volume is put away.
+    ///
+    /// # Errors
+    /// Those of freeing them; those that are left are on the list.
+    pub(crate) fn end_orphans(&self) -> Result<()> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let all: Vec<InodeNo> = writing.orphans.lock().all.keys().copied().collect();
+        for number in all.into_iter().filter(|number| self.has_no_links(*number)) {
+            match self.free_orphan(number) {
+                Err(Error::Corrupt { .. }) => self.space()?.note_error(),
+                outcome => outcome?,
+            }
+        }
+        if self.has_orphan_file() && writing.orphans.lock().all.is_empty() {
+            let change = self.change(1)?;
+            change.edit_superblock(|sb| set_present(sb, false))?;
+        }
+        Ok(())
+    }
+}
+
+fn set_present(sb: &mut format::superblock::DiskSuperblock, present: bool) {
+    let Features { compat, incompat, mut ro_compat } = sb.features();
+    ro_compat.set(RoCompat::ORPHAN_PRESENT, present);
+    sb.set_features(Features { compat, incompat, ro_compat });
+}

@@ -1,0 +1,396 @@
+//! Extended attributes that are set and removed.
+//!
+//! An attribute stands in the inode where there is room, else in the attribute block, else, on volumes with ea_inode, its
+//! value has an inode of its own. A block that other inodes use as well is never changed: this inode gets one of its own.
+
+use super::pack::{self, Attr, Stored};
+use super::{in_block, in_inode};
+use crate::acl;
+use crate::alloc::Purpose;
+use crate::change::Change;
+use crate::error::OfInode;
+use crate::orphan::LISTING;
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Timestamp, Volume};
+use format::FsBlock;
+use format::dir::NAME_MAX;
+use format::feature::{Compat, Incompat};
+use format::inline::DATA_XATTR;
+use format::inode::InodeBuf;
+use format::xattr::{entry_hash, index, inode_value_hash, split_name};
+use std::sync::Arc;
+use store::{Kind, Tag};
+
+/// The longest value that a program can give an attribute (`XATTR_SIZE_MAX`), in bytes.
+const VALUE_LIMIT: usize = 65536;
+/// Values shorter than this never get an inode of their own.
+const INODE_VALUE_MIN: usize = 128;
+
+/// Metadata blocks a change of attributes may dirty, besides the value of an attribute inode: two inodes, the block that
+/// is left and the one that is made.
+pub(crate) const ATTRIBUTES: usize = 8 + LISTING;
+
+/// Whether an attribute must be there, or must not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum XattrMode {
+    /// It may be there or not.
+    #[default]
+    Any,
+    /// It must not be there yet.
+    Create,
+    /// It must be there.
+    Replace,
+}
+
+/// The attributes of an inode: those in it, those in its block, and that block with the number of its users.
+struct Attributes {
+    body: Vec<Attr>,
+    block: Vec<Attr>,
+    at: Option<(FsBlock, u32)>,
+}
+
+/// One attribute about to be set, or removed where it has no value.
+pub(crate) struct Wanted<'a> {
+    pub(crate) index: u8,
+    pub(crate) name: &'a [u8],
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+impl Volume {
+    /// Sets an attribute, by its name with prefix. Access control lists are given in the form that programs use; the
+    /// access list changes the permission bits as chmod(1) shows them, and one that says no more than those is not kept.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a prefix that does not exist, [`Error::NameTooLong`], [`Error::NoSpace`] also for a
+    /// value that is too long, [`Error::Exists`] and [`Error::NoAttribute`] as `mode` says, [`Error::Invalid`] for a list
+    /// that is none, [`Error::NotPermitted`] where the file's flags or its kind forbid it.
+    pub fn set_xattr(&self, number: InodeNo, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        if value.len() > VALUE_LIMIT {
+            return Err(Error::NoSpace);
+        }
+        self.change_xattr(number, name, Some(value), mode)
+    }
+
+    /// Removes an attribute, by its name with prefix.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`] where it is not there, and as [`Volume::set_xattr`].
+    pub fn remove_xattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
+        self.change_xattr(number, name, None, XattrMode::Replace)
+    }
+
+    fn change_xattr(&self, number: InodeNo, full: &[u8], value: Option<&[u8]>, mode: XattrMode) -> Result<()> {
+        let unknown = || Error::Unsupported("attributes with this prefix".into());
+        let (index, name) = split_name(full).ok_or_else(unknown)?;
+        if name.len() > NAME_MAX || full.len() > NAME_MAX {
+            return Err(Error::NameTooLong);
+        }
+        if matches!(index, index::SYSTEM | index::RICHACL) {
+            return Err(unknown());
+        }
+        let dropped = self.locked(&[number], |_| {
+            let inode = self.inode(number)?;
+            self.may_change(&inode)?;
+            let plain = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
+            if index == index::USER && !plain {
+                return Err(Error::NotPermitted("only files and directories have attributes of users"));
+            }
+            let there = self.has_xattr(&inode, index, name)?;
+            match mode {
+                XattrMode::Create if there => return Err(Error::Exists),
+                XattrMode::Replace if !there => return Err(Error::NoAttribute),
+                _ => {}
+            }
+            let (value, permissions) = match (index, value) {
+                (index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT, Some(value)) => {
+                    acl::from_program(&inode, index, value)?
+                }
+                (_, value) => (value.map(<[u8]>::to_vec), None),
+            };
+            let credits = ATTRIBUTES + value.as_ref().map_or(0, |v| self.blocks_of(v.len()));
+            let wanted = Wanted { index, name, value };
+            let change = self.change(credits)?;
+            let (inode, dropped) = self.put_attributes(&change, &inode, &[wanted])?;
+            let now = change.now();
+            change.update_inode(&inode, |buf| {
+                buf.set_ctime(now);
+                if let Some(permissions) = permissions {
+                    buf.set_mode(buf.raw().disk.i_mode.get() & !0o777 | permissions);
+                }
+            })?;
+            Ok(dropped)
+        })?;
+        dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
+    }
+
+    fn blocks_of(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.sb.geometry.block_size as usize) + 4
+    }
+
+    fn has_xattr(&self, inode: &Inode, index: u8, name: &[u8]) -> Result<bool> {
+        let there = self.load_attributes(inode)?;
+        Ok(there.body.iter().chain(&there.block).any(|attr| attr.is(index, name)))
+    }
+
+    fn load_attributes(&self, inode: &Inode) -> Result<Attributes> {
+        let body = match in_inode(inode)? {
+            Some(area) => pack::unpack(&area).of(inode.number)?,
+            None => Vec::new(),
+        };
+        let Some((at, bytes)) = self.xattr_block(inode)? else {
+            return Ok(Attributes { body, block: Vec::new(), at: None });
+        };
+        let block = pack::unpack(&in_block(at, &bytes)?).of(inode.number)?;
+        Ok(Attributes { body, block, at: Some((at, pack::users(&bytes))) })
+    }
+
+    /// Sets and removes attributes of an inode. Gives the inode, and attribute inodes that nothing needs any more: the
+    /// caller frees them as orphans, after the change.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and nothing is changed then.
+    pub(crate) fn put_attributes(
+        &self,
+        change: &Change<'_>,
+        inode: &Arc<Inode>,
+        wanted: &[Wanted<'_>],
+    ) -> Result<(Arc<Inode>, Vec<InodeNo>)> {
+        let old = self.load_attributes(inode)?;
+        let (mut body, mut block) = (old.body.clone(), old.block.clone());
+        let mut made = Vec::new();
+        let mut outcome = Ok(());
+        for one in wanted {
+            outcome = self.plan(change, inode, &mut body, &mut block, one, &mut made);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let stored = outcome.and_then(|()| self.store_attributes(change, inode, &old, &body, &block));
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(e) => {
+                for holder in made {
+                    self.undo_value(change, holder)?;
+                }
+                return Err(e);
+            }
+        };
+        let kept = |holder: &InodeNo| body.iter().chain(&block).any(|attr| holder_of(attr) == Some(*holder));
+        let shared = old.at.is_some_and(|(_, users)| users > 1);
+        let mut dropped = Vec::new();
+        let lost = old.body.iter().chain(if shared { &[][..] } else { &old.block }).filter_map(holder_of);
+        for holder in lost.filter(|holder| !kept(holder)) {
+            dropped.extend(self.drop_value(change, holder)?);
+        }
+        Ok((stored, dropped))
+    }
+
+    /// Where an attribute goes: into the inode, the block, or with an inode for its value.
+    fn plan(
+        &self,
+        change: &Change<'_>,
+        inode: &Arc<Inode>,
+        body: &mut Vec<Attr>,
+        block: &mut Vec<Attr>,
+        wanted: &Wanted<'_>,
+        made: &mut Vec<InodeNo>,
+    ) -> Result<()> {
+        let space = inode.raw().attribute_area().len();
+        let block_size = self.sb.geometry.block_size;
+        let at = body.iter().position(|attr| attr.is(wanted.index, wanted.name));
+        if at.is_none() {
+            block.retain(|attr| !attr.is(wanted.index, wanted.name));
+        }
+        if let Some(at) = at {
+            body.remove(at);
+        }
+        let Some(value) = &wanted.value else { return Ok(()) };
+        let mut attr = Attr { index: wanted.index, name: wanted.name.to_vec(), value: Stored::Here(value.clone()) };
+        for _ in 0..2 {
+            for (list, in_inode) in [(&mut *body, true), (&mut *block, false)] {
+                list.push(attr.clone());
+                let fits = if in_inode { pack::fits_inode(list, space) } else { pack::fits_block(list, block_size) };
+                if fits {
+                    return Ok(());
+                }
+                list.pop();
+            }
+            let own = self.sb.features.incompat.contains(Incompat::EA_INODE) && made.is_empty();
+            if !own || value.len() < INODE_VALUE_MIN {
+                break;
+            }
+            let holder = self.make_value(change, inode, value)?;
+            made.push(holder);
+            let hash = inode_value_hash(value, self.sb.geometry.checksum_seed);
+            let hash = entry_hash(&attr.name, &hash.to_le_bytes(), false);
+            // shorter than 2^32: a value that a program gave
+            attr.value = Stored::Inode { inode: holder, size: value.len() as u32, hash };
+        }
+        Err(Error::NoSpace)
+    }
+
+    fn store_attributes(
+        &self,
+        change: &Change<'_>,
+        inode: &Arc<Inode>,
+        old: &Attributes,
+        body: &[Attr],
+        block: &[Attr],
+    ) -> Result<Arc<Inode>> {
+        let mut packed = inode.raw().attribute_area().to_vec();
+        if body != old.body {
+            pack::pack_inode(&mut packed, body).ok_or(Error::NoSpace)?;
+        }
+        let tag = Tag { kind: Kind::Attributes, owner: inode.number, seed: 0 };
+        let (mut file_acl, mut more, mut fewer) = (old.at.map_or(0, |(at, _)| at.get()), 0, 0);
+        // reads and allocations end here; what follows are edits
+        if block != old.block {
+            match old.at {
+                Some((at, users)) if users <= 1 && !block.is_empty() => {
+                    change.edit(at, tag, |bytes| pack::pack_block(bytes, block))?.ok_or(Error::NoSpace)?;
+                }
+                _ => {
+                    if !block.is_empty() {
+                        let new = change.allocate(self.goal(inode), 1, Purpose::Metadata)?.first;
+                        change.fresh(new, tag, |bytes| pack::pack_block(bytes, block)).ok_or(Error::NoSpace)?;
+                        (file_acl, more) = (new.get(), 1);
+                    } else {
+                        file_acl = 0;
+                    }
+                    if let Some((at, _)) = old.at {
+                        self.leave_block(change, at, tag)?;
+                        fewer = 1;
+                    }
+                }
+            }
+        }
+        let flag = !self.sb.features.compat.contains(Compat::EXT_ATTR);
+        if flag {
+            change.edit_superblock(|sb| {
+                let mut features = sb.features();
+                features.compat |= Compat::EXT_ATTR;
+                sb.set_features(features);
+            })?;
+        }
+        let (inode, ()) = change.edit_inode(inode, |buf| {
+            buf.attribute_area_mut().copy_from_slice(&packed);
+            buf.set_file_acl(FsBlock(file_acl));
+            self.count_blocks(buf, more, fewer)
+        })?;
+        Ok(inode)
+    }
+
+    /// Takes an inode off its attribute block, which is freed with its last user.
+    fn leave_block(&self, change: &Change<'_>, at: FsBlock, tag: Tag) -> Result<bool> {
+        let left = change.edit(at, tag, pack::unshare)?;
+        if left == 0 {
+            change.free(at, 1, Purpose::Metadata)?;
+        }
+        Ok(left == 0)
+    }
+
+    /// Makes the inode that holds a value.
+    fn make_value(&self, change: &Change<'_>, owner: &Arc<Inode>, value: &[u8]) -> Result<InodeNo> {
+        let (number, generation) = change.allocate_inode(owner, FileKind::Regular)?;
+        let mut buf = InodeBuf::new(self.sb.geometry.inode_size, self.extra_isize());
+        buf.set_mode(0o100_600);
+        buf.set_uid(owner.raw().uid());
+        buf.set_gid(owner.raw().gid());
+        buf.set_links(1);
+        buf.set_flags(InodeFlags::EA_INODE);
+        self.make_map(&mut buf);
+        let disk = buf.disk_mut();
+        disk.i_generation = generation.into();
+        // the reference count takes the places of version and change time
+        disk.i_version_lo = 1.into();
+        let hash = inode_value_hash(value, self.sb.geometry.checksum_seed);
+        let hash = Timestamp { seconds: i64::from(hash.cast_signed()), nanos: 0 };
+        buf.set_mtime(change.now());
+        buf.set_crtime(change.now());
+        buf.set_atime(hash);
+        let inode = change.put_inode(number, buf)?;
+        match change.write_small_content(&inode, value) {
+            Ok(_) => Ok(number),
+            Err(e) => {
+                self.abandon(change, &inode)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes back a value's inode that was made in this very change.
+    fn undo_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<()> {
+        let inode = self.any_inode(holder)?;
+        let (inode, _) = change
+            .edit_inode(&inode, |buf| change.map_clear(&inode, buf, 0, u64::MAX, &mut crate::map::Steps::new()))?;
+        self.abandon(change, &inode)
+    }
+
+    /// Takes one user off a value's inode. Gives it where none is left: it is an orphan then.
+    fn drop_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<Option<InodeNo>> {
+        let sound = self.may_be_named(holder) && self.sb.features.incompat.contains(Incompat::EA_INODE);
+        let Ok(inode) = self.inode(holder) else { return Ok(None) };
+        if !sound || !inode.raw().flags().contains(InodeFlags::EA_INODE) {
+            return Ok(None);
+        }
+        let disk = inode.raw().disk;
+        let users = u64::from(disk.i_ctime.get()) << 32 | u64::from(disk.i_version_lo.get());
+        let left = users.saturating_sub(1);
+        let inode = change.update_inode(&inode, |buf| {
+            let disk = buf.disk_mut();
+            disk.i_ctime = ((left >> 32) as u32).into();
+            disk.i_version_lo = (left as u32).into();
+            if left == 0 {
+                disk.i_links_count = 0.into();
+            }
+        })?;
+        if left > 0 {
+            return Ok(None);
+        }
+        change.add_orphan(&inode, false)?;
+        Ok(Some(holder))
+    }
+
+    /// Frees what an inode that goes has for its attributes. Gives attribute inodes that are to be freed after the change.
+    pub(crate) fn drop_attributes(&self, change: &Change<'_>, inode: &Inode) -> Result<Vec<InodeNo>> {
+        // what is damaged is left for a check
+        let old = match self.load_attributes(inode) {
+            Err(Error::Corrupt { .. }) => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut lost: Vec<InodeNo> = old.body.iter().filter_map(holder_of).collect();
+        if let Some((at, _)) = old.at {
+            let tag = Tag { kind: Kind::Attributes, owner: inode.number, seed: 0 };
+            if self.leave_block(change, at, tag)? {
+                lost.extend(old.block.iter().filter_map(holder_of));
+            }
+        }
+        let mut dropped = Vec::new();
+        for holder in lost {
+            dropped.extend(self.drop_value(change, holder)?);
+        }
+        Ok(dropped)
+    }
+
+    /// Whether an inode has attributes that need more than its slot to be freed.
+    pub(crate) fn has_outer_attributes(&self, inode: &Inode) -> bool {
+        let outer = |area: format::xattr::XattrArea<'_>| area.iter().any(|x| x.entry.e_value_inum.get() != 0);
+        inode.raw().file_acl(true).get() != 0 || in_inode(inode).is_ok_and(|area| area.is_some_and(outer))
+    }
+
+    /// The value of an attribute as it is stored, where it is there.
+    pub(crate) fn stored_xattr(&self, inode: &Inode, index: u8) -> Result<Option<Vec<u8>>> {
+        let there = self.load_attributes(inode)?;
+        let attr = there.body.into_iter().chain(there.block).find(|attr| attr.is(index, b""));
+        Ok(attr.and_then(|attr| match attr.value {
+            Stored::Here(value) => Some(value),
+            Stored::Inode { .. } => None,
+        }))
+    }
+}
+
+fn holder_of(attr: &Attr) -> Option<InodeNo> {
+    match attr.value {
+        Stored::Inode { inode, .. } if !attr.is(DATA_XATTR.0, DATA_XATTR.1) => Some(inode),
+        _ => None,
+    }
+}
