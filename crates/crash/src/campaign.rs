@@ -1,7 +1,7 @@
 //! Many workloads on all cores: counted, with progress, findings made small.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-/// Explores `workloads` on `threads` threads until all are done, `most` findings were made, or `cancelled` says so.
+/// Explores `workloads` on `threads` threads until all are done or `most` findings were made.
 /// `told` hears of each workload that is done, with how many are done so far.
 pub fn run(
     system: &dyn System,
@@ -38,7 +38,6 @@ pub fn run(
     options: &Options,
     threads: usize,
     most: usize,
-    cancelled: &AtomicBool,
     told: &(dyn Fn(usize) + Sync),
 ) -> Report {
     let begun = Instant::now();
@@ -49,8 +48,7 @@ pub fn run(
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut explorer = Explorer::new(system, options);
-                while !cancelled.load(Ordering::Relaxed) {
-                    let Some(workload) = workloads.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                while let Some(workload) = workloads.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Some(finding) = explorer.explore(workload) {
                         let mut all = lock(&all);
                         if all.1.len() < most {

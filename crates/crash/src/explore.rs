@@ -128,8 +128,8 @@ pub enum Kind {
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The mode.
-    pub mode: &'static str,
+    /// The arguments of `extant crash` that choose what was explored.
+    pub arguments: String,
     /// The workload.
     pub workload: Workload,
     /// What is wrong.
@@ -154,11 +154,11 @@ impl fmt::Display for Finding {
             Kind::E2fsck => "e2fsck finds problems after recovery",
             Kind::Panic => "a panic",
         };
-        writeln!(f, "{}: {what}: {}", self.mode, self.why)?;
+        writeln!(f, "{what}: {}", self.why)?;
         if let Some((choice, moment)) = &self.at {
             writeln!(f, "  crash in {choice}; {} of {} operations had returned", moment.returned, moment.begun)?;
         }
-        write!(f, "  extant crash --mode {} --workload '{}'", self.mode, self.workload)
+        write!(f, "  extant crash {} --workload '{}'", self.arguments, self.workload)
     }
 }
 
@@ -202,7 +202,7 @@ impl<'a> Explorer<'a> {
                 (Kind::Panic, text.unwrap_or_default())
             }
         };
-        Some(Finding { mode: self.system.promise().mode, workload: workload.clone(), kind, at, why })
+        Some(Finding { arguments: self.system.arguments(), workload: workload.clone(), kind, at, why })
     }
 
     fn run(&mut self, workload: &Workload, at: &mut Option<(Choice, Moment)>) -> Result<(), Wrong> {
@@ -228,7 +228,8 @@ impl<'a> Explorer<'a> {
                 _ => {}
             }
         }
-        let found = enumerate::states(&log, &start.device, &self.options.limits, |crash| {
+        let limits = Limits { whole: self.system.whole(), ..self.options.limits.clone() };
+        let found = enumerate::states(&log, &start.device, &limits, |crash| {
             // known also where judging it panics
             *at = Some((crash.choice.clone(), crash.moment));
             match judge.state(&crash) {
@@ -253,9 +254,9 @@ impl<'a> Explorer<'a> {
         };
         let device = Overlay::new(fresh);
         let state = if setup.is_empty() {
-            self.sound(&device)?
+            sound(self.system, &device)?
         } else {
-            let first = self.sound(&device)?;
+            let first = sound(self.system, &device)?;
             let record = Arc::new(Record::in_memory(device.clone()));
             let history = self.record(&record, &first, setup)?;
             let log = record.log().map_err(internal)?;
@@ -301,20 +302,21 @@ impl<'a> Explorer<'a> {
         Ok(history)
     }
 
-    fn sound(&self, device: &Overlay) -> Result<State, Wrong> {
-        let content = |why: String| (Kind::Content, why);
-        let problems = self.system.problems(device).map_err(content)?;
-        if let Some(first) = problems.first() {
-            return Err(content(format!("{} problems, the first: {first}", problems.len())));
-        }
-        self.system.observe(Arc::new(device.clone())).map_err(content)
-    }
-
     fn sound_and_same(&self, device: &Overlay, model: &State) -> Result<State, Wrong> {
-        let observed = self.sound(device)?;
+        let observed = sound(self.system, device)?;
         promise::same(model, &observed).map_err(|why| (Kind::Content, why))?;
         Ok(observed)
     }
+}
+
+/// What is on a volume on which the checker finds nothing.
+fn sound(system: &dyn System, device: &Overlay) -> Result<State, Wrong> {
+    let content = |why: String| (Kind::Content, why);
+    let problems = system.problems(device).map_err(content)?;
+    if let Some(first) = problems.first() {
+        return Err(content(format!("{} problems, the first: {first}", problems.len())));
+    }
+    system.observe(Arc::new(device.clone())).map_err(content)
 }
 
 /// What the explorer itself could not do: the device is memory, so this does not happen.
@@ -353,7 +355,7 @@ impl Judge<'_> {
         let recovered = Arc::new(crash.device.clone());
         let content = Arc::new(self.recover(&recovered)?);
         self.contents.insert(print, content.clone());
-        self.again(&recovered)?;
+        self.again(&recovered, &content)?;
         self.promise(crash.moment, &content)?;
         self.look_closer(crash, &recovered, &content)
     }
@@ -383,25 +385,28 @@ impl Judge<'_> {
 
     fn recover(&self, device: &Arc<Overlay>) -> Result<Content, Wrong> {
         let clean = self.system.recover(device.clone()).map_err(|why| (Kind::Recovery, why))?;
-        let unsound = |why: String| (Kind::Unsound, why);
-        let problems = self.system.problems(device).map_err(unsound)?;
-        if let Some(first) = problems.first() {
-            let said = if clean { ", though the volume calls itself clean" } else { "" };
-            return Err(unsound(format!("{} problems{said}, the first: {first}", problems.len())));
-        }
-        let state = self.system.observe(device.clone()).map_err(unsound)?;
+        let state = sound(self.system, device).map_err(|(_, why)| {
+            (Kind::Unsound, if clean { format!("the volume calls itself clean: {why}") } else { why })
+        })?;
         Ok(Content { state, clean })
     }
 
-    /// Recovers a recovered volume: nothing may be written.
-    fn again(&self, recovered: &Arc<Overlay>) -> Result<(), Wrong> {
-        let trace = Arc::new(Trace::new(recovered.as_ref().clone()));
+    /// Recovers a recovered volume: nothing may be written, or where a mount recovers, which marks the volume, nothing
+    /// that can be seen may change.
+    fn again(&self, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
+        let device = Arc::new(recovered.clone());
+        let trace = Arc::new(Trace::new(device.clone()));
         self.system.recover(trace.clone()).map_err(|why| (Kind::Recovery, format!("the second time: {why}")))?;
         let writes = trace.snapshot().writes.requests;
-        if writes > 0 {
-            return Err((Kind::NotIdempotent, format!("{writes} writes to a volume that was recovered before")));
+        let changed = |why: String| (Kind::NotIdempotent, format!("{writes} writes the second time: {why}"));
+        if writes == 0 {
+            return Ok(());
         }
-        Ok(())
+        if self.system.promise().recovery != Recovery::Mount {
+            return Err(changed("nothing was left to do".into()));
+        }
+        let again = sound(self.system, &device).map_err(|(_, why)| changed(why))?;
+        promise::same(&content.state, &again).map_err(changed)
     }
 
     /// Some operations on a recovered volume: they answer and do what they should, and leave it sound.
@@ -430,7 +435,13 @@ impl Judge<'_> {
         let record = Arc::new(Record::in_memory(crash.device.clone()));
         self.system.recover(record.clone()).map_err(|why| (Kind::Recovery, why))?;
         let log = record.log().map_err(internal)?;
-        let limits = Limits { every_subset: 4, lacking_two: 0, samples: 8, ..self.options.limits.clone() };
+        let limits = Limits {
+            every_subset: 4,
+            lacking_two: 0,
+            samples: 8,
+            whole: self.system.whole(),
+            ..self.options.limits.clone()
+        };
         let mut seen = HashSet::new();
         let found = enumerate::states(&log, crash.device, &limits, |cut| {
             if !seen.insert(cut.device.fingerprint()) {

@@ -86,11 +86,11 @@ fn parse(text: &str) -> Vec<Op> {
 }
 
 /// What may follow an operation to make it durable: nothing, sync, fsync and fdatasync of what it is about, fsync of the
-/// directories it is in, of a file and then of its directory, and of the root.
+/// directories it is in, of a file and then of its directory, and of the root, and time.
 fn placements(op: &Op) -> Vec<Vec<Op>> {
     let fsync = |path: &String| Op::Fsync { path: path.clone() };
     let dir_of = |path: &String| path.rsplit_once('/').map_or_else(|| ".".to_owned(), |(dir, _)| dir.to_owned());
-    let mut found = vec![vec![], vec![Op::Sync]];
+    let mut found = vec![vec![], vec![Op::Sync], vec![Op::Wait { seconds: 12 }]];
     for path in &after(op) {
         found.push(vec![fsync(path)]);
         found.push(vec![Op::Fdatasync { path: path.clone() }]);
@@ -375,7 +375,7 @@ impl Random {
             },
             89..=94 => Op::Fsync { path: if self.numbers.bool() { self.file(state) } else { self.object(state) } },
             95..=97 => Op::Fdatasync { path: self.file(state) },
-            98 => Op::Wait { seconds: 6 },
+            98 => Op::Wait { seconds: *self.numbers.choice(&[2, 6, 12]).unwrap_or(&2) },
             _ => Op::Sync,
         }
     }
@@ -398,7 +398,7 @@ mod tests {
         }
         let different: HashSet<_> = workloads.iter().collect();
         assert_eq!(different.len(), workloads.len());
-        assert!((350..500).contains(&workloads.len()), "{}", workloads.len());
+        assert!((430..600).contains(&workloads.len()), "{}", workloads.len());
     }
 
     #[test]

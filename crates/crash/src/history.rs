@@ -12,6 +12,10 @@ use crate::op::{Op, RenameHow};
 use crate::promise::Scope;
 use std::sync::Arc;
 
+/// Seconds without an operation after which a mode that commits every 5 s has committed all: content gets its place after
+/// one such time, and the metadata that leads to it is written after another.
+const COMMITTED_AFTER: u32 = 12;
+
 /// Operations and the states between them.
 #[derive(Debug, Clone)]
 pub struct History {
@@ -110,7 +114,9 @@ impl History {
                     let Ok(id) = self.state(now).resolve(path) else { continue };
                     match (fsync, op) {
                         (Scope::Volume, _) => (pins.volume, pins.tree) = (now, now),
-                        (Scope::EarlierMetadata, Op::Fsync { .. }) => pins.tree = now,
+                        (Scope::EarlierMetadata, Op::Fsync { .. }) => {
+                            pins.tree = pins.tree.max(self.touched_before(id, now));
+                        }
                         (Scope::EarlierMetadata, _) => pins.tree = pins.tree.max(self.size_since(id, now)),
                         (Scope::Node, _) => {}
                     }
@@ -122,10 +128,26 @@ impl History {
                         pins.nodes.insert(id, now);
                     }
                 }
+                Op::Wait { seconds } if *seconds >= COMMITTED_AFTER && fsync != Scope::Node => {
+                    (pins.volume, pins.tree) = (now, now);
+                }
                 _ => {}
             }
         }
         pins
+    }
+
+    /// The newest state up to `now` that a change of the node, or of one of its names, led to.
+    fn touched_before(&self, id: Id, now: usize) -> usize {
+        let touched = |number: &usize| {
+            let before = self.state(number - 1);
+            let named = match self.ops.get(number - 1) {
+                Some(Op::Rename { from, to, .. }) => before.resolve(from) == Ok(id) || before.resolve(to) == Ok(id),
+                _ => false,
+            };
+            before.node(id) != self.state(*number).node(id) || named
+        };
+        (1..=now).rev().find(touched).unwrap_or(0)
     }
 
     /// The first state from which on, up to state `now`, the node has been there with the size that it has then.
@@ -190,13 +212,18 @@ mod tests {
         let id = history.last().resolve("f").unwrap();
         assert_eq!(history.pins(2, Scope::EarlierMetadata), Pins::default());
         let pins = history.pins(3, Scope::EarlierMetadata);
-        assert_eq!((pins.volume, pins.tree, pins.node(id)), (0, 3, 3));
+        assert_eq!((pins.volume, pins.tree, pins.node(id)), (0, 2, 3));
         let pins = history.pins(8, Scope::EarlierMetadata);
         assert_eq!(
             (pins.volume, pins.tree, pins.node(id)),
             (5, 5, 8),
             "no size changed, so no metadata was made durable"
         );
+        assert_eq!(self::history("create f; mkdir d; create d/g; wait 12").pins(4, Scope::EarlierMetadata).volume, 4);
+        assert_eq!(self::history("create f; wait 12").pins(2, Scope::Node), Pins::default());
+        // what is synced and was not touched since brings nothing with it that came after
+        assert_eq!(self::history("create f; create g; fsync f").pins(3, Scope::EarlierMetadata).tree, 1);
+        assert_eq!(self::history("create f; create g; rename f h; fsync h").pins(4, Scope::EarlierMetadata).tree, 3);
         assert_eq!(history.pins(3, Scope::Node).tree, 0);
         assert_eq!(history.pins(8, Scope::Volume).volume, 8);
     }

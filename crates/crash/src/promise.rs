@@ -45,7 +45,7 @@ pub enum Data {
 pub enum Scope {
     /// The file or directory alone.
     Node,
-    /// The file, and every change of names, attributes and sizes before.
+    /// The file, and every change of names, attributes and sizes before its own last one.
     EarlierMetadata,
     /// Everything.
     Volume,
@@ -423,7 +423,7 @@ mod tests {
         legal("journal", done, "");
         legal("journal", done, "create a; create b");
         broken("journal", done, "create b", "/ has no a");
-        broken("journal", "create a; create b; fsync a; create c", "create a", "/ has no b");
+        broken("journal", "create a; create b; fsync b; create c", "create a", "/ has no b");
         legal("journal", "create a; fsync a; create b", "create a");
         broken("journal", "create a; sync; rename a b", "create a; link a b", "has a");
         broken("journal", "create a; sync; rename a b", "", "/ has no");

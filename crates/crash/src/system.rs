@@ -1,5 +1,6 @@
 //! What is explored: anything that mounts a device, does operations, and recovers after a crash.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use blockdev::BlockDevice;
@@ -15,8 +16,16 @@ pub type Refused = String;
 /// A file system in one mode. Everything is done on the thread that asks, and the same requests give the same writes:
 /// a finding could not be repeated otherwise.
 pub trait System: Sync {
+    /// The arguments of `extant crash` that choose it.
+    fn arguments(&self) -> String;
+
     /// What its mode promises.
-    fn promise(&self) -> &Promise;
+    fn promise(&self) -> &'static Promise;
+
+    /// Bytes of its volumes that its format takes to be written whole, see [`Limits::whole`](crate::enumerate::Limits).
+    fn whole(&self) -> Range<u64> {
+        0..0
+    }
 
     /// Bytes in a block of its volumes.
     fn block_size(&self) -> u64;

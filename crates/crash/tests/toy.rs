@@ -13,7 +13,6 @@ use extant_crash::system::{Refused, Session, System};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Where the heads and the slots are, in bytes.
 const HEADS: [u64; 2] = [0, 512];
@@ -28,7 +27,7 @@ enum Bug {
     HeadFirst,
     SameSlot,
     FsyncForgotten,
-    RecoveryWrites,
+    RecoveryErasesFirst,
     WrongAnswer,
     LosesOnUnmount,
     PanicsOnLink,
@@ -157,7 +156,11 @@ impl Session for Mounted {
 }
 
 impl System for Toy {
-    fn promise(&self) -> &Promise {
+    fn arguments(&self) -> String {
+        "--mode toy".into()
+    }
+
+    fn promise(&self) -> &'static Promise {
         Promise::of("journal-data").unwrap()
     }
 
@@ -178,7 +181,12 @@ impl System for Toy {
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused> {
         let (state, sequence) = self.load(&*device)?;
-        if self.0 == Bug::RecoveryWrites {
+        if self.0 == Bug::RecoveryErasesFirst {
+            HEADS
+                .iter()
+                .try_for_each(|at| device.write(*at, &[0; 25]))
+                .and_then(|()| device.flush())
+                .map_err(|e| e.to_string())?;
             self.commit(&*device, &state, sequence + 1)?;
         }
         Ok(false)
@@ -218,7 +226,7 @@ fn every_broken_toy_is_caught() {
         (Bug::HeadFirst, Kind::Promise),
         (Bug::SameSlot, Kind::Promise),
         (Bug::FsyncForgotten, Kind::Promise),
-        (Bug::RecoveryWrites, Kind::NotIdempotent),
+        (Bug::RecoveryErasesFirst, Kind::CutRecovery),
         (Bug::WrongAnswer, Kind::Answer),
         (Bug::LosesOnUnmount, Kind::Content),
         (Bug::PanicsOnLink, Kind::Panic),
@@ -234,7 +242,7 @@ fn every_broken_toy_is_caught() {
 fn a_finding_is_made_small_and_can_be_repeated() {
     let (toy, options) = (Toy(Bug::FsyncForgotten), options());
     let workloads: Vec<Workload> = vec![WORK.parse().unwrap(); 3];
-    let report = campaign::run(&toy, &workloads, &options, 2, 1, &AtomicBool::new(false), &|_| {});
+    let report = campaign::run(&toy, &workloads, &options, 2, 1, &|_| {});
     let [found] = &report.findings[..] else { panic!("{report:?}") };
     assert!(found.workload.ops.len() <= 2, "{found}");
     let text = found.to_string();

@@ -1,0 +1,202 @@
+//! A device that does wrong on purpose: it stands between the file system and the recorder, so that the file system
+//! looks broken without a line of it being changed.
+
+use blockdev::{BlockDevice, Geometry, Op, Result};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bend {
+    /// Nothing.
+    Straight,
+    /// A flush says that it is done and does nothing.
+    NoFlush,
+    /// A flush says that it is done, and is done when the next write comes.
+    LateFlush,
+    /// The block that commits a transaction goes before what it commits.
+    CommitBeforeBlocks,
+    /// File data and blocks in their home places go after the next commit.
+    HomeAfterCommit,
+    /// Nothing gets into the journal before its home place is written.
+    HomeBeforeJournal,
+    /// The journal forgets its transactions before their blocks are in their home places.
+    TailBeforeHome,
+    /// The superblock is written in halves.
+    HalfSuperblock,
+    /// Revoked blocks are not listed.
+    LostRevoke,
+    /// The mark that the volume is in use is not written.
+    NoDirtyMark,
+    /// The mark that the volume is clean goes before what it speaks of.
+    CleanMarkFirst,
+    /// Every fifth write is lost.
+    LostWrite,
+    /// Every ninth write lands one block further.
+    MisplacedWrite,
+}
+
+/// What a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Superblock { clean: bool },
+    JournalSuperblock,
+    Commit,
+    Revoke,
+    Log,
+    Home,
+}
+
+#[derive(Default)]
+struct State {
+    held: Vec<(u64, Vec<u8>)>,
+    writes: u64,
+    committed: bool,
+    flush_owed: bool,
+}
+
+/// The device. Writes are cut into blocks of 1 KiB, the size that the volumes have.
+pub(crate) struct Bent {
+    device: Arc<dyn BlockDevice>,
+    bend: Bend,
+    journal: Range<u64>,
+    state: Mutex<State>,
+}
+
+const BLOCK: u64 = 1024;
+
+impl Bent {
+    /// `journal` is where the volume's journal lies, in bytes.
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, bend: Bend, journal: Range<u64>) -> Self {
+        Self { device, bend, journal, state: Mutex::default() }
+    }
+
+    fn class(&self, at: u64, bytes: &[u8]) -> Class {
+        let word = |from: usize| bytes.get(from..from + 4).map(|b| u32::from_be_bytes(b.try_into().unwrap()));
+        if at == 1024 {
+            // s_state, whose lowest bit says that the volume is sound
+            return Class::Superblock { clean: bytes.get(0x3A).is_some_and(|state| state & 1 == 1) };
+        }
+        if !self.journal.contains(&at) {
+            return Class::Home;
+        }
+        match (word(0) == Some(0xC03B_3998), word(4)) {
+            (true, Some(2)) => Class::Commit,
+            (true, Some(3 | 4)) => Class::JournalSuperblock,
+            (true, Some(5)) => Class::Revoke,
+            _ => Class::Log,
+        }
+    }
+
+    fn release(&self, state: &mut State) -> Result<()> {
+        state.held.drain(..).try_for_each(|(at, bytes)| self.device.write(at, &bytes))
+    }
+
+    fn block(&self, state: &mut State, at: u64, bytes: &[u8]) -> Result<()> {
+        state.writes += 1;
+        let class = self.class(at, bytes);
+        let in_journal = self.journal.contains(&at);
+        if std::mem::take(&mut state.flush_owed) {
+            self.device.flush()?;
+        }
+        let hold = |state: &mut State| {
+            state.held.push((at, bytes.to_vec()));
+            Ok(())
+        };
+        // writes this first, then what was held
+        let jump = |state: &mut State| {
+            self.device.write(at, bytes)?;
+            self.device.flush()?;
+            self.release(state)
+        };
+        match (self.bend, class) {
+            (Bend::CommitBeforeBlocks, Class::Log | Class::Revoke) => hold(state),
+            (Bend::CommitBeforeBlocks, Class::Commit) => jump(state),
+            (Bend::HomeAfterCommit, Class::Home) => hold(state),
+            (Bend::HomeAfterCommit, Class::Commit) => {
+                state.committed = true;
+                self.device.write(at, bytes)
+            }
+            (Bend::HomeBeforeJournal, _) if in_journal && class != Class::JournalSuperblock => hold(state),
+            (Bend::HomeBeforeJournal, Class::Home) => jump(state),
+            (Bend::TailBeforeHome, Class::Home) => hold(state),
+            (Bend::TailBeforeHome, Class::JournalSuperblock) => jump(state),
+            (Bend::HalfSuperblock, Class::Superblock { .. }) => {
+                self.device.write(at, &bytes[..512])?;
+                self.device.flush()?;
+                self.device.write(at + 512, &bytes[512..])
+            }
+            (Bend::LostRevoke, Class::Revoke) => {
+                let mut none = bytes.to_vec();
+                none[12..16].copy_from_slice(&16u32.to_be_bytes()); // r_count: the header alone
+                self.device.write(at, &none)
+            }
+            (Bend::NoDirtyMark, Class::Superblock { clean: false }) => Ok(()),
+            (Bend::CleanMarkFirst, Class::Home) => hold(state),
+            (Bend::CleanMarkFirst, Class::Superblock { clean: true }) => jump(state),
+            (Bend::LostWrite, Class::Home) if state.writes % 5 == 0 => Ok(()),
+            (Bend::MisplacedWrite, Class::Home) if state.writes % 9 == 0 => self.device.write(at + BLOCK, bytes),
+            _ => self.device.write(at, bytes),
+        }
+    }
+}
+
+impl BlockDevice for Bent {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.device.read(offset, buf)?;
+        let end = offset + buf.len() as u64;
+        for (at, bytes) in &state.held {
+            let (from, to) = ((*at).max(offset), (at + bytes.len() as u64).min(end));
+            if from < to {
+                buf[(from - offset) as usize..(to - offset) as usize]
+                    .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.geometry().admit(Op::Write, offset, data.len() as u64)?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let (block, after) = rest.split_at(rest.len().min((BLOCK - at % BLOCK) as usize));
+            self.block(&mut state, at, block)?;
+            at += block.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.bend {
+            Bend::NoFlush => Ok(()),
+            Bend::LateFlush => {
+                state.flush_owed = true;
+                Ok(())
+            }
+            _ => {
+                self.device.flush()?;
+                if std::mem::take(&mut state.committed) { self.release(&mut state) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.device.discard(offset, len)
+    }
+}
+
+impl Drop for Bent {
+    /// What is held when the file system is done comes in the end: without a crash nothing is seen of the bend.
+    fn drop(&mut self) {
+        let mut state = std::mem::take(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        let _ = self.release(&mut state).and_then(|()| self.device.flush());
+    }
+}
