@@ -11,7 +11,7 @@ pub use dirty_bit::DirtyBit;
 pub use journal::{Journal, JournalOptions};
 pub use none::Unordered;
 
-use crate::{Client, ClosedGeneration, Kind, Mark, Plan, PlannedWrite, Result, Stage};
+use crate::{Cause, Client, ClosedGeneration, Kind, Mark, Plan, PlannedWrite, Result, Stage};
 use std::time::Duration;
 
 /// What an engine can take.
@@ -63,13 +63,14 @@ pub trait Engine: Send {
     fn close(&mut self, client: &dyn Client) -> Result<Plan>;
 }
 
-/// Every changed block to its home place, in any order.
+/// Every changed block to its home place, in any order; with a flush where somebody waits and there is something to flush.
 fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
     let place = |block: u64| block * block_size as u64;
     let writes = closed.blocks.iter();
     let writes =
         writes.map(|w| PlannedWrite { at: place(w.block.get()), data: w.data.clone(), kind: w.tag.kind }).collect();
-    Stage { writes, flush: false }
+    let flush = closed.cause == Cause::Sync && (closed.unflushed || !closed.blocks.is_empty());
+    Stage { writes, flush }
 }
 
 /// The superblock with a mark, on the device before anything that follows.

@@ -7,7 +7,7 @@
 //!    volume is marked clean.
 
 use super::{Engine, Idle, Limits, all_home, marked};
-use crate::{Cause, Client, ClosedGeneration, Mark, Plan, Result, Stage};
+use crate::{Client, ClosedGeneration, Mark, Plan, Result, Stage};
 use std::time::Duration;
 
 /// How long the volume must be quiet before it is marked clean (section 1 of the paper).
@@ -53,15 +53,15 @@ impl Engine for DirtyBit {
     }
 
     fn plan(&mut self, closed: ClosedGeneration, client: &dyn Client) -> Result<Plan> {
-        let mut home = all_home(&closed, self.block_size);
-        home.flush = closed.cause == Cause::Sync;
+        let home = all_home(&closed, self.block_size);
         let mut stages = Vec::with_capacity(2);
         if !home.writes.is_empty() {
             if std::mem::take(&mut self.marked_clean) {
                 stages.push(marked(client, Mark::NeedsCheck));
             }
-            self.unflushed = !home.flush;
+            self.unflushed = true;
         }
+        self.unflushed &= !home.flush;
         stages.push(home);
         Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect() })
     }

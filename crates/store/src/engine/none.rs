@@ -1,7 +1,7 @@
 //! No consistency at all: every write in any order. What a crash leaves needs a full check.
 
 use super::{Engine, Idle, Limits, all_home, marked};
-use crate::{Cause, Client, ClosedGeneration, Mark, Plan, Result};
+use crate::{Client, ClosedGeneration, Mark, Plan, Result};
 use std::time::Duration;
 
 /// The engine `none`: the volume is marked as in use from mount to unmount, and nothing else is ordered.
@@ -30,9 +30,10 @@ impl Engine for Unordered {
     }
 
     fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
-        let mut stage = all_home(&closed, self.block_size);
-        stage.flush = closed.cause == Cause::Sync;
-        Ok(Plan { stages: vec![stage], home: closed.blocks.iter().map(|w| w.block).collect() })
+        Ok(Plan {
+            stages: vec![all_home(&closed, self.block_size)],
+            home: closed.blocks.iter().map(|w| w.block).collect(),
+        })
     }
 
     fn idle(&mut self, _: Duration, _: bool, _: &dyn Client) -> Idle {

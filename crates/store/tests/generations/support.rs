@@ -1,0 +1,244 @@
+//! A client without a file system, an engine that shows what it is given, and a device that can be held.
+
+use blockdev::{BlockDevice, Geometry, MemoryDevice, Read, Record, Write};
+use extant_store::engine::{Engine, Idle, Limits};
+use extant_store::{BlockWrite, Cause, Client, ClosedGeneration, Closing, Kind, Mark, Plan, PlannedWrite};
+use extant_store::{Result, Stage, Store, Tag};
+use format::{FsBlock, InodeNo};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+pub(crate) const SIZE: usize = 1024;
+pub(crate) const BLOCKS: usize = 256;
+pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const TAG: Tag = Tag { kind: Kind::InodeTable, owner: InodeNo(0), seed: 0 };
+/// Where the client's superblock lies, and the bytes it writes there as a mark.
+pub(crate) const MARK_AT: u64 = 255 * SIZE as u64;
+
+/// Blocks filled with their numbers.
+pub(crate) fn memory() -> MemoryDevice {
+    MemoryDevice::from_vec((0..BLOCKS).flat_map(|n| [n as u8; SIZE]).collect())
+}
+
+pub(crate) fn block(device: &dyn BlockDevice, number: u64) -> u8 {
+    let mut bytes = [0; SIZE];
+    device.read(number * SIZE as u64, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|b| *b == bytes[0]), "block {number} is torn");
+    bytes[0]
+}
+
+/// Fills one block in an operation of its own; gives the generation.
+pub(crate) fn fill(store: &Store, number: u64, byte: u8) -> u64 {
+    let op = store.begin(1).unwrap();
+    op.edit(FsBlock(number), TAG, |bytes| bytes.fill(byte)).unwrap();
+    op.generation()
+}
+
+/// Notes what the store tells it.
+#[derive(Default)]
+pub(crate) struct Listener {
+    pub(crate) durable: AtomicU64,
+    pub(crate) finished: Mutex<Vec<u64>>,
+    pub(crate) sealed: AtomicU64,
+    /// What closing adds: a block and its byte.
+    pub(crate) adds: Mutex<Option<(u64, u8)>>,
+}
+
+impl Client for Listener {
+    fn finish(&self, closing: &Closing<'_>) -> Result<()> {
+        self.finished.lock().unwrap().push(closing.generation());
+        if let Some((block, byte)) = *self.adds.lock().unwrap() {
+            closing.edit(FsBlock(block), TAG, |bytes| bytes.fill(byte))?;
+        }
+        Ok(())
+    }
+
+    fn seal(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {
+        self.sealed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn durable(&self, generation: u64) {
+        self.durable.store(generation, Ordering::SeqCst);
+    }
+
+    fn mark(&self, mark: Mark) -> (u64, Arc<[u8]>) {
+        let byte = match mark {
+            Mark::Clean => b'c',
+            Mark::NeedsCheck => b'n',
+            Mark::NeedsReplay => b'r',
+        };
+        (MARK_AT, Arc::from([byte; SIZE]))
+    }
+}
+
+/// What a [`Showing`] engine was given.
+#[derive(Debug, Clone)]
+pub(crate) struct Shown {
+    pub(crate) number: u64,
+    pub(crate) cause: Cause,
+    pub(crate) blocks: Vec<BlockWrite>,
+    pub(crate) forgotten: Vec<(u64, u64)>,
+    pub(crate) unflushed: bool,
+}
+
+/// Writes everything home, or keeps it away from there, and shows what it was given.
+pub(crate) struct Showing {
+    pub(crate) limits: Limits,
+    pub(crate) shown: Arc<Mutex<Vec<Shown>>>,
+    /// Nothing is written, and so nothing is home, while this is not set.
+    pub(crate) home: Arc<AtomicBool>,
+    kept: Vec<FsBlock>,
+    kept_writes: Vec<PlannedWrite>,
+}
+
+impl Showing {
+    pub(crate) fn new(dirty_blocks: usize) -> Self {
+        Self {
+            limits: Limits { dirty_blocks, journals_data: false, wants_forgotten: true },
+            shown: Arc::default(),
+            home: Arc::new(AtomicBool::new(true)),
+            kept: Vec::new(),
+            kept_writes: Vec::new(),
+        }
+    }
+}
+
+impl Engine for Showing {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn open(&mut self, _: &dyn Client) -> Result<Plan> {
+        Ok(Plan::default())
+    }
+
+    fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
+        for write in &closed.blocks {
+            let at = write.block.get() * SIZE as u64;
+            self.kept.push(write.block);
+            // a newer content of a block takes the place of an older one
+            self.kept_writes.retain(|kept| kept.at != at);
+            self.kept_writes.push(PlannedWrite { at, data: write.data.clone(), kind: write.tag.kind });
+        }
+        let flush = closed.cause == Cause::Sync;
+        let mut plan = Plan::default();
+        if self.home.load(Ordering::SeqCst) {
+            plan.home = std::mem::take(&mut self.kept);
+            plan.stages.push(Stage { writes: std::mem::take(&mut self.kept_writes), flush });
+        }
+        self.shown.lock().unwrap().push(Shown {
+            number: closed.number,
+            cause: closed.cause,
+            blocks: closed.blocks,
+            forgotten: closed.forgotten.iter().map(|run| (run.first.get(), run.count)).collect(),
+            unflushed: closed.unflushed,
+        });
+        Ok(plan)
+    }
+
+    fn idle(&mut self, _: Duration, _: bool, _: &dyn Client) -> Idle {
+        Idle::Nothing
+    }
+
+    fn close(&mut self, _: &dyn Client) -> Result<Plan> {
+        Ok(Plan::default())
+    }
+}
+
+/// A store over `device` with a [`Showing`] engine.
+pub(crate) struct Rig {
+    pub(crate) store: Store,
+    pub(crate) client: Arc<Listener>,
+    pub(crate) shown: Arc<Mutex<Vec<Shown>>>,
+    pub(crate) home: Arc<AtomicBool>,
+}
+
+impl Rig {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, engine: Showing) -> Self {
+        let (shown, home) = (engine.shown.clone(), engine.home.clone());
+        let (store, client) = start(device, Box::new(engine));
+        Self { store, client, shown, home }
+    }
+
+    pub(crate) fn shown(&self) -> Vec<Shown> {
+        self.shown.lock().unwrap().clone()
+    }
+}
+
+pub(crate) fn start(device: Arc<dyn BlockDevice>, engine: Box<dyn Engine>) -> (Store, Arc<Listener>) {
+    let store = Store::new(device, SIZE as u32, 32 * SIZE);
+    let client = Arc::new(Listener::default());
+    store.start_writing(engine, client.clone(), INTERVAL).unwrap();
+    (store, client)
+}
+
+/// Whatever goes over the device, in memory.
+pub(crate) fn recorded() -> Arc<Record<MemoryDevice, Vec<u8>>> {
+    Arc::new(Record::in_memory(memory()))
+}
+
+/// A device whose flushes can be held.
+pub(crate) struct Held {
+    device: MemoryDevice,
+    /// Flushes begun, and whether they may go on.
+    state: Mutex<(u64, bool)>,
+    changed: Condvar,
+    pub(crate) returned: AtomicU64,
+}
+
+impl Held {
+    pub(crate) fn new() -> Self {
+        Self { device: memory(), state: Mutex::new((0, true)), changed: Condvar::new(), returned: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn hold(&self) {
+        self.state.lock().unwrap().1 = false;
+    }
+
+    pub(crate) fn release(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+
+    /// Returns when that many flushes have begun.
+    pub(crate) fn wait_for_flush(&self, count: u64) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |(begun, _)| *begun < count).unwrap());
+    }
+}
+
+impl BlockDevice for Held {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
+        self.device.read(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        self.device.read_many(reads);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
+        self.device.write(offset, data)
+    }
+
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        self.device.write_many(writes);
+    }
+
+    fn flush(&self) -> blockdev::Result<()> {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |(_, go)| !*go).unwrap());
+        self.returned.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> blockdev::Result<()> {
+        self.device.discard(offset, len)
+    }
+}
