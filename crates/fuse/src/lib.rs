@@ -4,7 +4,10 @@
 //! | --- | --- |
 //! | `options` | what `-o` may say |
 //! | `mount` | attaching the file system to a directory and detaching it, as root or through fusermount3 |
-//! | `session` | the transport: requests of the kernel to calls of `ops`, answers back |
+//! | `session` | a mounted file system from its mounting to its end |
+//! | `protocol` | the kernel's structures and numbers |
+//! | `request`, `reply` | requests read from bytes, answers written to them |
+//! | `transport` | the two ways of a request to a file system, and of its answer back: /dev/fuse and io_uring |
 //! | `ops` | what each request means on a [`fs::Volume`] |
 //! | `errno` | the one table from errors to the numbers the kernel knows |
 //! | `problems` | telling the user of damage, once for each file |
@@ -13,12 +16,12 @@
 //!
 //! 1. A request that fails is an error for that request. A corrupt file is an error for that file; a panic is caught and
 //!    becomes EIO. Neither ends the session.
-//! 2. The volume is ours alone and does not change, so names, attributes and content that the kernel has once seen stay
-//!    in its caches as long as it likes.
-//! 3. What the transport cannot carry is missing, not wrong: the time of creation and the attribute bits of statx(2), and
-//!    the volume's number in statfs(2). lsattr(1) shows the flags all the same.
-//! 4. The kernel checks permissions, access control lists included (`default_permissions`, FUSE_POSIX_ACL).
-#![forbid(unsafe_code)]
+//! 2. The volume is ours alone, so names, attributes and content that the kernel has once seen stay in its caches as long
+//!    as it likes.
+//! 3. What the protocol cannot carry is missing, not wrong: the volume's number in statfs(2).
+//! 4. The kernel checks permissions, access control lists included (`default_permissions`, FUSE_POSIX_ACL), except where
+//!    only root gets in: see [`MountOptions::kernel_checks`].
+#![deny(unsafe_code)]
 
 mod errno;
 mod error;
@@ -26,9 +29,18 @@ mod mount;
 mod ops;
 mod options;
 mod problems;
+mod protocol;
+mod reply;
+mod request;
 mod session;
+mod transport;
 
 pub use error::{Error, Result};
 pub use mount::unmount;
 pub use options::{Access, MountOptions};
-pub use session::{Session, Unmounter, mount};
+pub use protocol::{Attr, Features, StatFs};
+pub use reply::{Answer, Entry, Reply};
+pub use request::{Caller, Changes, Operation, Request, SetTime};
+pub use rustix::io::Errno;
+pub use session::{Session, Unmounter, mount, mount_filesystem};
+pub use transport::{Filesystem, Transport};

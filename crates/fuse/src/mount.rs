@@ -11,7 +11,7 @@ use crate::options::{Access, MountOptions};
 use crate::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, geteuid, getgid, getuid, pidfd_open};
@@ -32,6 +32,9 @@ const SUBTYPE: &str = "extant";
 const DEVICE: &str = "/dev/fuse";
 /// The environment variable in which fusermount3 finds the number of its socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+/// The connection's descriptors have at least this number. A process that is killed lets go of its files from the highest
+/// number down, and the helper that unmounts for it, woken by the end of its socket, must find the connection dead.
+const ABOVE: i32 = 100;
 /// How long [`unmount`] waits for the serving process, in seconds.
 const PATIENCE: i64 = 60;
 
@@ -99,7 +102,9 @@ fn attach(dir: &Path, options: &MountOptions) -> io::Result<(Mount, OwnedFd)> {
         let (device, keeper) = attach_by_helper(&dir, options)?;
         (device, options.auto_unmount.then_some(keeper))
     };
-    let connection = device.try_clone()?;
+    // above the helper's socket: see `ABOVE`
+    let device = fcntl_dupfd_cloexec(&device, ABOVE)?;
+    let connection = fcntl_dupfd_cloexec(&device, ABOVE)?;
     Ok((Mount { dir, device, _keeper: keeper }, connection))
 }
 
@@ -109,9 +114,11 @@ fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let mut data = String::new();
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
     // S_IFDIR: the rest of the root's mode comes with its attributes
-    let wrote =
-        write!(data, "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions", device.as_raw_fd());
+    let wrote = write!(data, "fd={},rootmode=40000,user_id={user},group_id={group}", device.as_raw_fd());
     wrote.map_err(io::Error::other)?;
+    if options.kernel_checks() {
+        data.push_str(",default_permissions");
+    }
     if options.access != Access::Owner {
         data.push_str(",allow_other");
     }
@@ -130,7 +137,7 @@ fn source(options: &MountOptions) -> &str {
 }
 
 fn attach_by_helper(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, UnixStream)> {
-    let mut list = format!("default_permissions,subtype={SUBTYPE},fsname=");
+    let mut list = format!("subtype={SUBTYPE},fsname=");
     for c in source(options).chars() {
         if matches!(c, ',' | '\\') {
             list.push('\\');
@@ -139,6 +146,7 @@ fn attach_by_helper(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, 
     }
     for (set, name) in [
         (options.read_only, ",ro"),
+        (options.kernel_checks(), ",default_permissions"),
         (options.nodev, ",nodev"),
         (options.nosuid, ",nosuid"),
         (options.noexec, ",noexec"),

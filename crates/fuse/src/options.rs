@@ -1,6 +1,6 @@
 //! What `-o` may say.
 
-use crate::{Error, Result};
+use crate::{Error, Result, Transport};
 use fs::FsBlock;
 
 /// Who may use a mounted volume. The kernel then checks permissions as on any file system.
@@ -30,6 +30,10 @@ pub struct MountOptions {
     pub noexec: bool,
     /// fusermount3 unmounts it when the serving process ends, in whatever way.
     pub auto_unmount: bool,
+    /// The kernel checks permissions also where only root gets in.
+    pub default_permissions: bool,
+    /// Which way requests take.
+    pub transport: Transport,
     /// What the list of mounts names as its source. The device unless set.
     pub source: Option<String>,
     /// Where the copy of the superblock lies that is used in place of the primary: in bytes from the volume's start.
@@ -40,7 +44,7 @@ pub struct MountOptions {
 
 /// Options that change nothing here. Times of access are not recorded by a read-only mount, attributes and access control
 /// lists are always on, and the rest is for mount(8) and systemd, which may hand it on.
-const WITHOUT_EFFECT: [&str; 30] = [
+const WITHOUT_EFFECT: [&str; 29] = [
     "defaults",
     "async",
     "sync",
@@ -66,7 +70,6 @@ const WITHOUT_EFFECT: [&str; 30] = [
     "group",
     "acl",
     "user_xattr",
-    "default_permissions",
     "silent",
     "loud",
     "iversion",
@@ -103,6 +106,9 @@ impl MountOptions {
             ("allow_other", None) => self.access = Access::All,
             ("allow_root", None) => self.access = Access::OwnerAndRoot,
             ("auto_unmount", None) => self.auto_unmount = true,
+            ("default_permissions", None) => self.default_permissions = true,
+            ("transport", Some("best")) => self.transport = Transport::Best,
+            ("transport", Some("device")) => self.transport = Transport::Device,
             ("norecovery" | "noload", None) => self.ignore_journal = true,
             ("fsname", Some(source)) => self.source = Some(source.to_owned()),
             ("sb", Some(number)) => self.superblock = Some(superblock(number)?),
@@ -111,6 +117,15 @@ impl MountOptions {
             _ => return Err(Error::Option(format!("unknown mount option `{option}`"))),
         }
         Ok(())
+    }
+
+    /// Whether the kernel checks permissions before it asks. Where only root gets in (root mounts it for itself alone)
+    /// there is nothing to check: mode bits and access control lists do not bind root, and each creation and removal
+    /// is saved a question for the directory's attributes. A process of root's without its capabilities is not told from
+    /// one with them.
+    #[must_use]
+    pub fn kernel_checks(&self) -> bool {
+        self.default_permissions || self.access != Access::Owner || !rustix::process::geteuid().is_root()
     }
 
     /// The ways to open the volume that these options may mean, one for each block size that a copy of the superblock

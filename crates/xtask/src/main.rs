@@ -31,7 +31,7 @@ const CHECKS: [Check; 4] =
 const USAGE: &str = "usage: cargo xtask layers|sizes|unsafe|docs|lint
   layers  no crate depends on one that its layer must not know
   sizes   no .rs file is longer than 900 lines
-  unsafe  unsafe code stands only in the io_uring file of blockdev
+  unsafe  unsafe code stands only in the io_uring files of blockdev and fuse
   docs    links in *.md lead somewhere; no file names a machine's path or a registry's host
   lint    all of these";
 

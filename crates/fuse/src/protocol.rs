@@ -1,0 +1,546 @@
+//! The kernel's FUSE protocol, version 7: structures and numbers as `linux/fuse.h` has them, in the byte order of the
+//! machine. Only what is served here.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The version that is spoken.
+pub(crate) const MAJOR: u32 = 7;
+/// Its revision: the newest whose meanings are honoured here. The kernel speaks the older of its own and this one.
+pub(crate) const MINOR: u32 = 45;
+/// The oldest revision that has all that is needed: 7.31 (Linux 5.2), which had the last change of a structure.
+pub(crate) const OLDEST_MINOR: u32 = 31;
+
+/// The numbers of requests.
+pub(crate) mod opcode {
+    pub(crate) const LOOKUP: u32 = 1;
+    pub(crate) const FORGET: u32 = 2;
+    pub(crate) const GETATTR: u32 = 3;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
+    pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const FSYNC: u32 = 20;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const FLUSH: u32 = 25;
+    pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const FSYNCDIR: u32 = 30;
+    pub(crate) const CREATE: u32 = 35;
+    pub(crate) const INTERRUPT: u32 = 36;
+    pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const IOCTL: u32 = 39;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const READDIRPLUS: u32 = 44;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const LSEEK: u32 = 46;
+    pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const SYNCFS: u32 = 50;
+    pub(crate) const TMPFILE: u32 = 51;
+    pub(crate) const STATX: u32 = 52;
+    pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
+}
+
+bitflags::bitflags! {
+    /// What the kernel offers when a session begins, and what is taken of it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Features: u64 {
+        /// Several reads of one file at once.
+        const ASYNC_READ = 1 << 0;
+        /// Lookups of "." and ".." work, so that file handles can be opened.
+        const EXPORT_SUPPORT = 1 << 4;
+        /// Writes of more than a page.
+        const BIG_WRITES = 1 << 5;
+        /// The umask is applied by the file system.
+        const DONT_MASK = 1 << 6;
+        /// ioctl(2) on directories.
+        const HAS_IOCTL_DIR = 1 << 11;
+        /// Listings with attributes.
+        const DO_READDIRPLUS = 1 << 13;
+        /// … where the kernel thinks that they will be wanted.
+        const READDIRPLUS_AUTO = 1 << 14;
+        /// O_DIRECT without waiting for each part.
+        const ASYNC_DIO = 1 << 15;
+        /// The kernel holds written bytes back, and keeps sizes and times meanwhile.
+        const WRITEBACK_CACHE = 1 << 16;
+        /// ENOSYS to OPEN: no more of them.
+        const NO_OPEN_SUPPORT = 1 << 17;
+        /// Lookups and listings of one directory at once.
+        const PARALLEL_DIROPS = 1 << 18;
+        /// The kernel honours access control lists (and checks permissions).
+        const POSIX_ACL = 1 << 20;
+        /// Requests of more than 32 pages.
+        const MAX_PAGES = 1 << 22;
+        /// The kernel keeps the targets of symbolic links.
+        const CACHE_SYMLINKS = 1 << 23;
+        /// ENOSYS to OPENDIR: no more of them.
+        const NO_OPENDIR_SUPPORT = 1 << 24;
+        /// The kernel's pages are dropped when it is told so, and not by what attributes say.
+        const EXPLICIT_INVAL_DATA = 1 << 25;
+        /// Set-user-id bits and capabilities are removed by the file system when a file is written.
+        const HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// SETXATTR says more.
+        const SETXATTR_EXT = 1 << 29;
+        /// There are more than 32 of these.
+        const INIT_EXT = 1 << 30;
+        /// Requests through io_uring.
+        const OVER_IO_URING = 1 << 41;
+    }
+}
+
+/// What begins every request.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct InHeader {
+    pub(crate) len: u32,
+    pub(crate) opcode: u32,
+    pub(crate) unique: u64,
+    pub(crate) node: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) pid: u32,
+    /// Length of what follows the arguments, in units of 8 bytes.
+    pub(crate) extensions: u16,
+    pub(crate) padding: u16,
+}
+
+/// What begins every answer.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct OutHeader {
+    pub(crate) len: u32,
+    /// 0, or an error's number with a minus.
+    pub(crate) error: i32,
+    pub(crate) unique: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct InitIn {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) max_readahead: u32,
+    pub(crate) flags: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
+pub(crate) struct InitOut {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) max_readahead: u32,
+    pub(crate) flags: u32,
+    pub(crate) max_background: u16,
+    pub(crate) congestion_threshold: u16,
+    pub(crate) max_write: u32,
+    /// Times are kept to so many nanoseconds.
+    pub(crate) time_granularity: u32,
+    pub(crate) max_pages: u16,
+    pub(crate) map_alignment: u16,
+    pub(crate) flags2: u32,
+    pub(crate) max_stack_depth: u32,
+    pub(crate) request_timeout: u16,
+    pub(crate) unused: [u16; 11],
+}
+
+/// What stat(2) shows of a file.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
+pub struct Attr {
+    /// The inode's number.
+    pub ino: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access, in seconds since 1970.
+    pub atime: i64,
+    /// Last change of the content.
+    pub mtime: i64,
+    /// Last change of the inode.
+    pub ctime: i64,
+    /// Nanoseconds of the last access.
+    pub atime_nanos: u32,
+    /// Nanoseconds of the last change of the content.
+    pub mtime_nanos: u32,
+    /// Nanoseconds of the last change of the inode.
+    pub ctime_nanos: u32,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// A device's numbers: 12 bits of the major, 20 of the minor, as the kernel packs them.
+    pub rdev: u32,
+    /// Best size of a read or write in bytes.
+    pub block_size: u32,
+    /// The protocol's own flags; 0.
+    pub flags: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct EntryOut {
+    pub(crate) node: u64,
+    pub(crate) generation: u64,
+    pub(crate) entry_valid: u64,
+    pub(crate) attr_valid: u64,
+    pub(crate) entry_valid_nanos: u32,
+    pub(crate) attr_valid_nanos: u32,
+    pub(crate) attr: Attr,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct AttrOut {
+    pub(crate) valid: u64,
+    pub(crate) valid_nanos: u32,
+    pub(crate) padding: u32,
+    pub(crate) attr: Attr,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct OpenOut {
+    pub(crate) handle: u64,
+    pub(crate) flags: u32,
+    pub(crate) backing: u32,
+}
+
+/// In [`OpenOut::flags`]: pages of earlier openings stay.
+pub(crate) const OPEN_KEEP_CACHE: u32 = 1 << 1;
+/// In [`OpenOut::flags`]: so does the listing.
+pub(crate) const OPEN_CACHE_DIR: u32 = 1 << 3;
+/// In [`OpenOut::flags`]: close(2) need not tell.
+pub(crate) const OPEN_NOFLUSH: u32 = 1 << 5;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct GetattrIn {
+    pub(crate) flags: u32,
+    pub(crate) dummy: u32,
+    pub(crate) handle: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct SetattrIn {
+    pub(crate) valid: u32,
+    pub(crate) padding: u32,
+    pub(crate) handle: u64,
+    pub(crate) size: u64,
+    pub(crate) lock_owner: u64,
+    pub(crate) atime: i64,
+    pub(crate) mtime: i64,
+    pub(crate) ctime: i64,
+    pub(crate) atime_nanos: u32,
+    pub(crate) mtime_nanos: u32,
+    pub(crate) ctime_nanos: u32,
+    pub(crate) mode: u32,
+    pub(crate) unused4: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) unused5: u32,
+}
+
+bitflags::bitflags! {
+    /// Which fields of [`SetattrIn`] count.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Valid: u32 {
+        const MODE = 1 << 0;
+        const UID = 1 << 1;
+        const GID = 1 << 2;
+        const SIZE = 1 << 3;
+        const ATIME = 1 << 4;
+        const MTIME = 1 << 5;
+        const ATIME_NOW = 1 << 7;
+        const MTIME_NOW = 1 << 8;
+        const CTIME = 1 << 10;
+        const KILL_SUIDGID = 1 << 11;
+    }
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct MknodIn {
+    pub(crate) mode: u32,
+    pub(crate) rdev: u32,
+    pub(crate) umask: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct MkdirIn {
+    pub(crate) mode: u32,
+    pub(crate) umask: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct Rename2In {
+    pub(crate) to: u64,
+    pub(crate) flags: u32,
+    pub(crate) padding: u32,
+}
+
+/// CREATE and TMPFILE.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct CreateIn {
+    pub(crate) flags: u32,
+    pub(crate) mode: u32,
+    pub(crate) umask: u32,
+    pub(crate) open_flags: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct OpenIn {
+    pub(crate) flags: u32,
+    pub(crate) open_flags: u32,
+}
+
+/// READ, READDIR and READDIRPLUS.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct ReadIn {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) read_flags: u32,
+    pub(crate) lock_owner: u64,
+    pub(crate) flags: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct WriteIn {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) write_flags: u32,
+    pub(crate) lock_owner: u64,
+    pub(crate) flags: u32,
+    pub(crate) padding: u32,
+}
+
+/// In [`WriteIn::write_flags`]: set-user-id and set-group-id are to go.
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct WriteOut {
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct FsyncIn {
+    pub(crate) handle: u64,
+    pub(crate) flags: u32,
+    pub(crate) padding: u32,
+}
+
+/// In [`FsyncIn::flags`]: fdatasync(2).
+pub(crate) const FSYNC_DATA: u32 = 1;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct SetxattrIn {
+    pub(crate) size: u32,
+    pub(crate) flags: u32,
+    pub(crate) setxattr_flags: u32,
+    pub(crate) padding: u32,
+}
+
+/// In [`SetxattrIn::setxattr_flags`]: with this access control list set-group-id is to go.
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
+
+/// GETXATTR and LISTXATTR, both ways.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct XattrSize {
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct IoctlIn {
+    pub(crate) handle: u64,
+    pub(crate) flags: u32,
+    pub(crate) command: u32,
+    pub(crate) argument: u64,
+    pub(crate) in_size: u32,
+    pub(crate) out_size: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
+pub(crate) struct IoctlOut {
+    pub(crate) result: i32,
+    pub(crate) flags: u32,
+    pub(crate) in_vectors: u32,
+    pub(crate) out_vectors: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct BatchForgetIn {
+    pub(crate) count: u32,
+    pub(crate) dummy: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct ForgetOne {
+    pub(crate) node: u64,
+    pub(crate) lookups: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct FallocateIn {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) mode: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct LseekIn {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) whence: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct CopyFileRangeIn {
+    pub(crate) handle_in: u64,
+    pub(crate) offset_in: u64,
+    pub(crate) node_out: u64,
+    pub(crate) handle_out: u64,
+    pub(crate) offset_out: u64,
+    pub(crate) length: u64,
+    pub(crate) flags: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct StatxIn {
+    pub(crate) getattr_flags: u32,
+    pub(crate) reserved: u32,
+    pub(crate) handle: u64,
+    pub(crate) flags: u32,
+    pub(crate) mask: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
+pub(crate) struct StatxTime {
+    pub(crate) seconds: i64,
+    pub(crate) nanos: u32,
+    pub(crate) reserved: i32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
+pub(crate) struct StatxOut {
+    pub(crate) valid: u64,
+    pub(crate) valid_nanos: u32,
+    pub(crate) flags: u32,
+    pub(crate) spare: [u64; 2],
+    pub(crate) mask: u32,
+    pub(crate) block_size: u32,
+    pub(crate) attributes: u64,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u16,
+    pub(crate) spare0: u16,
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) attributes_mask: u64,
+    pub(crate) atime: StatxTime,
+    pub(crate) btime: StatxTime,
+    pub(crate) ctime: StatxTime,
+    pub(crate) mtime: StatxTime,
+    pub(crate) rdev_major: u32,
+    pub(crate) rdev_minor: u32,
+    pub(crate) dev_major: u32,
+    pub(crate) dev_minor: u32,
+    pub(crate) spare2: [u64; 14],
+}
+
+/// What statfs(2) shows of a file system.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
+pub struct StatFs {
+    /// Blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for users other than root.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Longest name in bytes.
+    pub name_max: u32,
+    /// Bytes in the unit in which blocks are counted.
+    pub fragment_size: u32,
+    /// Nothing.
+    pub padding: u32,
+    /// Nothing.
+    pub spare: [u32; 6],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct DirentOut {
+    pub(crate) ino: u64,
+    pub(crate) next: u64,
+    pub(crate) name_len: u32,
+    pub(crate) kind: u32,
+}
+
+const _: () = {
+    assert!(size_of::<InHeader>() == 40);
+    assert!(size_of::<OutHeader>() == 16);
+    assert!(size_of::<InitOut>() == 64);
+    assert!(size_of::<Attr>() == 88);
+    assert!(size_of::<EntryOut>() == 128);
+    assert!(size_of::<SetattrIn>() == 88);
+    assert!(size_of::<ReadIn>() == 40);
+    assert!(size_of::<StatFs>() == 80);
+    assert!(size_of::<StatxOut>() == 288);
+};

@@ -1,0 +1,248 @@
+//! Answers to the kernel, written where the transport will take them from.
+
+use crate::protocol::{self as wire, Attr, AttrOut, DirentOut, EntryOut, StatFs};
+use rustix::io::Errno;
+use zerocopy::{Immutable, IntoBytes};
+
+/// The answer to a request, or the number that says why there is none.
+pub type Answer<T> = Result<T, Errno>;
+
+/// A file found or made, as the kernel is told of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// The number by which the kernel will ask for it; 0 says that there is no such name.
+    pub node: u64,
+    /// Tells this use of the number from earlier ones.
+    pub generation: u64,
+    /// For so many seconds the kernel may keep the name.
+    pub keep_name: u64,
+    /// For so many seconds the kernel may keep the attributes.
+    pub keep_attr: u64,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+impl Entry {
+    fn wire(&self) -> EntryOut {
+        EntryOut {
+            node: self.node,
+            generation: self.generation,
+            entry_valid: self.keep_name,
+            attr_valid: self.keep_attr,
+            entry_valid_nanos: 0,
+            attr_valid_nanos: 0,
+            attr: self.attr,
+        }
+    }
+}
+
+/// An answer in the making. It is empty until something is put in.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    room: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Reply<'a> {
+    pub(crate) fn new(room: &'a mut [u8]) -> Self {
+        Self { room, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that still have room.
+    fn left(&self) -> usize {
+        self.room.len() - self.len
+    }
+
+    fn put(&mut self, value: &(impl IntoBytes + Immutable)) -> Answer<()> {
+        self.bytes(value.as_bytes())
+    }
+
+    /// Adds bytes: a link's target, a value.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room for them.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Answer<()> {
+        let room = self.room.get_mut(self.len..).and_then(|room| room.get_mut(..bytes.len())).ok_or(Errno::TOOBIG)?;
+        room.copy_from_slice(bytes);
+        self.len += bytes.len();
+        Ok(())
+    }
+
+    /// Answers a read of `size` bytes with what `read` puts into the buffer it gets.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn fill(&mut self, size: u32, read: impl FnOnce(&mut [u8]) -> Answer<usize>) -> Answer<()> {
+        let size = self.left().min(size as usize);
+        let room = self.room.get_mut(self.len..).and_then(|room| room.get_mut(..size)).unwrap_or_default();
+        self.len += read(room)?.min(size);
+        Ok(())
+    }
+
+    /// Answers with a file.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn entry(&mut self, entry: &Entry) -> Answer<()> {
+        self.put(&entry.wire())
+    }
+
+    /// Answers with a file that was made and is open now.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn created(&mut self, entry: &Entry) -> Answer<()> {
+        self.put(&entry.wire())?;
+        self.opened()
+    }
+
+    /// Says that a file is open, and that the kernel's pages of it are good.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn opened(&mut self) -> Answer<()> {
+        self.put(&wire::OpenOut { handle: 0, flags: wire::OPEN_KEEP_CACHE | wire::OPEN_NOFLUSH, backing: 0 })
+    }
+
+    /// Says that a directory is open, and that the listing the kernel has is good.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn opened_dir(&mut self) -> Answer<()> {
+        self.put(&wire::OpenOut { handle: 0, flags: wire::OPEN_KEEP_CACHE | wire::OPEN_CACHE_DIR, backing: 0 })
+    }
+
+    /// Answers with attributes, which the kernel may keep for so many seconds.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn attr(&mut self, attr: &Attr, keep: u64) -> Answer<()> {
+        self.put(&AttrOut { valid: keep, valid_nanos: 0, padding: 0, attr: *attr })
+    }
+
+    pub(crate) fn statx(&mut self, statx: &wire::StatxOut) -> Answer<()> {
+        self.put(statx)
+    }
+
+    /// Answers with what is known of the whole file system.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn statfs(&mut self, statfs: &StatFs) -> Answer<()> {
+        self.put(statfs)
+    }
+
+    /// Says how many bytes were written or copied.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn written(&mut self, bytes: u32) -> Answer<()> {
+        self.put(&wire::WriteOut { size: bytes, padding: 0 })
+    }
+
+    /// Answers with a number of 64 bits: a place in a file, a length.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn number(&mut self, number: u64) -> Answer<()> {
+        self.put(&number)
+    }
+
+    /// Answers a question for bytes with their number where `size` is 0, else with the bytes.
+    ///
+    /// # Errors
+    /// ERANGE where they are more than `size`.
+    pub fn value(&mut self, size: u32, value: &[u8]) -> Answer<()> {
+        match size {
+            0 => self.put(&wire::XattrSize { size: u32::try_from(value.len()).unwrap_or(u32::MAX), padding: 0 }),
+            size if value.len() > size as usize => Err(Errno::RANGE),
+            _ => self.bytes(value),
+        }
+    }
+
+    /// Answers an ioctl(2) that succeeded.
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn ioctl(&mut self, output: &[u8]) -> Answer<()> {
+        self.put(&wire::IoctlOut::default())?;
+        self.bytes(output)
+    }
+
+    /// Lets the entries of a listing take `size` bytes at most.
+    pub fn limit(&mut self, size: u32) {
+        let len = self.room.len().min(self.len.saturating_add(size as usize));
+        self.room = std::mem::take(&mut self.room).get_mut(..len).unwrap_or_default();
+    }
+
+    /// Adds an entry to a listing; false if there is no room for it. `kind` is that of the mode, shifted by 12 bits.
+    pub fn dirent(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
+        self.listed(None, ino, next, kind, name)
+    }
+
+    /// Adds an entry with its attributes; false if there is no room for it.
+    pub fn dirent_plus(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
+        self.listed(Some(entry), entry.attr.ino, next, entry.attr.mode >> 12, name)
+    }
+
+    fn listed(&mut self, entry: Option<&Entry>, ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
+        let head = entry.map_or(0, |_| size_of::<EntryOut>());
+        let len = (head + size_of::<DirentOut>() + name.len()).next_multiple_of(8);
+        let Ok(name_len) = u32::try_from(name.len()) else { return false };
+        if len > self.left() {
+            return false;
+        }
+        let end = self.len + len;
+        let before = self.len;
+        let put = entry.map_or(Ok(()), |entry| self.entry(entry));
+        let put = put.and_then(|()| self.put(&DirentOut { ino, next, name_len, kind }));
+        if put.and_then(|()| self.bytes(name)).is_err() {
+            self.len = before;
+            return false;
+        }
+        if let Some(padding) = self.room.get_mut(self.len..end) {
+            padding.fill(0);
+        }
+        self.len = end;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_is_not_put_in() {
+        let mut room = [0xAA; 64];
+        let mut reply = Reply::new(&mut room);
+        reply.limit(60);
+        assert!(reply.dirent(3, 1, 8, b"abc"));
+        assert_eq!(reply.len(), 32);
+        assert!(!reply.dirent(3, 1, 8, b"abcde"), "32 bytes, where 28 are left");
+        assert!(!reply.dirent_plus(
+            &Entry { node: 1, generation: 0, keep_name: 0, keep_attr: 0, attr: Attr::default() },
+            1,
+            b""
+        ));
+        assert_eq!(reply.attr(&Attr::default(), 0), Err(Errno::TOOBIG));
+        assert_eq!(reply.len(), 32);
+        assert_eq!(room[24..32], *b"abc\0\0\0\0\0");
+    }
+
+    #[test]
+    fn values_are_counted_or_given() {
+        let mut room = [0; 64];
+        let mut reply = Reply::new(&mut room);
+        reply.value(0, b"green").expect("room");
+        assert_eq!(reply.len(), 8);
+        assert_eq!(Reply::new(&mut room).value(4, b"green"), Err(Errno::RANGE));
+        let mut reply = Reply::new(&mut room);
+        reply.fill(1000, |buf| Ok(buf.len() + 7)).expect("room");
+        assert_eq!(reply.len(), 64);
+    }
+}

@@ -1,0 +1,238 @@
+//! The way of requests from the kernel to a [`Filesystem`] and of its answers back.
+//!
+//! There are two ways, and a file system cannot tell them apart:
+//!
+//! | file | way |
+//! | --- | --- |
+//! | `device` | read(2) and writev(2) on /dev/fuse by a few threads |
+//! | `uring` | io_uring, where the kernel has it (Linux 6.14, /sys/module/fuse/parameters/enable_uring): a request appears in memory of a thread on the core whose process asked, and handing back the answer takes the next request |
+//!
+//! Both begin with the same handshake, in which the second is asked for; a kernel that does not offer it, or a system
+//! that does not allow it, gets the first.
+//!
+//! 1. Every request is answered, whatever its bytes are and whatever the file system does: a panic inside becomes EIO.
+//! 2. A read is answered from the memory into which the file system wrote it.
+//! 3. Nothing here knows of volumes.
+
+mod device;
+mod uring;
+
+use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
+use crate::reply::{Answer, Reply};
+use crate::request::{Request, arguments};
+use rustix::io::Errno;
+use std::any::Any;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Most bytes in one read or write. The kernel's own limit is the same unless its administrator raised it.
+const MAX_DATA: usize = 1 << 20;
+/// Room for what comes before the data of a write.
+const MAX_HEADER: usize = 4096;
+/// Requests of the kernel's own making (read-ahead) that may wait at once.
+const MAX_BACKGROUND: u16 = 64;
+/// What every transport can carry.
+const CARRIED: Features = Features::ASYNC_READ
+    .union(Features::BIG_WRITES)
+    .union(Features::MAX_PAGES)
+    .union(Features::SETXATTR_EXT)
+    .union(Features::INIT_EXT);
+
+/// Which way requests shall take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// io_uring where the kernel offers it, else /dev/fuse.
+    #[default]
+    Best,
+    /// /dev/fuse.
+    Device,
+}
+
+/// What answers requests. Calls come from many threads at once.
+pub trait Filesystem: Send + Sync {
+    /// What it wants of the kernel; it gets what the kernel offers of that.
+    fn features(&self) -> Features;
+
+    /// Answers a request: puts the answer in `reply`, or nothing where none is due beyond that it was done.
+    ///
+    /// # Errors
+    /// The number that the program is told. ENOSYS says that such requests need not be sent again.
+    fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()>;
+
+    /// The kernel let go of a file as often as it was told of it in so many answers.
+    fn forget(&self, node: u64, lookups: u64);
+
+    /// A panic came out of a request about `node`; the program is told EIO.
+    fn panicked(&self, node: u64, what: &str);
+}
+
+/// A connection to the kernel after the handshake.
+struct Link {
+    connection: OwnedFd,
+    filesystem: Arc<dyn Filesystem>,
+    /// What both sides agreed on.
+    features: Features,
+}
+
+/// Answers the requests on a connection until the file system is unmounted.
+///
+/// # Errors
+/// The connection broke, or the kernel is too old.
+pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transport: Transport) -> io::Result<()> {
+    let mut link = Link { connection, filesystem, features: Features::empty() };
+    // made before the kernel is told that they will be there: from then on nothing can fail for want of memory
+    let queues = match transport {
+        Transport::Best => uring::Queues::new(link.connection.as_fd()).ok(),
+        Transport::Device => None,
+    };
+    if !shake_hands(&mut link, queues.is_some())? {
+        return Ok(());
+    }
+    let link = Arc::new(link);
+    match queues {
+        Some(queues) if link.features.contains(Features::OVER_IO_URING) => queues.serve(&link),
+        _ => device::serve(&link),
+    }
+}
+
+/// Answers the first request, which agrees on what is possible. False if it was unmounted before.
+fn shake_hands(link: &mut Link, uring: bool) -> io::Result<bool> {
+    let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
+    loop {
+        let Some(length) = receive(link.connection.as_fd(), &mut buffer)? else { return Ok(false) };
+        let message = buffer.get(..length).unwrap_or_default();
+        let Ok((header, rest)) = InHeader::read_from_prefix(message) else { return Err(broken("a short request")) };
+        let Ok((offer, rest)) = InitIn::read_from_prefix(rest) else { return Err(broken("a short handshake")) };
+        if header.opcode != opcode::INIT {
+            return Err(broken("a request before the handshake"));
+        }
+        if offer.major < MAJOR || (offer.major == MAJOR && offer.minor < OLDEST_MINOR) {
+            send(link, header.unique, Err(Errno::PROTO), &[])?;
+            let (major, minor) = (offer.major, offer.minor);
+            return Err(io::Error::other(format!("the kernel speaks FUSE {major}.{minor}, which is too old")));
+        }
+        if offer.major > MAJOR {
+            // it asks again, in the version it is answered with
+            let ours = InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() };
+            send(link, header.unique, Ok(()), ours.as_bytes())?;
+            continue;
+        }
+        let mut offered = Features::from_bits_retain(u64::from(offer.flags));
+        if offered.contains(Features::INIT_EXT) {
+            let high = u32::read_from_prefix(rest).map_or(0, |(high, _)| high);
+            offered |= Features::from_bits_retain(u64::from(high) << 32);
+        }
+        let mut wanted = link.filesystem.features() | CARRIED;
+        wanted.set(Features::OVER_IO_URING, uring);
+        link.features = wanted & offered;
+        let bits = link.features.bits();
+        let ours = InitOut {
+            major: MAJOR,
+            minor: MINOR,
+            max_readahead: offer.max_readahead,
+            flags: (bits & u64::from(u32::MAX)) as u32,
+            flags2: (bits >> 32) as u32,
+            max_background: MAX_BACKGROUND,
+            congestion_threshold: MAX_BACKGROUND / 4 * 3,
+            max_write: MAX_DATA as u32,
+            max_pages: (MAX_DATA / 4096) as u16,
+            time_granularity: 1,
+            ..InitOut::default()
+        };
+        send(link, header.unique, Ok(()), ours.as_bytes())?;
+        return Ok(true);
+    }
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the kernel sent {what}"))
+}
+
+/// Waits for the next request; `None` when it is unmounted.
+fn receive(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::io::read(connection, &mut *buffer) {
+            Ok(length) => return Ok(Some(length)),
+            Err(Errno::NODEV) => return Ok(None),
+            // NOENT: the request was taken back before it was read whole
+            Err(Errno::INTR | Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Sends an answer through /dev/fuse.
+fn send(link: &Link, unique: u64, outcome: Answer<()>, answer: &[u8]) -> io::Result<()> {
+    let answer = if outcome.is_ok() { answer } else { &[] };
+    let header = OutHeader {
+        len: (size_of::<OutHeader>() + answer.len()) as u32,
+        error: outcome.map_or_else(|e| -e.raw_os_error(), |()| 0),
+        unique,
+    };
+    match rustix::io::writev(&link.connection, &[IoSlice::new(header.as_bytes()), IoSlice::new(answer)]) {
+        // nobody waits for it any more
+        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        // unmounted; the next read says so
+        Err(Errno::NODEV) => Ok(()),
+        // the answer makes no sense to the kernel; whoever asked must not wait for ever
+        Err(Errno::INVAL) if outcome.is_ok() => send(link, unique, Err(Errno::IO), &[]),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Asks the file system. What comes out goes to the kernel.
+fn respond(link: &Link, header: &InHeader, arguments: &[u8], rest: &[u8], reply: &mut Reply<'_>) -> Answer<()> {
+    let Some(request) = Request::parse(header, arguments, rest) else { return Err(Errno::INVAL) };
+    // nothing of a request outlives it; that what requests share is whole is the file system's care
+    match catch_unwind(AssertUnwindSafe(|| link.filesystem.answer(&request, reply))) {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            link.filesystem.panicked(header.node, text_of(&*panic));
+            Err(Errno::IO)
+        }
+    }
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without words")
+}
+
+/// Parts a request that was read from /dev/fuse; `None` for one too short for its kind.
+fn part<'a>(link: &Link, header: &InHeader, body: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    // what follows the arguments of a kind that is not known does not matter
+    body.split_at_checked(arguments(header.opcode, link.features).unwrap_or(0))
+}
+
+/// Takes the requests that have no answer; false for any other.
+fn forgotten(link: &Link, header: &InHeader, body: &[u8]) -> bool {
+    use crate::protocol::{BatchForgetIn, ForgetOne};
+    let forget = |node, lookups| {
+        let forget = AssertUnwindSafe(|| link.filesystem.forget(node, lookups));
+        if let Err(panic) = catch_unwind(forget) {
+            link.filesystem.panicked(node, text_of(&*panic));
+        }
+    };
+    match header.opcode {
+        opcode::FORGET => {
+            if let Ok((lookups, _)) = u64::read_from_prefix(body) {
+                forget(header.node, lookups);
+            }
+        }
+        opcode::BATCH_FORGET => {
+            let Ok((head, mut rest)) = BatchForgetIn::read_from_prefix(body) else { return true };
+            for _ in 0..head.count {
+                let Ok((one, after)) = ForgetOne::read_from_prefix(rest) else { break };
+                forget(one.node, one.lookups);
+                rest = after;
+            }
+        }
+        // requests are short, or must come to their end (fsync); none is broken off
+        opcode::INTERRUPT => {}
+        _ => return false,
+    }
+    true
+}

@@ -1,0 +1,55 @@
+//! Requests through /dev/fuse: a few threads, each of which reads one, answers it, and reads the next.
+//!
+//! All read from one descriptor: the kernel hands each request to one of them. A descriptor for each
+//! (FUSE_DEV_IOC_CLONE) would only part the lists of requests that are being answered.
+
+use super::{Link, MAX_DATA, MAX_HEADER, forgotten, part, receive, respond, send};
+use crate::protocol::InHeader;
+use crate::reply::Reply;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Fewest and most threads; between them, as many as there are processors. A thread that waits for the device answers
+/// nobody else, so a few are there even on one processor.
+const THREADS: (usize, usize) = (4, 16);
+
+/// Answers requests until it is unmounted.
+pub(super) fn serve(link: &Arc<Link>) -> io::Result<()> {
+    let processors = std::thread::available_parallelism().map_or(THREADS.0, usize::from);
+    let others: Vec<_> = (1..processors.clamp(THREADS.0, THREADS.1))
+        .map(|_| {
+            let link = Arc::clone(link);
+            std::thread::Builder::new().name("fuse".to_owned()).spawn(move || answer(&link))
+        })
+        .collect();
+    let mut outcome = answer(link);
+    // one that could not be started is not missed: this thread answers too
+    for thread in others.into_iter().flatten() {
+        let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that serves ended by a panic")));
+        outcome = outcome.and(ended);
+    }
+    outcome
+}
+
+fn answer(link: &Link) -> io::Result<()> {
+    let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
+    let mut room = vec![0; MAX_DATA];
+    while let Some(length) = receive(link.connection.as_fd(), &mut buffer)? {
+        let message = buffer.get(..length).unwrap_or_default();
+        let Ok((header, body)) = InHeader::read_from_prefix(message) else { continue };
+        if forgotten(link, &header, body) {
+            continue;
+        }
+        let mut reply = Reply::new(&mut room);
+        let outcome = match part(link, &header, body) {
+            Some((arguments, rest)) => respond(link, &header, arguments, rest, &mut reply),
+            None => Err(Errno::INVAL),
+        };
+        let length = reply.len();
+        send(link, header.unique, outcome, room.get(..length).unwrap_or_default())?;
+    }
+    Ok(())
+}
