@@ -72,7 +72,8 @@ impl FileEdit<'_> {
     fn inline_content(&self, len: usize) -> Result<Vec<u8>> {
         let mut content = vec![0; len];
         if is_inline(&self.inode) {
-            self.volume.inline_data(&self.inode)?.read_at(0, &mut content);
+            // what it has less is zero
+            let _len = self.volume.inline_data(&self.inode)?.read_at(0, &mut content);
         }
         Ok(content)
     }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
-use extant_fs::{FileKind, Inode, InodeNo, OpenOptions, Result, Timestamp, Volume};
+use extant_fs::{Clock, FileKind, Inode, InodeNo, OpenOptions, Result, Timestamp, Volume, WriteOptions};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -99,4 +99,41 @@ fn kind(kind: FileKind) -> testkit::FileKind {
         FileKind::Fifo => testkit::FileKind::Fifo,
         FileKind::Socket => testkit::FileKind::Socket,
     }
+}
+
+/// The volume in an image file, open for writing. Its clock stands, and it has a seed, so each run writes the same.
+pub(crate) fn open_writable(image: &Path, write: WriteOptions) -> Volume {
+    let open = || FileDevice::open(image, blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() });
+    // a program that another test starts in this moment has the lock of what was just closed, until it runs
+    let mut device = open();
+    for _ in 0..100 {
+        if device.is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        device = open();
+    }
+    let device: Arc<dyn BlockDevice> = Arc::new(device.expect("opening an image"));
+    let clock: Clock = Arc::new(|| Timestamp { seconds: 1_800_000_000, nanos: 0 });
+    let write = Some(WriteOptions { clock, seed: Some(7), ..write });
+    Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).expect("opening a volume for writing")
+}
+
+/// The number of the inode at a path.
+pub(crate) fn number(volume: &Volume, path: &str) -> InodeNo {
+    volume.resolve(path.as_bytes()).expect("the file is there")
+}
+
+/// All of a file, read in pieces of an odd length.
+pub(crate) fn content(volume: &Volume, number: InodeNo) -> Vec<u8> {
+    let inode = volume.inode(number).expect("the inode");
+    let mut bytes = Vec::new();
+    Content { volume, inode: &inode, at: 0 }.read_to_end(&mut bytes).expect("reading a file");
+    bytes
+}
+
+/// Panics unless e2fsck finds nothing wrong.
+pub(crate) fn assert_sound(image: &Path, about: &dyn std::fmt::Debug) {
+    let verdict = testkit::oracle::e2fsck(image);
+    assert!(verdict.clean, "{about:?}: {}", verdict.text);
 }
