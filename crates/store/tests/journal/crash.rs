@@ -2,7 +2,10 @@
 
 use crate::toy::{State, Volume, Work, open};
 use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Overlay, Record};
+use extant_store::engine::JournalOptions;
+use format::feature::Incompat as VolumeIncompat;
 use format::jbd2::{Compat, Incompat};
+use format::superblock::DiskSuperblock;
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::{Image, Rng, cases, need, oracle, tools};
@@ -14,20 +17,32 @@ struct History {
     work: Work,
 }
 
+/// How a history is made.
+#[derive(Clone, Copy)]
+struct Plot {
+    steps: u32,
+    /// Most blocks that an operation changes.
+    most: u64,
+    /// How many operations of a hundred are followed by a sync.
+    syncs: u64,
+    journal_data: bool,
+}
+
 /// Random work with a sync now and then, quiet moments, and at the end an unmount.
-fn history(volume: Volume, rng: Rng, steps: u32, most: u64, journal_data: bool) -> History {
+fn history(volume: Volume, rng: Rng, plot: Plot) -> History {
     let record = Arc::new(Record::in_memory(volume.device()));
     let device: Arc<dyn BlockDevice> = record.clone();
-    let options = extant_store::engine::JournalOptions { journal_data, ..volume.options() };
+    let options = JournalOptions { journal_data: plot.journal_data, ..volume.options() };
     let (_, store) = open(&volume, &device, options);
-    let mut work = Work::new(&volume, rng, most);
+    let mut work = Work::new(&volume, rng, plot.most);
     let mut now = Duration::ZERO;
-    for _ in 0..steps {
+    for _ in 0..plot.steps {
         work.step(&store, volume.size);
-        if work.rng.chance(40) {
+        if work.rng.chance(plot.syncs) {
             store.sync().unwrap();
         }
-        now += Duration::from_secs(if work.rng.chance(8) { 20 } else { 1 });
+        // sometimes long enough for a checkpoint
+        now += Duration::from_millis(if work.rng.chance(5) { 10_000 } else { 300 });
         store.tick(now).unwrap();
         record.mark(&store.durable_generation().to_string()).unwrap();
     }
@@ -43,8 +58,8 @@ fn durable_at(log: &Log, point: usize) -> u64 {
 }
 
 /// The volume as a loss of power after `point` entries may leave it: what was written since the last flush is there, or
-/// not, in pieces of 1 KiB.
-fn cut(history: &History, base: &Arc<dyn BlockDevice>, point: usize, lossy: Option<&mut Rng>) -> Overlay {
+/// not, in pieces of `piece` bytes.
+fn cut(history: &History, base: &Arc<dyn BlockDevice>, point: usize, lossy: Option<&mut Rng>, piece: usize) -> Overlay {
     let state = Overlay::new(Arc::clone(base));
     let Some(rng) = lossy else {
         history.log.replay_to(point, &state).unwrap();
@@ -59,9 +74,9 @@ fn cut(history: &History, base: &Arc<dyn BlockDevice>, point: usize, lossy: Opti
             continue;
         }
         for (at, bytes) in history.log.pieces(index) {
-            for (n, part) in bytes.chunks(1024).enumerate() {
+            for (n, part) in bytes.chunks(piece).enumerate() {
                 if rng.chance(likely) {
-                    state.write(at + n as u64 * 1024, part).unwrap();
+                    state.write(at + (n * piece) as u64, part).unwrap();
                 }
             }
         }
@@ -117,7 +132,13 @@ fn others_agree(volume: &Volume, before: &[u8], ours: &dyn BlockDevice) {
     }
 }
 
-/// Cuts the history at every write, and gives how many states were seen.
+fn needs_recovery(device: &dyn BlockDevice) -> bool {
+    let mut bytes = [0; 1024];
+    device.read(1024, &mut bytes).unwrap();
+    DiskSuperblock::from_slice(&bytes).unwrap().features().incompat.contains(VolumeIncompat::NEEDS_RECOVERY)
+}
+
+/// Cuts the history at about every other write, and gives how many states were seen.
 fn explore(history: &History, rng: &mut Rng, others: usize) -> usize {
     let base: Arc<dyn BlockDevice> = history.volume.device();
     let points = history.log.entries().len();
@@ -125,13 +146,19 @@ fn explore(history: &History, rng: &mut Rng, others: usize) -> usize {
     ask.push(points);
     let mut states = 0;
     for point in 0..=points {
-        if point < points && !matches!(history.log.entries()[point].what, Logged::Write { .. } | Logged::Flush) {
+        let skipped = rng.chance(50) && !ask.contains(&point);
+        if skipped || point < points && matches!(history.log.entries()[point].what, Logged::Mark(_)) {
             continue;
         }
         for lossy in [false, true] {
-            let state = Arc::new(cut(history, &base, point, lossy.then_some(&mut *rng)));
+            // e2fsck takes a commit block that is torn inside for damage; the kernel knows better
+            let piece = if ask.contains(&point) { history.volume.size } else { 1024 };
+            let state = Arc::new(cut(history, &base, point, lossy.then_some(&mut *rng), piece));
             let before = ask.contains(&point).then(|| bytes_of(&*state));
             let device: Arc<dyn BlockDevice> = state.clone();
+            let marked = needs_recovery(&*state);
+            let empty = history.volume.place(Arc::clone(&device)).read_superblock().unwrap().start().is_none();
+            assert!(marked || empty, "point {point} of {points}, lossy {lossy}: a full log, and no mark");
             history.volume.replay(&device).unwrap_or_else(|e| panic!("point {point}, lossy {lossy}: {e}"));
             let durable = durable_at(&history.log, point);
             let found = generation_of(history, &*device, durable);
@@ -184,9 +211,62 @@ fn every_cut_leaves_a_prefix_of_generations() {
             // the sequence numbers of one log wrap around
             let sequence = if number == 1 { u32::MAX - 6 } else { 7 };
             let volume = volume(form, 150, sequence);
-            let history = history(volume, rng.clone(), 40, 60, number == 3);
+            let plot = Plot { steps: 80, most: 60, syncs: 50, journal_data: number == 3 };
+            let history = history(volume, rng.clone(), plot);
             let states = explore(&history, &mut rng, 2);
-            assert!(states > 100, "{form:?}: {states}");
+            assert!(states > 150, "{form:?}: {states}");
+        }
+    }
+}
+
+#[test]
+fn a_log_that_is_always_full() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    for (number, form) in forms().iter().take(3).enumerate() {
+        for case in cases(&format!("full {number}"), 1) {
+            let mut rng = case.rng();
+            let volume = volume(form, 800, 7);
+            let plot = Plot { steps: 70, most: 110, syncs: 4, journal_data: false };
+            let history = history(volume, rng.clone(), plot);
+            explore(&history, &mut rng, 1);
+        }
+    }
+}
+
+/// What is left of a journal when the replay itself is cut, at any point, is replayed as if nothing had happened.
+#[test]
+fn a_replay_that_is_cut_is_done_again() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let form = &forms()[1];
+    for case in cases("cut replay", 2) {
+        let mut rng = case.rng();
+        let plot = Plot { steps: 30, most: 60, syncs: 50, journal_data: false };
+        let history = history(volume(form, 150, 7), rng.clone(), plot);
+        let base: Arc<dyn BlockDevice> = history.volume.device();
+        // where the log is fullest
+        let point = history.log.entries().len() * 2 / 3;
+        let full: Arc<dyn BlockDevice> = Arc::new(cut(&history, &base, point, None, 1024));
+        let record = Arc::new(Record::in_memory(Overlay::new(Arc::clone(&full))));
+        let device: Arc<dyn BlockDevice> = record.clone();
+        history.volume.replay(&device).unwrap();
+        let expected = bytes_of(&*device);
+        let replay = History { log: record.log().unwrap(), ..history };
+        let writes = replay.log.entries().len();
+        assert!(writes > 20);
+        for point in 0..=writes {
+            for lossy in [false, true] {
+                let state: Arc<dyn BlockDevice> = Arc::new(cut(&replay, &full, point, lossy.then_some(&mut rng), 1024));
+                replay.volume.replay(&state).unwrap();
+                let mut now = bytes_of(&*state);
+                // a replay that was cut after it had emptied the log does not use up another number
+                let journal = replay.volume.journal[0].first.get() as usize * replay.volume.size;
+                now[journal..journal + 1024].copy_from_slice(&expected[journal..journal + 1024]);
+                assert!(now == expected, "point {point} of {writes}, lossy {lossy}");
+            }
         }
     }
 }
