@@ -20,6 +20,7 @@ mod get;
 mod info;
 mod ls;
 mod man;
+mod mkfs;
 mod mount;
 mod multicall;
 mod output;
@@ -62,6 +63,7 @@ enum Command {
     Stat(stat::Stat),
     Cat(cat::Cat),
     Get(get::Get),
+    Mkfs(Box<mkfs::Mkfs>),
     Mount(mount::Mount),
     Umount(umount::Umount),
     Check(check::Check),
@@ -79,6 +81,7 @@ impl Command {
             Command::Stat(command) => command.run(),
             Command::Cat(command) => command.run(),
             Command::Get(command) => command.run(),
+            Command::Mkfs(command) => command.run(),
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
             Command::Check(command) => command.run(),

@@ -1,4 +1,5 @@
-//! The names under which other programs call this one: fsck(8) calls `fsck.TYPE`, mount(8) calls `mount.TYPE`.
+//! The names under which other programs call this one: fsck(8) calls `fsck.TYPE`, mkfs(8) `mkfs.TYPE`, mount(8)
+//! `mount.TYPE`.
 //! What they write is put as `extant COMMAND …` would be written.
 
 use std::ffi::{OsStr, OsString};
@@ -18,12 +19,19 @@ pub(crate) enum Line {
 /// Names under which the program is `extant check`.
 const CHECKERS: [&str; 5] = ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "e2fsck"];
 
+/// Names under which the program is `extant mkfs`, and the type each stands for where it names one.
+const MAKERS: [(&str, Option<&str>); 4] =
+    [("mkfs.extant", None), ("mkfs.ext2", Some("ext2")), ("mkfs.ext3", Some("ext3")), ("mkfs.ext4", Some("ext4"))];
+
 /// Reads a command line by the name the program was called by.
 pub(crate) fn read(line: Vec<OsString>) -> Line {
     let name = line.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str).unwrap_or("extant");
     let rest = line.iter().skip(1).cloned();
     if CHECKERS.contains(&name) {
         Line::Run(["extant".into(), "check".into()].into_iter().chain(rest).collect())
+    } else if let Some((_, kind)) = MAKERS.iter().find(|row| row.0 == name) {
+        let kind = kind.iter().flat_map(|kind| ["-t".into(), (*kind).into()]);
+        Line::Run(["extant".into(), "mkfs".into()].into_iter().chain(kind).chain(rest).collect())
     } else if name == "mount.extant" {
         mount(rest)
     } else {
@@ -94,6 +102,12 @@ mod tests {
         assert_eq!(line("/sbin/fsck.ext4 -a -C0 /dev/sda1"), run("extant check -a -C0 /dev/sda1"));
         assert_eq!(line("e2fsck -fn x"), run("extant check -fn x"));
         assert_eq!(line("fsck.extant"), run("extant check"));
+    }
+
+    #[test]
+    fn makers() {
+        assert_eq!(line("/sbin/mkfs.ext3 -L x /dev/sda1"), run("extant mkfs -t ext3 -L x /dev/sda1"));
+        assert_eq!(line("mkfs.extant -t ext2 x 8M"), run("extant mkfs -t ext2 x 8M"));
     }
 
     #[test]

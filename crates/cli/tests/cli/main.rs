@@ -5,5 +5,6 @@ mod checking;
 mod common;
 mod getting;
 mod looking;
+mod making;
 mod mounting;
 mod names;

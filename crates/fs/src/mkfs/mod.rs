@@ -9,7 +9,8 @@
 //! | `tables` | where superblock copies, descriptors, bitmaps and inode tables lie |
 //! | `files` | what a new volume holds: root, lost+found, journal, and files of the volume's own |
 //! | `layout` | all of it put together: bytes and where they go |
-//! | `write` | the layout onto a device, and what was there before out of sight |
+//! | `write`, `wipe` | the layout onto a device, and what was there before out of sight |
+//! | `probe` | what a device holds that should not be overwritten unasked |
 //!
 //! A [`Layout`] is computed without a device: from options and a length it follows to the last bit. [`make`] writes it.
 //!
@@ -22,6 +23,7 @@ mod features;
 mod files;
 mod layout;
 mod options;
+mod probe;
 mod shape;
 mod tables;
 mod used;
@@ -30,6 +32,7 @@ mod write;
 
 pub use layout::{Layout, Note};
 pub use options::{Encoding, FeatureEdits, Kind, MkfsOptions, OnError, QuotaKinds, Usage};
+pub use probe::holds;
 
 use blockdev::BlockDevice;
 use format::superblock::Superblock;

@@ -66,7 +66,7 @@ impl Shape {
         }
         let disk = fixed_fields(options, &features, &basics)?;
         let mut shape = Self::go_round(disk, features, blocks, &basics, options)?;
-        shape.reserve(options)?;
+        shape.reserve(blocks, options)?;
         shape.plan_journal(options, &mut notes)?;
         shape.notes = notes;
         Ok(shape)
@@ -154,14 +154,16 @@ impl Shape {
         }
     }
 
-    /// Keeps blocks for the superuser.
-    fn reserve(&mut self, options: &MkfsOptions) -> Result<()> {
+    /// Keeps blocks for the superuser: a share of the `blocks` that were there, scaled to those that were not cut off.
+    fn reserve(&mut self, blocks: u64, options: &MkfsOptions) -> Result<()> {
         let percent = options.reserved_percent;
         if !(0.0..=50.0).contains(&percent) {
             return refuse(format!("{percent} percent for the superuser: from 0 to 50 can be kept"));
         }
-        let reserved = (self.geometry.blocks as f64 * percent / 100.0) as u64;
-        self.disk.set_reserved_blocks_count(reserved);
+        let reserved = (blocks as f64 * percent / 100.0) as u64;
+        let kept = u128::from(reserved) * u128::from(self.geometry.blocks) / u128::from(blocks.max(1));
+        // no more than `reserved`, which has 64 bits
+        self.disk.set_reserved_blocks_count(kept as u64);
         Ok(())
     }
 

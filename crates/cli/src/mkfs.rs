@@ -1,0 +1,367 @@
+//! `extant mkfs`: makes a volume.
+
+use crate::failure::{Failure, Result, say};
+use crate::output::{human, print_json, stdout};
+use crate::progress::{Bar, Unit};
+use blockdev::{BlockDevice, OpenOptions};
+use check::render::escape;
+use clap::Args;
+use fs::mkfs::{Kind, Layout, MkfsOptions};
+use fs::{FsBlock, Timestamp};
+use serde_json::json;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+mod words;
+
+const HELP: &str = "Examples:
+  extant mkfs -t ext4 volume.img 1G              makes the file, too
+  extant mkfs -t ext4 -L data -m 1 /dev/sdb1
+  extant mkfs -t ext3 -b 1024 -O ^resize_inode -J size=8 small.img 64M
+  extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   says what it would make
+
+The volume is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
+    zeroed at once; with -E lazy_itable_init=1 the kernel does it later, in the background.
+
+A device that is mounted or in use is refused always; one that holds a file system or a partition table, \
+    unless -F is given. What it held is lost, backup superblocks included. With SOURCE_DATE_EPOCH in the \
+    environment, -U and -E hash_seed, equal options make equal volumes.
+
+SIZE counts KiB, or blocks where -b is given; with k, m, g or t behind it, what that says. Without SIZE \
+    the volume is as long as the device.
+
+Features for -O, each with ^ before it to leave it out, `none` for no feature:
+  has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
+  filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data encrypt
+  casefold sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc metadata_csum
+  project verity
+
+Extended options for -E:
+  stride=BLOCKS, stripe_width=BLOCKS       shape of a RAID
+  resize=BLOCKS                            how far it can grow while mounted
+  lazy_itable_init[=0], lazy_journal_init[=0], discard, nodiscard, packed_meta_blocks[=0]
+  num_backup_sb=0|1|2                      with sparse_super2
+  root_owner[=UID:GID], hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
+  encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
+
+Exit status: 0 made, 1 not made, 2 wrong usage.";
+
+#[derive(Debug, Args)]
+#[command(about = "Make an ext2, ext3 or ext4 volume", after_help = HELP)]
+pub(crate) struct Mkfs {
+    /// Device or file
+    #[arg(value_name = "DEVICE")]
+    device: String,
+
+    /// Length of the volume; makes the file where there is none
+    #[arg(value_name = "SIZE")]
+    size: Option<String>,
+
+    /// ext2, ext3 or ext4
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4")]
+    kind: String,
+
+    /// Features to add, and with ^ to leave out
+    #[arg(short = 'O', long, value_name = "FEATURES", allow_hyphen_values = true)]
+    features: Vec<String>,
+
+    /// Extended options
+    #[arg(short = 'E', long, value_name = "OPTIONS")]
+    extended: Vec<String>,
+
+    /// Label
+    #[arg(short = 'L', long, value_name = "LABEL")]
+    label: Option<String>,
+
+    /// UUID, or clear, random
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<String>,
+
+    /// Block size
+    #[arg(short = 'b', long, value_name = "BYTES", value_parser = words::bytes)]
+    block_size: Option<u32>,
+
+    /// Percentage of the blocks that is kept for the superuser
+    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
+    reserved: f64,
+
+    /// Number of inodes
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    inodes: Option<u64>,
+
+    /// One inode for so many bytes
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = words::bytes)]
+    bytes_per_inode: Option<u32>,
+
+    /// Inode size
+    #[arg(short = 'I', long, value_name = "BYTES", value_parser = words::bytes)]
+    inode_size: Option<u32>,
+
+    /// How it will be used: floppy, small, default, big, huge, news, largefile, largefile4
+    #[arg(short = 'T', long, value_name = "USAGE")]
+    usage: Option<String>,
+
+    /// Give it a journal
+    #[arg(short = 'j', long)]
+    journal: bool,
+
+    /// Journal options: size=MIB, fast_commit_size=KIB
+    #[arg(short = 'J', long, value_name = "OPTIONS")]
+    journal_options: Vec<String>,
+
+    /// Cluster size, with the feature bigalloc
+    #[arg(short = 'C', long, value_name = "BYTES", value_parser = words::bytes)]
+    cluster_size: Option<u32>,
+
+    /// Blocks (with bigalloc: clusters) in a group
+    #[arg(short = 'g', long, value_name = "BLOCKS")]
+    blocks_per_group: Option<u32>,
+
+    /// Groups whose tables lie together, with the feature flex_bg
+    #[arg(short = 'G', long, value_name = "GROUPS")]
+    groups_per_flex: Option<u32>,
+
+    /// Directory that it counts as last mounted on
+    #[arg(short = 'M', long, value_name = "DIR")]
+    last_mounted: Option<String>,
+
+    /// What the kernel does on an error: continue, remount-ro, panic
+    #[arg(short = 'e', long, value_name = "WHAT")]
+    on_error: Option<String>,
+
+    /// Write nothing, say what would be made
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+
+    /// Overwrite a file system or a partition table
+    #[arg(short = 'F', long)]
+    force: bool,
+
+    /// Say nothing
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Say where backup superblocks lie
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Say what was made as JSON
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+impl Mkfs {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let options = self.options()?;
+        let layout = if self.dry_run { self.plan(&options)? } else { self.make(&options)? };
+        for note in layout.notes() {
+            say(&format!("{}: {note}", escape(self.device.as_bytes())));
+        }
+        if self.json {
+            print_json(&self.facts(&layout))?;
+        } else if !self.quiet {
+            self.report(&layout)?;
+        }
+        Ok(0)
+    }
+
+    /// The options as the library takes them.
+    fn options(&self) -> Result<MkfsOptions> {
+        let kind = match self.kind.as_str() {
+            "ext2" if self.journal => Kind::Ext3,
+            "ext2" => Kind::Ext2,
+            "ext3" => Kind::Ext3,
+            "ext4" => Kind::Ext4,
+            "rext3" | "spacemap" | "extant" => {
+                return Err(Failure::Message(format!("volumes of type {} cannot be made by this version", self.kind)));
+            }
+            other => return Err(Failure::Message(format!("-t {other}: the types are ext2, ext3 and ext4"))),
+        };
+        let mut options = MkfsOptions::new(kind);
+        self.fill(&mut options).map_err(Failure::Message)?;
+        Ok(options)
+    }
+
+    fn fill(&self, options: &mut MkfsOptions) -> Result<(), String> {
+        options.uuid = words::volume_uuid(self.uuid.as_deref().unwrap_or("random"))?;
+        options.hash_seed = words::random_uuid()?;
+        options.time = now();
+        for list in &self.features {
+            words::features(&mut options.features, list)?;
+        }
+        for list in &self.extended {
+            words::extended(options, list)?;
+        }
+        for list in &self.journal_options {
+            words::journal(options, list)?;
+        }
+        if let Some(list) = &self.usage {
+            options.usage = words::usages(list)?;
+        }
+        if let Some(word) = &self.on_error {
+            options.on_error = words::on_error(word)?;
+        }
+        options.label = self.label.clone().unwrap_or_default().into_bytes();
+        options.last_mounted = self.last_mounted.clone().unwrap_or_default().into_bytes();
+        options.len = self.size.as_deref().map(|size| words::volume_size(size, self.block_size)).transpose()?;
+        options.block_size = self.block_size;
+        options.cluster_size = self.cluster_size;
+        options.inode_size = self.inode_size;
+        options.bytes_per_inode = self.bytes_per_inode.map(u64::from);
+        options.inodes = self.inodes;
+        options.blocks_per_group = self.blocks_per_group;
+        options.groups_per_flex = self.groups_per_flex;
+        options.reserved_percent = self.reserved;
+        Ok(())
+    }
+
+    /// Says that something is wrong with the device.
+    fn failure(&self, why: impl ToString) -> Failure {
+        Failure::on(&self.device, why)
+    }
+
+    /// Whether DEVICE is the path of a file that is not there.
+    fn is_missing(&self) -> bool {
+        let scheme = self.device.starts_with("mem:") || self.device.starts_with("model:");
+        !scheme && matches!(std::fs::metadata(&self.device), Err(e) if e.kind() == ErrorKind::NotFound)
+    }
+
+    fn layout(&self, len: u64, sector: u32, options: &MkfsOptions) -> Result<Layout> {
+        Layout::new(len, sector, options).map_err(|e| self.failure(e))
+    }
+
+    /// The layout alone, for a device that is only looked at, or that SIZE describes.
+    fn plan(&self, options: &MkfsOptions) -> Result<Layout> {
+        match options.len {
+            Some(len) if self.is_missing() => self.layout(len, 512, options),
+            len => {
+                let geometry = blockdev::open(&self.device, OpenOptions::default())?.geometry();
+                let grows = std::fs::metadata(&self.device).is_ok_and(|metadata| metadata.is_file());
+                let len = geometry.len.max(len.filter(|_| grows).unwrap_or(0));
+                self.layout(len, geometry.sector, options)
+            }
+        }
+    }
+
+    fn make(&self, options: &MkfsOptions) -> Result<Layout> {
+        match options.len {
+            Some(len) if self.is_missing() => {
+                let layout = self.layout(len, 512, options)?;
+                let made = File::create_new(&self.device).and_then(|file| file.set_len(len));
+                let written = made.map_err(|e| self.failure(e)).and_then(|()| self.write(&self.open()?, &layout));
+                if written.is_err() {
+                    // what was begun is no volume, and the file was not there before
+                    let _ = std::fs::remove_file(&self.device);
+                }
+                written.map(|()| layout)
+            }
+            len => {
+                let mut device = self.open()?;
+                if !self.force
+                    && let Some(what) = fs::mkfs::holds(&device).map_err(|e| self.failure(e))?
+                {
+                    return Err(self.failure(format!("it holds {what}: -F overwrites it")));
+                }
+                if let Some(len) = len.filter(|len| *len > device.geometry().len)
+                    && Path::new(&self.device).is_file()
+                {
+                    self.layout(len, device.geometry().sector, options)?;
+                    drop(device);
+                    let grown = File::options().write(true).open(&self.device).and_then(|file| file.set_len(len));
+                    grown.map_err(|e| self.failure(e))?;
+                    device = self.open()?;
+                }
+                let layout = self.layout(device.geometry().len, device.geometry().sector, options)?;
+                self.write(&device, &layout)?;
+                Ok(layout)
+            }
+        }
+    }
+
+    /// Opens the device for writing, locked against all others.
+    fn open(&self) -> Result<Arc<dyn BlockDevice>> {
+        Ok(blockdev::open(&self.device, OpenOptions { write: true, ..OpenOptions::default() })?)
+    }
+
+    fn write(&self, device: &Arc<dyn BlockDevice>, layout: &Layout) -> Result<()> {
+        let bar = Bar::new("zeroing", 0, Unit::Bytes);
+        let written = layout.write(device, &mut |done, total| bar.set(done, total));
+        bar.finish();
+        written.map_err(|e| self.failure(e))
+    }
+
+    /// What was made, in text.
+    fn report(&self, layout: &Layout) -> Result<()> {
+        let superblock = layout.superblock();
+        let geometry = &superblock.geometry;
+        let block_size = u64::from(geometry.block_size);
+        let mut out = stdout()?;
+        writeln!(
+            out,
+            "{}: {} {}, {} in {} blocks of {}, {} inodes of {} bytes",
+            escape(self.device.as_bytes()),
+            if self.dry_run { "would be" } else { "is now" },
+            layout.features().format_name(),
+            human(geometry.blocks.saturating_mul(block_size)),
+            geometry.blocks,
+            human(block_size),
+            geometry.inodes,
+            geometry.inode_size,
+        )?;
+        writeln!(out, "UUID {}", uuid::Uuid::from_bytes(superblock.disk.s_uuid))?;
+        match layout.journal_blocks() {
+            0 => writeln!(out, "no journal")?,
+            blocks => writeln!(out, "journal of {}", human(blocks * block_size))?,
+        }
+        if self.verbose {
+            writeln!(out, "features {}", layout.features().names().join(" "))?;
+        }
+        let copies: Vec<String> = backup_blocks(layout).map(|block| block.to_string()).collect();
+        if !copies.is_empty() {
+            writeln!(out, "backup superblocks in blocks {}", copies.join(", "))?;
+        }
+        Ok(out.flush()?)
+    }
+
+    /// What was made, as JSON.
+    fn facts(&self, layout: &Layout) -> serde_json::Value {
+        let superblock = layout.superblock();
+        let geometry = &superblock.geometry;
+        json!({
+            "device": self.device,
+            "made": !self.dry_run,
+            "format": layout.features().format_name(),
+            "uuid": uuid::Uuid::from_bytes(superblock.disk.s_uuid).to_string(),
+            "label": superblock.disk.label(),
+            "block_size": geometry.block_size,
+            "blocks": geometry.blocks,
+            "cluster_size": geometry.block_size.saturating_mul(geometry.cluster_blocks),
+            "reserved_blocks": superblock.disk.reserved_blocks_count(),
+            "free_blocks": superblock.disk.free_blocks_count(),
+            "journal_blocks": layout.journal_blocks(),
+            "inodes": geometry.inodes,
+            "inode_size": geometry.inode_size,
+            "groups": geometry.groups,
+            "blocks_per_group": geometry.blocks_per_group,
+            "inodes_per_group": geometry.inodes_per_group,
+            "features": layout.features().names(),
+            "backup_superblocks": backup_blocks(layout).map(FsBlock::get).collect::<Vec<_>>(),
+            "notes": layout.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn backup_blocks(layout: &Layout) -> impl Iterator<Item = FsBlock> + '_ {
+    let geometry = &layout.superblock().geometry;
+    geometry.backup_groups().filter_map(|group| geometry.superblock_block(group))
+}
+
+/// The time of the making: now, or what SOURCE_DATE_EPOCH says, so that equal input gives equal volumes.
+fn now() -> Timestamp {
+    let given = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
+    let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Timestamp { seconds: given.unwrap_or_else(|| clock().cast_signed()), nanos: 0 }
+}

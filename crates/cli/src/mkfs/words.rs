@@ -1,0 +1,224 @@
+//! What mke2fs takes as words: lists for -E and -J, sizes, UUIDs.
+
+use fs::mkfs::{Encoding, FeatureEdits, MkfsOptions, OnError, QuotaKinds, Usage};
+use std::str::FromStr;
+
+type Result<T, E = String> = std::result::Result<T, E>;
+
+/// A list of features, put behind those that came before.
+pub(super) fn features(edits: &mut FeatureEdits, list: &str) -> Result<()> {
+    edits.add(list).map_err(|e| e.to_string())
+}
+
+/// The extended options of -E, separated by commas.
+pub(super) fn extended(options: &mut MkfsOptions, list: &str) -> Result<()> {
+    for word in split(list) {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        one(options, name, value)?;
+    }
+    Ok(())
+}
+
+fn one(options: &mut MkfsOptions, name: &str, value: Option<&str>) -> Result<()> {
+    let needed = || value.ok_or_else(|| format!("-E {name} needs a value: {name}=…"));
+    let switch = || match value {
+        None | Some("1") => Ok(true),
+        Some("0") => Ok(false),
+        Some(other) => Err(format!("-E {name}={other}: give 0 or 1")),
+    };
+    match name {
+        "stride" => options.stride = number(name, needed()?)?,
+        "stripe_width" | "stripe-width" => options.stripe_width = number(name, needed()?)?,
+        "resize" => options.resize_blocks = Some(number(name, needed()?)?),
+        "lazy_itable_init" => options.lazy_inode_tables = switch()?,
+        "lazy_journal_init" => options.lazy_journal = switch()?,
+        "packed_meta_blocks" => options.packed_meta_blocks = switch()?,
+        "discard" => options.discard = true,
+        "nodiscard" => options.discard = false,
+        "test_fs" => options.test_volume = true,
+        "num_backup_sb" => match number(name, needed()?)? {
+            count @ 0..=2 => options.backup_superblocks = count,
+            count => return Err(format!("-E num_backup_sb={count}: 0, 1 or 2 backups are possible")),
+        },
+        "root_owner" => options.root_owner = owner(value)?,
+        "hash_seed" => options.hash_seed = uuid(needed()?)?,
+        "quotatype" => options.quota = Some(quota(needed()?)?),
+        "mmp_update_interval" => match number(name, needed()?)? {
+            seconds @ 0..=300 => options.mmp_interval = seconds,
+            seconds => return Err(format!("-E mmp_update_interval={seconds}: at most 300 seconds are possible")),
+        },
+        "orphan_file_size" => options.orphan_file_len = Some(size(name, needed()?)?),
+        "encoding" => match value {
+            None | Some("utf8" | "utf8-12.1") => {
+                let strict = options.encoding.is_some_and(|encoding| encoding.strict);
+                options.encoding = Some(Encoding { strict });
+            }
+            Some(other) => return Err(format!("-E encoding={other}: utf8 is the one that is known")),
+        },
+        "encoding_flags" => match needed()? {
+            "strict" => options.encoding = Some(Encoding { strict: true }),
+            "nostrict" => options.encoding = Some(Encoding { strict: false }),
+            other => return Err(format!("-E encoding_flags={other}: strict or nostrict")),
+        },
+        _ => return Err(format!("-E {name} is no extended option of this version: see `extant mkfs --help`")),
+    }
+    Ok(())
+}
+
+/// The journal options of -J, separated by commas.
+pub(super) fn journal(options: &mut MkfsOptions, list: &str) -> Result<()> {
+    for word in split(list) {
+        match word.split_once('=') {
+            Some(("size", value)) => options.journal_mib = Some(number("size", value.trim_end_matches(['m', 'M']))?),
+            Some(("fast_commit_size", value)) => options.fast_commit_kib = Some(number("fast_commit_size", value)?),
+            Some(("device", _)) => return Err("a journal on another device cannot be made by this version".into()),
+            _ => return Err(format!("-J {word}: size=MIB and fast_commit_size=KIB are known")),
+        }
+    }
+    Ok(())
+}
+
+/// The usages of -T, separated by commas.
+pub(super) fn usages(list: &str) -> Result<Vec<Usage>> {
+    let known = || Usage::NAMES.map(|row| row.0).join(", ");
+    split(list).map(|name| Usage::named(name).ok_or_else(|| format!("-T {name}: the usages are {}", known()))).collect()
+}
+
+/// What -e takes.
+pub(super) fn on_error(word: &str) -> Result<OnError> {
+    match word {
+        "continue" => Ok(OnError::Continue),
+        "remount-ro" => Ok(OnError::RemountReadOnly),
+        "panic" => Ok(OnError::Panic),
+        other => Err(format!("-e {other}: continue, remount-ro or panic")),
+    }
+}
+
+/// SIZE: KiB without a unit, or blocks where their size is given; with a unit `k m g t` what it says, `s` for sectors of
+/// 512 bytes.
+pub(super) fn volume_size(word: &str, block_size: Option<u32>) -> Result<u64> {
+    let too_large = || format!("a volume of {word} is longer than 64 bits count");
+    let counted = |digits: &str, unit: u64| {
+        let count: u64 = digits.parse().map_err(|_| format!("`{word}` is not a size"))?;
+        count.checked_mul(unit).ok_or_else(too_large)
+    };
+    if let Some(sectors) = word.strip_suffix(['s', 'S']) {
+        return counted(sectors, 512);
+    }
+    if word.bytes().all(|byte| byte.is_ascii_digit()) {
+        return counted(word, u64::from(block_size.unwrap_or(1024)));
+    }
+    blockdev::parse_size(word).map_err(|e| e.to_string())
+}
+
+/// A size in bytes: a number, or one with a unit.
+pub(super) fn bytes(word: &str) -> Result<u32, String> {
+    let bytes = blockdev::parse_size(word).map_err(|e| e.to_string())?;
+    u32::try_from(bytes).map_err(|_| format!("{word} is too much"))
+}
+
+/// A UUID, in the usual form or as `clear`; `random` and `time` stand for a random one.
+pub(super) fn volume_uuid(word: &str) -> Result<[u8; 16]> {
+    match word {
+        "clear" => Ok([0; 16]),
+        "random" | "time" => random_uuid(),
+        _ => uuid(word),
+    }
+}
+
+/// Sixteen bytes that nobody else has, as a UUID of version 4.
+pub(super) fn random_uuid() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut random| std::io::Read::read_exact(&mut random, &mut bytes))
+        .map_err(|e| format!("no random numbers for a UUID: {e}"))?;
+    Ok(*uuid::Builder::from_random_bytes(bytes).as_uuid().as_bytes())
+}
+
+fn uuid(word: &str) -> Result<[u8; 16]> {
+    uuid::Uuid::parse_str(word).map(uuid::Uuid::into_bytes).map_err(|_| format!("`{word}` is no UUID"))
+}
+
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').filter(|word| !word.is_empty())
+}
+
+fn number<T: FromStr>(name: &str, word: &str) -> Result<T> {
+    word.parse().map_err(|_| format!("{name}={word}: a number is needed, or it is too large"))
+}
+
+fn size(name: &str, word: &str) -> Result<u64> {
+    blockdev::parse_size(word).map_err(|e| format!("{name}: {e}"))
+}
+
+/// `UID:GID`; nothing for whoever runs this.
+fn owner(value: Option<&str>) -> Result<(u32, u32)> {
+    let Some(value) = value else {
+        return Ok((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
+    };
+    let parsed = value.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    parsed.ok_or_else(|| format!("-E root_owner={value}: UID:GID is needed, both numbers"))
+}
+
+fn quota(list: &str) -> Result<QuotaKinds> {
+    let mut kinds = QuotaKinds { user: false, group: false, project: false };
+    for word in list.split(':') {
+        match word {
+            "usrquota" => kinds.user = true,
+            "grpquota" => kinds.group = true,
+            "prjquota" => kinds.project = true,
+            other => return Err(format!("-E quotatype={other}: usrquota, grpquota and prjquota, separated by colons")),
+        }
+    }
+    Ok(kinds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs::mkfs::Kind;
+
+    #[test]
+    fn sizes_of_volumes() {
+        for (word, block_size, bytes) in [
+            ("1024", None, 1 << 20),
+            ("1024", Some(4096), 4 << 20),
+            ("2048s", None, 1 << 20),
+            ("3m", Some(4096), 3 << 20),
+            ("1T", None, 1 << 40),
+        ] {
+            assert_eq!(volume_size(word, block_size), Ok(bytes), "{word}");
+        }
+        for word in ["", "x", "1.5G", "99999999999999999999", "20000000000000000"] {
+            assert!(volume_size(word, Some(65536)).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn extended_options() {
+        let mut options = MkfsOptions::new(Kind::Ext4);
+        extended(&mut options, "stride=16,stripe_width=64,nodiscard,lazy_itable_init,root_owner=5:6").unwrap();
+        assert_eq!((options.stride, options.stripe_width, options.discard), (16, 64, false));
+        assert_eq!((options.lazy_inode_tables, options.root_owner), (true, (5, 6)));
+        extended(&mut options, "lazy_itable_init=0,encoding_flags=strict,encoding=utf8,quotatype=usrquota").unwrap();
+        assert_eq!((options.lazy_inode_tables, options.encoding), (false, Some(Encoding { strict: true })));
+        assert_eq!(options.quota, Some(QuotaKinds { user: true, group: false, project: false }));
+        for wrong in ["stride", "stride=x", "stride=70000", "foo", "num_backup_sb=3", "root_owner=a:b", "hash_seed=1"] {
+            assert!(extended(&mut options, wrong).is_err(), "{wrong}");
+        }
+        journal(&mut options, "size=64,fast_commit_size=128").unwrap();
+        assert_eq!((options.journal_mib, options.fast_commit_kib), (Some(64), Some(128)));
+        assert!(journal(&mut options, "device=/dev/x").is_err());
+    }
+
+    #[test]
+    fn uuids() {
+        assert_eq!(volume_uuid("clear"), Ok([0; 16]));
+        assert_eq!(volume_uuid("00000000-0000-0000-0000-0000000000ff").unwrap()[15], 255);
+        assert_ne!(volume_uuid("random"), volume_uuid("random"));
+        assert!(volume_uuid("never").is_err());
+    }
+}

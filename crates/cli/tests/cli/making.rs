@@ -1,0 +1,369 @@
+//! `extant mkfs`: what it makes beside what mke2fs makes of the same options, and what it refuses.
+
+use crate::common::{EXTANT, command, exits, fails, json, prints, text};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+use testkit::oracle::{e2fsck, kernel_mount};
+use testkit::tools::{self, LIMIT, run_with};
+
+const TIME: &str = "1700000000";
+const UUID: &str = "11111111-2222-3333-4444-555555555555";
+
+/// The configuration that Debian ships, so that the machine's own does not count.
+const CONFIG: &str = "[defaults]
+base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
+default_mntopts = acl,user_xattr
+enable_periodic_fsck = 0
+blocksize = 4096
+inode_size = 256
+inode_ratio = 16384
+[fs_types]
+ext3 = { 
+features = has_journal
+}
+ext4 = {
+features = has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize
+}
+small = {
+blocksize = 1024
+inode_ratio = 4096
+}
+floppy = {
+blocksize = 1024
+inode_ratio = 8192
+}
+big = {
+inode_ratio = 32768
+}
+huge = {
+inode_ratio = 65536
+}
+largefile = {
+inode_ratio = 1048576
+blocksize = -1
+}
+";
+
+/// A folder with files of the same length for both programs.
+struct Pair {
+    folder: TempDir,
+}
+
+impl Pair {
+    fn new(len: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("mke2fs.conf"), CONFIG).unwrap();
+        for name in ["theirs", "ours"] {
+            File::create(folder.path().join(name)).unwrap().set_len(len).unwrap();
+        }
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The words of `options`, with a fixed UUID and hash seed.
+    fn words(options: &str) -> Vec<String> {
+        let mut words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+        let seed = format!("hash_seed={UUID}");
+        match words.iter().position(|word| word == "-E") {
+            Some(at) => words[at + 1] = format!("{},{seed}", words[at + 1]),
+            None => words.extend(["-E".to_owned(), seed]),
+        }
+        words.extend(["-U".to_owned(), UUID.to_owned()]);
+        words
+    }
+
+    fn make_theirs(&self, options: &str) {
+        let mut mke2fs = tools::command("mke2fs");
+        mke2fs.env("E2FSPROGS_FAKE_TIME", TIME).env("MKE2FS_CONFIG", self.path("mke2fs.conf"));
+        let ran = run_with(mke2fs.arg("-qF").args(Self::words(options)).arg(self.path("theirs")), b"", LIMIT);
+        assert_eq!(ran.exit, Some(0), "mke2fs {options}: {}", ran.text());
+    }
+
+    fn make_ours(&self, options: &str) {
+        let mut words = vec!["mkfs".to_owned(), "-q".to_owned()];
+        words.extend(Self::words(options));
+        words.push(text(&self.path("ours")).to_owned());
+        let ran = run_with(command(&words).env("SOURCE_DATE_EPOCH", TIME), b"", LIMIT);
+        let noted = ran.text().ends_with("the volume is too small for a journal and gets none\n");
+        assert!(ran.exit == Some(0) && (noted || ran.text().is_empty()), "extant mkfs {options}: {}", ran.text());
+    }
+}
+
+/// What dumpe2fs shows, without what differs by decision: how much was written, the checksum that covers it, and the
+/// moment that the multiple-mount-protection block was written.
+fn shown(image: &Path) -> String {
+    let ran = run_with(tools::command("dumpe2fs").arg(image), b"", LIMIT);
+    let text = String::from_utf8(ran.stdout).unwrap();
+    let ours = |line: &&str| !["Lifetime writes:", "Checksum:", "    mmp_"].iter().any(|start| line.starts_with(start));
+    text.lines().filter(ours).map(|line| format!("{line}\n")).collect()
+}
+
+/// Makes a volume with both programs: dumpe2fs has to show the same, e2fsck and our own checker nothing wrong, and the
+/// kernel, where it can mount such a volume, has to work on it.
+fn same(len: u64, options: &str, mounts: bool) {
+    let pair = Pair::new(len);
+    pair.make_theirs(options);
+    pair.make_ours(options);
+    let ours = pair.path("ours");
+    assert_eq!(shown(&ours), shown(&pair.path("theirs")), "{options}");
+    judged(&ours, options, mounts);
+}
+
+fn judged(image: &Path, options: &str, mounts: bool) {
+    let sound = |when: &str| {
+        let verdict = e2fsck(image);
+        assert!(verdict.clean, "{options}, {when}: {}", verdict.text);
+        let ran = exits(0, &["check", "-fn", text(image)]);
+        assert!(ran.text().contains("is sound"), "{options}, {when}: {}", ran.text());
+    };
+    sound("new");
+    if !mounts || !tools::is_root() || !tools::has_loop() {
+        return;
+    }
+    let mounted = kernel_mount(image, "").unwrap_or_else(|e| panic!("{options}: {e}"));
+    let folder = mounted.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    for n in 0..50 {
+        std::fs::write(folder.join(format!("file {n}")), vec![n; 3000]).unwrap();
+    }
+    mounted.unmount();
+    sound("written to by the kernel");
+}
+
+fn ready() -> bool {
+    testkit::need(&["mke2fs", "dumpe2fs", "e2fsck"])
+}
+
+const M: u64 = 1 << 20;
+
+#[test]
+fn the_three_types_at_their_sizes() {
+    if !ready() {
+        return;
+    }
+    for kind in ["ext2", "ext3", "ext4"] {
+        for (len, mounts) in [(M, true), (8 * M, true), (40 * M, true), (600 * M, true), (40 << 30, false)] {
+            same(len, &format!("-t {kind}"), mounts);
+        }
+    }
+    same(1 << 40, "-t ext4", true);
+}
+
+#[test]
+fn geometry_as_asked() {
+    if !ready() {
+        return;
+    }
+    for (len, options, mounts) in [
+        (100 * M, "-t ext4 -b 2048", true),
+        (16 * M, "-t ext4 -b 4096", true),
+        (128 * M, "-t ext4 -b 1024 -I 512 -i 1024", true),
+        (100 * M, "-t ext4 -b 1024 -g 8000", true),
+        (57 * M, "-t ext4 -G 4 -b 1024 -N 64", true),
+        (100 * M, "-t ext4 -G 1", true),
+        (100 * M, "-t ext4 -I 128 -m 12.5", true),
+        (100 * M, "-t ext4 -i 65536 -L label -M /mnt/there", true),
+        (900 * M, "-t ext4 -b 8192 -I 1024", false),
+        (900 * M, "-t ext3 -b 16384", false),
+        (100 * M, "-t ext4 -b 65536", false),
+        (900 * M, "-t ext4 -T largefile", true),
+        (40 * M, "-t ext3 -b 1024 -E stride=16", true),
+        (100 * M, "-t ext4 -E stride=16,stripe_width=64,resize=1000000", true),
+        (300 * M, "-t ext4 -b 1024 -E packed_meta_blocks=1", true),
+        (100 * M, "-t ext3 -J size=8", true),
+    ] {
+        same(len, options, mounts);
+    }
+}
+
+#[test]
+fn features_as_asked() {
+    if !ready() {
+        return;
+    }
+    for (len, options, mounts) in [
+        (100 * M, "-t ext4 -O ^flex_bg,^resize_inode", true),
+        (100 * M, "-t ext4 -O ^has_journal", true),
+        (100 * M, "-t ext4 -O ^metadata_csum", true),
+        (100 * M, "-t ext4 -O ^metadata_csum,uninit_bg", true),
+        (100 * M, "-t ext4 -O ^extent,^64bit", true),
+        (100 * M, "-t ext2 -O metadata_csum", true),
+        (100 * M, "-t ext2 -O none", true),
+        (100 * M, "-t ext2 -O ^sparse_super,^resize_inode", true),
+        (100 * M, "-t ext4 -O sparse_super2", true),
+        (100 * M, "-t ext4 -O sparse_super2 -E num_backup_sb=1", true),
+        (300 * M, "-t ext4 -O meta_bg,^resize_inode -b 1024", true),
+        (200 * M, "-t ext4 -O bigalloc", true),
+        (900 * M, "-t ext4 -O bigalloc,^resize_inode -C 65536", true),
+        (100 * M, "-t ext4 -O quota,project -E root_owner=1000:70000", false),
+        (100 * M, "-t ext4 -O quota -E quotatype=grpquota", false),
+        (900 * M, "-t ext4 -O orphan_file", true),
+        (100 * M, "-t ext2 -O mmp", false),
+        (100 * M, "-t ext4 -O inline_data,ea_inode,metadata_csum_seed", true),
+        (100 * M, "-t ext4 -E encoding=utf8,encoding_flags=strict", false),
+        (100 * M, "-t ext4 -O encrypt,verity,stable_inodes,large_dir", false),
+        (100 * M, "-t ext4 -O fast_commit", true),
+    ] {
+        same(len, options, mounts);
+    }
+}
+
+#[test]
+fn what_mke2fs_does_not_make() {
+    if !testkit::need(&["e2fsck"]) {
+        return;
+    }
+    // too few blocks for the usual share of inodes: the reserved ones are there all the same
+    for (len, options) in [(64 << 10, "-t ext2"), (100 << 10, "-t ext4 -L tiny")] {
+        let pair = Pair::new(len);
+        let name = pair.path("ours");
+        let words = [&["mkfs", "-q"][..], &options.split(' ').collect::<Vec<_>>(), &[text(&name)]].concat();
+        exits(0, &words);
+        judged(&name, options, false);
+    }
+    // inode tables that the kernel is to zero
+    let pair = Pair::new(100 * M);
+    pair.make_ours("-t ext4 -E lazy_itable_init=1,lazy_journal_init=1,nodiscard");
+    judged(&pair.path("ours"), "lazy", true);
+}
+
+#[test]
+fn equal_options_make_equal_volumes() {
+    let (one, other) = (Pair::new(64 * M), Pair::new(64 * M));
+    // whatever lay there before
+    let junk = vec![0xA5; 1 << 20];
+    let file = File::options().write(true).open(other.path("ours")).unwrap();
+    (0..64).for_each(|n| file.write_all_at(&junk, n * M).unwrap());
+    for pair in [&one, &other] {
+        pair.make_ours("-t ext4 -O quota,orphan_file");
+    }
+    assert!(std::fs::read(one.path("ours")).unwrap() == std::fs::read(other.path("ours")).unwrap());
+}
+
+/// Whether a copy of a superblock lies at any place where a volume of the usual shape may have one.
+fn copies(bytes: &[u8]) -> Vec<usize> {
+    let magic = |at: &usize| bytes[at + 56..at + 58] == [0x53, 0xEF] && bytes[at + 76] == 1;
+    (0..bytes.len() - 1024).step_by(1024).filter(magic).collect()
+}
+
+#[test]
+fn nothing_of_an_older_volume_is_left() {
+    let pair = Pair::new(64 * M);
+    pair.make_ours("-t ext2 -b 1024 -O ^sparse_super,^resize_inode");
+    assert_eq!(copies(&std::fs::read(pair.path("ours")).unwrap()).len(), 8);
+    // discarding alone would do on a file
+    pair.make_ours("-F -t ext4 -b 4096 -E nodiscard");
+    assert_eq!(copies(&std::fs::read(pair.path("ours")).unwrap()), [1024]);
+}
+
+#[test]
+fn what_is_there_is_not_overwritten_unasked() {
+    let pair = Pair::new(16 * M);
+    let ours = pair.path("ours");
+    pair.make_ours("-t ext4 -L precious");
+    let before = std::fs::read(&ours).unwrap();
+    let sentence = fails(1, &["mkfs", "-t", "ext2", text(&ours)]);
+    assert_eq!(
+        sentence,
+        format!("extant: {}: it holds an ext4 volume labelled `precious`: -F overwrites it", text(&ours))
+    );
+    assert!(std::fs::read(&ours).unwrap() == before);
+    exits(0, &["mkfs", "-F", "-t", "ext2", text(&ours)]);
+    if tools::is_root() && tools::has_loop() {
+        let mounted = kernel_mount(&ours, "").unwrap();
+        let sentence = fails(1, &["mkfs", "-F", "-t", "ext2", text(&ours)]);
+        assert!(sentence.contains("in use by another program"), "{sentence}");
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn the_size_makes_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new.img");
+    let name = text(&path);
+    let report = prints(&["mkfs", "-t", "ext4", "-U", UUID, name, "8M"]);
+    assert!(report.contains("is now ext4, 8 MiB in 8192 blocks of 1 KiB") && report.contains(UUID), "{report}");
+    assert_eq!(path.metadata().unwrap().len(), 8 * M);
+    // a number alone counts KiB, or blocks
+    prints(&["mkfs", "-F", "-t", "ext2", name, "10240"]);
+    assert_eq!(path.metadata().unwrap().len(), 10 * M);
+    let facts = json(&["mkfs", "-F", "--json", "-t", "ext2", "-b", "4096", name, "1024"]);
+    assert_eq!((&facts["blocks"], &facts["made"]), (&1024.into(), &true.into()));
+    assert_eq!(path.metadata().unwrap().len(), 10 * M);
+    assert!(e2fsck(&path).clean);
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let pair = Pair::new(8 * M);
+    let ours = pair.path("ours");
+    let report = prints(&["mkfs", "-n", "-t", "ext4", text(&ours)]);
+    assert!(report.contains("would be ext4"), "{report}");
+    assert!(std::fs::read(&ours).unwrap().iter().all(|byte| *byte == 0));
+    let missing = pair.path("missing");
+    let facts = json(&["mkfs", "-n", "--json", "-t", "ext4", text(&missing), "1T"]);
+    assert_eq!((&facts["blocks"], &facts["made"]), (&(1u64 << 28).into(), &false.into()));
+    assert_eq!(facts["backup_superblocks"][0], 32768);
+    assert!(!missing.exists());
+}
+
+#[test]
+fn refusals_are_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volume");
+    let name = text(&path);
+    for (options, size, why) in [
+        ("-t ext5", "8M", "the types are ext2, ext3 and ext4"),
+        ("-t rext3", "8M", "cannot be made by this version"),
+        ("-O nonsense", "8M", "`nonsense` is no feature"),
+        ("-O dirdata", "8M", "cannot be made with the feature dirdata"),
+        ("-O bigalloc,^extent", "8M", "bigalloc needs the feature extent"),
+        ("-O resize_inode,meta_bg", "8M", "exclude each other"),
+        ("-b 3000", "8M", "a power of two from 1024 to 65536"),
+        ("-I 100", "8M", "a power of two from 128"),
+        ("-I 128 -O inline_data", "8M", "too small for the feature inline_data"),
+        ("-m 60", "8M", "from 0 to 50"),
+        ("-N 5000000", "8M", "do not fit"),
+        ("-G 3", "8M", "a power of two is needed"),
+        ("-g 100", "8M", "in steps of 8"),
+        ("-J size=7", "8M", "more than half"),
+        ("-C 4096", "8M", "-C needs the feature bigalloc"),
+        ("-E stride=x", "8M", "a number is needed"),
+        ("-E foo", "8M", "no extended option"),
+        ("-U nobody", "8M", "is no UUID"),
+        ("-L a-label-of-17-byte", "8M", "may have 16 bytes"),
+        ("-t ext2", "8", "no room for a volume"),
+        ("-t ext2", "nonsense", "is not a size"),
+        ("-t ext2 -b 1024", "5T", "more than 32 bits count"),
+    ] {
+        let words = [&["mkfs"][..], &options.split(' ').collect::<Vec<_>>(), &[name, size]].concat();
+        let sentence = fails(1, &words);
+        assert!(sentence.contains(why), "{options}: {sentence}");
+        assert!(!path.exists(), "{options}");
+    }
+    let sentence = fails(1, &["mkfs", "-t", "ext4", name]);
+    assert!(sentence.contains("no such file"), "{sentence}");
+    let note = exits(0, &["mkfs", "-q", "-t", "ext4", name, "1M"]);
+    assert!(note.text().contains("too small for a journal"), "{}", note.text());
+}
+
+#[test]
+fn under_the_names_of_mkfs() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, format) in [("mkfs.extant", "ext4"), ("mkfs.ext2", "ext2"), ("mkfs.ext3", "ext3"), ("mkfs.ext4", "ext4")]
+    {
+        let program = folder.path().join(name);
+        std::os::unix::fs::symlink(EXTANT, &program).unwrap();
+        let image = folder.path().join(format!("{name}.img"));
+        let ran = run_with(Command::new(&program).args([text(&image), "8M"]), b"", LIMIT);
+        assert_eq!(ran.exit, Some(0), "{}", ran.text());
+        assert!(ran.text().contains(&format!("is now {format}, 8 MiB")), "{}", ran.text());
+    }
+}
