@@ -198,6 +198,12 @@ impl Volume {
         }
     }
 
+    /// Writes nothing any more: what is in memory may be wrong, as after a panic in a call into the volume. The volume can
+    /// be read as before.
+    pub fn distrust(&self, why: &str) {
+        self.store.fail(&why);
+    }
+
     /// Starts a thread that calls [`Volume::tick`] about ten times a second, until [`Volume::unmount`] or until nobody has
     /// the volume any more. Does nothing where there is one already, or where the volume is open for reading only.
     pub fn start_background(self: &Arc<Self>) {
