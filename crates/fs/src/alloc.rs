@@ -17,7 +17,7 @@ mod inodes;
 mod tests;
 mod zones;
 
-pub(crate) use blocks::{Extent, Reservation};
+pub(crate) use blocks::Reservation;
 pub(crate) use space::Purpose;
 
 use crate::{Clock, Error, Result, Volume};

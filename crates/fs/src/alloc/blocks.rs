@@ -219,11 +219,6 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Blocks still promised.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.blocks
-    }
-
     /// So many of the blocks were allocated, or are not needed any more.
     pub(crate) fn spend(&mut self, blocks: u64) {
         let blocks = blocks.min(self.blocks);
@@ -274,21 +269,20 @@ impl Volume {
         Ok(Reservation { space, blocks })
     }
 
-    /// Sees to it that a change which allocates `blocks` blocks has room, as far as what was freed can help. To be called
-    /// before the change begins.
+    /// Does `work`, which must leave everything as it was where there is no room; then once more, when content in memory
+    /// has its place and what was freed may be used. To be called outside of a change and without a node's lock.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; those of a sync.
-    pub(crate) fn make_space(&self, blocks: u64) -> Result<()> {
-        let space = self.space()?;
-        let fits = || lock(&space.pool).room(Claim::Ordinary) >= blocks;
-        if !fits() {
-            self.wait_for_space()?;
-            if !fits() {
-                return Err(Error::NoSpace);
+    /// Those of `work`, and of a sync.
+    pub(crate) fn with_space<R>(&self, work: impl Fn() -> Result<R>) -> Result<R> {
+        match work() {
+            Err(Error::NoSpace) => {
+                self.flush_all_delayed()?;
+                self.wait_for_space()?;
+                work()
             }
+            outcome => outcome,
         }
-        Ok(())
     }
 
     /// Waits until what was freed may be used.

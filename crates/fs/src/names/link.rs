@@ -17,6 +17,10 @@ impl Volume {
         if self.inode(number)?.kind == FileKind::Directory {
             return Err(Error::NotPermitted("a directory has one name only"));
         }
+        self.with_space(|| self.link_now(number, dir, name))
+    }
+
+    fn link_now(&self, number: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
             self.may_hold(&dir, name)?;

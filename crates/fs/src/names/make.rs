@@ -49,7 +49,7 @@ impl Volume {
         if file.kind == FileKind::Symlink {
             return Err(Error::Invalid("a symbolic link needs a target"));
         }
-        self.make(dir, name, file, None)
+        self.with_space(|| self.make(dir, name, file, None))
     }
 
     /// Makes a symbolic link and names it.
@@ -65,7 +65,7 @@ impl Volume {
             return Err(Error::NameTooLong);
         }
         let file = NewFile { kind: FileKind::Symlink, mode: 0o777, umask: 0, uid, gid, device: (0, 0) };
-        self.make(dir, name, &file, Some(target))
+        self.with_space(|| self.make(dir, name, &file, Some(target)))
     }
 
     /// Makes a regular file without a name, as an inode of a directory's neighbourhood. It is held once for the caller:

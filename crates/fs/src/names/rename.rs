@@ -69,6 +69,17 @@ impl Volume {
             return Err(Error::Invalid("\".\" and \"..\" cannot be renamed"));
         }
         self.writing()?;
+        self.with_space(|| self.rename_now(old_dir, old_name, new_dir, new_name, flags))
+    }
+
+    fn rename_now(
+        &self,
+        old_dir: InodeNo,
+        old_name: &[u8],
+        new_dir: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
         self.settle_content(old_dir, old_name, new_dir, new_name)?;
         let (first, _guard) = if old_dir == new_dir {
             (old_dir, None)

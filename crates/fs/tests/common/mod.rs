@@ -89,7 +89,7 @@ fn entry(volume: &Volume, inode: &Inode) -> Result<Entry> {
     })
 }
 
-fn kind(kind: FileKind) -> testkit::FileKind {
+pub(crate) fn kind(kind: FileKind) -> testkit::FileKind {
     match kind {
         FileKind::Regular => testkit::FileKind::Regular,
         FileKind::Directory => testkit::FileKind::Directory,
