@@ -16,6 +16,7 @@
 //! | `ceiling` | a FUSE file system in memory: what no FUSE file system can beat |
 //! | `workload` | [`Workload`], what is done in a mounted tree |
 //! | `read` | reading through FUSE beside the kernel's own mount |
+//! | `write` | writing through FUSE and the library beside the kernel and fuse2fs |
 //! | `volumes` | volumes as users have them, made by the kernel |
 //! | `environment` | the machine and the programs that a figure belongs to |
 //! | `table` | results for people; as JSON they serialise themselves |
@@ -39,6 +40,7 @@ mod strace;
 mod table;
 pub mod volumes;
 mod workload;
+pub mod write;
 
 pub use error::{Error, Result};
 pub use runner::{Peer, Sample, Series, interleave};

@@ -62,7 +62,7 @@ pub(crate) struct Attached {
 #[derive(Debug)]
 enum Server {
     Kernel,
-    Extant(Child),
+    Program(Child),
     Ceiling(Option<BackgroundSession>),
     /// It is unmounted.
     Gone,
@@ -84,11 +84,17 @@ impl Attached {
     }
 
     fn by_extant(program: &Path, volume: &Path) -> Result<Self> {
+        Self::by_server(program, &["mount", "-f", "-o", "ro"].map(OsStr::new), volume)
+    }
+
+    /// By a program that stays in the foreground while the volume is mounted; it gets the arguments, the volume and the
+    /// place.
+    pub(crate) fn by_server(program: &Path, args: &[&OsStr], volume: &Path) -> Result<Self> {
         let dir = place()?;
         let mut command = Command::new(program);
-        command.args(["mount", "-f", "-o", "ro"]).arg(volume).arg(dir.path());
+        command.args(args).arg(volume).arg(dir.path());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut attached = Self { dir, server: Server::Extant(child.trying("run", program)?) };
+        let mut attached = Self { dir, server: Server::Program(child.trying("run", program)?) };
         attached.wait_until_mounted()?;
         Ok(attached)
     }
@@ -100,17 +106,17 @@ impl Attached {
         let start = Instant::now();
         // an error: the server has not begun to answer
         while device(self.dir.path()).map_or(true, |now| now == before) {
-            let Server::Extant(child) = &mut self.server else { return Ok(()) };
+            let Server::Program(child) = &mut self.server else { return Ok(()) };
             if let Some(status) = child.try_wait().trying("wait for the server of", self.dir.path())? {
                 let mut said = String::new();
                 if let Some(stderr) = &mut child.stderr {
                     // what it could not say is not missed
                     let _ = stderr.read_to_string(&mut said);
                 }
-                return Err(Error::Failed(format!("extant mount ended with {status}: {}", said.trim())));
+                return Err(Error::Failed(format!("the mount's server ended with {status}: {}", said.trim())));
             }
             if start.elapsed() > PATIENCE {
-                return Err(Error::Failed("extant mount did not mount the volume in time".into()));
+                return Err(Error::Failed("the volume was not mounted in time".into()));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -135,7 +141,7 @@ impl Attached {
         };
         match &mut self.server {
             Server::Kernel => umount()?,
-            Server::Extant(child) => {
+            Server::Program(child) => {
                 if child.try_wait().ok().flatten().is_none() {
                     umount()?;
                 }

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result, say};
 use crate::output::{print_json, stdout};
 use bench::volumes::{self, Kind};
-use bench::{check, read};
+use bench::{check, read, write};
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
   extant bench check --volume volume.img                        the checker beside e2fsck
   extant bench check --make many-ext4 --dir /tmp/volumes        on a volume that is made for it (needs root)
   extant bench read --volume volume.img                         reading beside the kernel (needs root)
+  extant bench write --on kernel:ext4 --on extant:ext4          writing beside the kernel (needs root)
 
 Exit status: 0 figures are printed, 1 they could not be had, 2 wrong usage."
 )]
@@ -27,6 +28,7 @@ pub(crate) struct Bench {
 enum What {
     Check(Check),
     Read(Read),
+    Write(WriteSets),
 }
 
 #[derive(Debug, Args)]
@@ -111,6 +113,79 @@ struct Read {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    about = "Measure writing beside the kernel and fuse2fs",
+    long_about = "Makes a fresh volume for each peer and each turn, does the same work on all of them, turn by turn, and \
+                  has e2fsck look at each volume afterwards. Each time includes a final sync. A peer is \
+                  kernel:FORMAT, extant:FORMAT[:MODE] (through FUSE), library:FORMAT[:MODE] (no FUSE) or \
+                  fuse2fs:FORMAT; ratios are to the first. MODE is none, dirty-bit, journal, data=writeback or \
+                  data=journal, and for the others what their -o takes. Needs root, but for the library.",
+    after_help = "Examples:
+  extant bench write --on kernel:ext4 --on extant:ext4 --on fuse2fs:ext4
+  extant bench write --on library:ext2:none --on library:ext2:dirty-bit --set postmark -n 7
+  extant bench write --on kernel:ext4 --on extant:ext4 --scale 0.1 --json
+
+Exit status: 0 figures are printed, 1 they could not be had, 2 wrong usage."
+)]
+struct WriteSets {
+    /// A peer; may be given more than once
+    #[arg(long = "on", value_name = "PEER", required = true)]
+    peers: Vec<write::Spec>,
+
+    /// Only this set; may be given more than once
+    #[arg(long = "set", value_enum, value_name = "SET")]
+    sets: Vec<WriteSet>,
+
+    /// Part of the full size
+    #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
+    scale: f64,
+
+    /// How many turns each peer has
+    #[arg(short = 'n', long, value_name = "RUNS", default_value_t = 3, value_parser = runs)]
+    runs: usize,
+
+    /// Where volumes are made; they take up to 2 GiB
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WriteSet {
+    /// 100 000 empty files in 1 000 directories: made, looked at, removed
+    Empty,
+    /// PostMark: 20 000 files of 500 B to 16 KB, 100 000 transactions
+    Postmark,
+    /// A source tree of 20 000 files: unpacked and removed
+    Untar,
+    /// 1 GiB written and read, 4 KiB reads and synced writes
+    Data,
+}
+
+impl From<WriteSet> for write::Set {
+    fn from(set: WriteSet) -> Self {
+        match set {
+            WriteSet::Empty => Self::Empty,
+            WriteSet::Postmark => Self::Postmark,
+            WriteSet::Untar => Self::Untar,
+            WriteSet::Data => Self::Data,
+        }
+    }
+}
+
+/// A part of the full size.
+fn part(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(part) if part > 0.0 && part <= 100.0 => Ok(part),
+        _ => Err("give a number above 0, at most 100".into()),
+    }
+}
+
 /// A volume that can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Shape {
@@ -153,6 +228,7 @@ impl Bench {
         match &self.what {
             What::Check(check) => check.run(extant),
             What::Read(read) => read.run(extant),
+            What::Write(sets) => sets.run(extant),
         }
     }
 }
@@ -205,6 +281,22 @@ impl Read {
     fn run(&self, extant: PathBuf) -> Result<u8> {
         let options = read::Options { volume: self.volume.clone(), extant, runs: self.runs };
         let bench = read::run(&options, &tell)?;
+        if self.json {
+            print_json(&bench)?
+        } else {
+            print(&bench.text())?
+        }
+        Ok(0)
+    }
+}
+
+impl WriteSets {
+    fn run(&self, extant: PathBuf) -> Result<u8> {
+        let sets = if self.sets.is_empty() { write::SETS.to_vec() } else { self.sets.iter().map(|&s| s.into()).collect() };
+        let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let peers = self.peers.clone();
+        let options = write::Options { peers, sets, scale: self.scale, runs: self.runs, dir, extant };
+        let bench = write::run(&options, &tell)?;
         if self.json {
             print_json(&bench)?
         } else {

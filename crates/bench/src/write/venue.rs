@@ -1,0 +1,205 @@
+//! The peers: a fresh volume each, mounted by Extant, the kernel or fuse2fs, or used through the library.
+
+use super::sets::Venue;
+use super::target::{Library, Mounted, Target};
+use crate::cache::drop_cached;
+use crate::error::Trying;
+use crate::mount::Attached;
+use crate::process::{must, need};
+use crate::{Error, Result};
+use fs::{Consistency, DataMode, OpenOptions, Volume, WriteOptions};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Bytes of a volume; the file has holes.
+const SIZE: u64 = 6 << 30;
+/// The page cache of a volume does the caching of data, as with every peer.
+const CACHE: usize = 256 << 20;
+
+/// Who does the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Extant through FUSE.
+    Extant,
+    /// Extant's library, in this process.
+    Library,
+    /// The kernel through a loop device.
+    Kernel,
+    /// e2fsprogs' fuse2fs.
+    Fuse2fs,
+}
+
+/// Who does the work on which format, and how: `kernel:ext4`, `extant:ext3:journal`, `library:ext2:dirty-bit`,
+/// `fuse2fs:ext4`. What follows the format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    by: By,
+    format: String,
+    mode: Option<String>,
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.splitn(3, ':');
+        let by = match parts.next() {
+            Some("extant") => By::Extant,
+            Some("library") => By::Library,
+            Some("kernel") => By::Kernel,
+            Some("fuse2fs") => By::Fuse2fs,
+            _ => return Err(format!("{text}: a peer is extant, library, kernel or fuse2fs, a colon, and a format")),
+        };
+        let format = parts.next().filter(|format| matches!(*format, "ext2" | "ext3" | "ext4"));
+        let format = format.ok_or_else(|| format!("{text}: the format is ext2, ext3 or ext4"))?.to_owned();
+        let mode = parts.next().map(str::to_owned);
+        if by == By::Library
+            && let Some(mode) = &mode
+            && writing(mode).is_none()
+        {
+            return Err(format!(
+                "{text}: the library has the modes none, dirty-bit, journal, data=writeback, data=journal"
+            ));
+        }
+        Ok(Self { by, format, mode })
+    }
+}
+
+impl std::fmt::Display for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let by = match self.by {
+            By::Extant => "extant",
+            By::Library => "library",
+            By::Kernel => "kernel",
+            By::Fuse2fs => "fuse2fs",
+        };
+        write!(f, "{by}:{}", self.format)?;
+        self.mode.iter().try_for_each(|mode| write!(f, ":{mode}"))
+    }
+}
+
+/// How the library opens a volume for a mode.
+fn writing(mode: &str) -> Option<WriteOptions> {
+    let (consistency, data) = match mode {
+        "none" => (Consistency::None, DataMode::Ordered),
+        "dirty-bit" => (Consistency::DirtyBit, DataMode::Ordered),
+        "journal" => (Consistency::Journal, DataMode::Ordered),
+        "data=writeback" => (Consistency::Journal, DataMode::Writeback),
+        "data=journal" => (Consistency::Journal, DataMode::Journal),
+        _ => return None,
+    };
+    Some(WriteOptions { consistency: Some(consistency), data, ..WriteOptions::default() })
+}
+
+enum State {
+    Mounted(Attached, Mounted),
+    Open(Arc<Volume>, Library),
+    Away,
+}
+
+/// A peer with its volume.
+pub(crate) struct Stage<'a> {
+    spec: &'a Spec,
+    extant: &'a Path,
+    image: PathBuf,
+    state: State,
+}
+
+impl<'a> Stage<'a> {
+    /// A new volume in `dir`, in use.
+    pub(crate) fn fresh(spec: &'a Spec, extant: &'a Path, dir: &Path) -> Result<Self> {
+        let image = dir.join("volume.img");
+        File::create(&image).and_then(|file| file.set_len(SIZE)).trying("make", &image)?;
+        let mke2fs = need("mke2fs", "e2fsprogs")?;
+        // what is left to be zeroed later would be done by some peers and not by others
+        let lazy = ["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"];
+        let args = ["-q", "-F", "-t", &spec.format].into_iter().chain(lazy).map(OsStr::new);
+        must(&mke2fs, args.chain([image.as_os_str()]))?;
+        let mut stage = Self { spec, extant, image, state: State::Away };
+        stage.enter()?;
+        Ok(stage)
+    }
+
+    fn enter(&mut self) -> Result<()> {
+        let mode = self.spec.mode.as_deref();
+        self.state = match self.spec.by {
+            By::Library => {
+                let volume = Arc::new(self.open(mode)?);
+                volume.start_background();
+                State::Open(Arc::clone(&volume), Library::new(volume))
+            }
+            By::Kernel => {
+                // the kernel would write inode tables in the background
+                let ours = if self.spec.format == "ext4" { "loop,noinit_itable" } else { "loop" };
+                let options = mode.map_or(ours.to_owned(), |mode| format!("{ours},{mode}"));
+                self.mounted(Attached::by_kernel(&self.image, Some(&self.spec.format), &options)?)
+            }
+            By::Extant => {
+                let mode =
+                    mode.map(|mode| if mode.contains('=') { mode.to_owned() } else { format!("consistency={mode}") });
+                let options = mode.as_deref().unwrap_or("rw");
+                let args = ["mount", "-f", "-o", options].map(OsStr::new);
+                self.mounted(Attached::by_server(self.extant, &args, &self.image)?)
+            }
+            By::Fuse2fs => {
+                let args = ["-f", "-o", mode.unwrap_or("rw")].map(OsStr::new);
+                self.mounted(Attached::by_server(&need("fuse2fs", "fuse2fs")?, &args, &self.image)?)
+            }
+        };
+        Ok(())
+    }
+
+    fn open(&self, mode: Option<&str>) -> Result<Volume> {
+        let write = mode.map_or_else(|| Some(WriteOptions::default()), writing);
+        let image = self.image.to_string_lossy();
+        let device =
+            blockdev::open(&image, blockdev::OpenOptions { write: true, exclusive: true, ..Default::default() })?;
+        let options = OpenOptions { cache_bytes: CACHE, write, ..OpenOptions::default() };
+        let failed = |e| Error::Failed(format!("{}: {e}", self.image.display()));
+        Volume::open(device.into(), &options).map_err(failed)
+    }
+
+    fn mounted(&self, attached: Attached) -> State {
+        let target = Mounted::new(attached.path());
+        State::Mounted(attached, target)
+    }
+
+    fn leave(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Away) {
+            State::Mounted(attached, target) => {
+                drop(target);
+                attached.detach()
+            }
+            State::Open(volume, library) => {
+                drop(library);
+                volume.unmount().map_err(|e| Error::Failed(format!("{}: {e}", self.image.display())))
+            }
+            State::Away => Ok(()),
+        }
+    }
+
+    /// Puts the volume away and sees to it that e2fsck finds it sound: what was timed was worth timing.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.leave()?;
+        must(&need("e2fsck", "e2fsprogs")?, ["-fn".as_ref(), self.image.as_os_str()])
+    }
+}
+
+impl Venue for Stage<'_> {
+    fn target(&mut self) -> &mut dyn Target {
+        match &mut self.state {
+            State::Mounted(_, target) => target,
+            State::Open(_, target) => target,
+            State::Away => unreachable!("a stage is left only by `cool`, which enters it again, and by `finish`"),
+        }
+    }
+
+    fn cool(&mut self) -> Result<()> {
+        self.leave()?;
+        drop_cached(&self.image)?;
+        self.enter()
+    }
+}
