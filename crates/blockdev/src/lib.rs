@@ -14,7 +14,7 @@
 //! | [`Faulty`] | a device that fails as a plan of [`Fault`]s says |
 //! | [`Model`] | a device with the speed of a hard disk or a flash disk, on a virtual clock |
 //!
-//! [`open`] makes one from what a user writes on a command line. Wrappers take any `D: BlockDevice`; a reference, a
+//! [`undo`] keeps what a device held before a change, and puts it back. [`open`] makes one from what a user writes on a command line. Wrappers take any `D: BlockDevice`; a reference, a
 //! `Box` and an `Arc` of a device, of known type or `dyn`, are devices too.
 
 #![deny(unsafe_code)]
@@ -35,6 +35,7 @@ mod record;
 mod spec;
 mod threads;
 mod trace;
+pub mod undo;
 mod uring;
 
 pub use aligned::AlignedBuf;

@@ -74,6 +74,16 @@ impl Overlay {
         self.changes().pages.len()
     }
 
+    /// Shows all pages that differ from the base, ascending: where each begins on the device, and its bytes. The last page of
+    /// a device is as short as the device is.
+    pub fn each_change(&self, mut see: impl FnMut(u64, &[u8])) {
+        for (number, page) in &self.changes().pages {
+            let start = number * PAGE;
+            let inside = PAGE.min(self.geometry.len.saturating_sub(start)) as usize;
+            see(start, &page.bytes[..inside]);
+        }
+    }
+
     fn changes(&self) -> Arc<Changes> {
         self.changes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

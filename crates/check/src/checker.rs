@@ -8,7 +8,7 @@ use crate::estimate;
 use crate::inodes::InlineDirectory;
 use crate::links;
 use crate::metadata;
-use crate::multiply::Owners;
+use crate::multiply::{Owners, Sharing};
 use crate::open::{self, Refusal};
 use crate::paths::Paths;
 use crate::problem::{Limits, Problem, Problems};
@@ -39,13 +39,37 @@ pub struct Options {
     pub gap: u64,
     /// How many problems are kept.
     pub limits: Limits,
+    /// What is mended; only [`repair`](crate::repair()) looks at it.
+    pub repair: Repair,
+    /// The time that is written into what is mended, in seconds since 1970; none is the system's.
+    pub now: Option<u64>,
+}
+
+/// What is mended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Repair {
+    /// Nothing.
+    #[default]
+    No,
+    /// What cannot lose anything of the user's (`-p`); anything else stops the repair before it has changed anything.
+    Safe,
+    /// Everything (`-y`).
+    All,
 }
 
 impl Default for Options {
     /// As many threads as the machine runs at once, up to 8.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-        Self { superblock: None, block_size: None, threads, gap: GAP, limits: Limits::default() }
+        Self {
+            superblock: None,
+            block_size: None,
+            threads,
+            gap: GAP,
+            limits: Limits::default(),
+            repair: Repair::No,
+            now: None,
+        }
     }
 }
 
@@ -76,6 +100,34 @@ pub fn check(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report, Refusal> {
+    examine(name, device, options, progress, |_| ()).map(|(report, ())| report)
+}
+
+/// What one check knows when it is done, for whoever mends what it found.
+pub(crate) struct View<'a> {
+    pub(crate) volume: &'a Volume,
+    pub(crate) scanner: &'a Scanner<'a>,
+    pub(crate) problems: &'a Problems,
+    /// Missing where phase 0 ended the check.
+    pub(crate) walk: Option<Walk<'a>>,
+}
+
+/// What the phases after 0 have learnt.
+pub(crate) struct Walk<'a> {
+    pub(crate) ctx: &'a Context<'a>,
+    pub(crate) directories: &'a Directories,
+    pub(crate) used: &'a quota::Usage,
+    pub(crate) sharing: &'a Sharing,
+}
+
+/// Checks the volume and shows all that is known to `see` before the report is made.
+pub(crate) fn examine<T>(
+    name: &str,
+    device: &dyn BlockDevice,
+    options: &Options,
+    progress: &dyn Progress,
+    see: impl FnOnce(&View<'_>) -> T,
+) -> Result<(Report, T), Refusal> {
     let start = Instant::now();
     let counters = Counters::default();
     let total = OnceLock::new();
@@ -93,10 +145,14 @@ pub fn check(
     let foretold = estimate::of_volume(&volume);
     // nobody else sets it
     let _ = total.set(foretold.bytes);
-    let mut counts = Counts::default();
-    if !problems.is_fatal() {
-        counts = phases(&scanner, &volume, &problems, progress);
-    }
+    let (counts, seen) = if problems.is_fatal() {
+        let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
+        (Counts::default(), see(&view))
+    } else {
+        phases(&scanner, &volume, &problems, progress, |walk| {
+            see(&View { volume: &volume, scanner: &scanner, problems: &problems, walk })
+        })
+    };
     let findings = problems.finish();
     let (bytes, reads, seeks) = counters.totals();
     let scan = Scan {
@@ -111,11 +167,17 @@ pub fn check(
     if progress.cancelled() {
         report.cancel();
     }
-    Ok(report)
+    Ok((report, seen))
 }
 
 /// Everything after phase 0.
-fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress: &dyn Progress) -> Counts {
+fn phases<T>(
+    scanner: &Scanner<'_>,
+    volume: &Volume,
+    problems: &Problems,
+    progress: &dyn Progress,
+    see: impl FnOnce(Option<Walk<'_>>) -> T,
+) -> (Counts, T) {
     progress.phase(Phase::Inodes);
     let ctx = Context::new(volume, problems);
     metadata::claim(&ctx);
@@ -127,13 +189,14 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
         Rounds { ctx: &ctx, scanner, claimer: &ctx.claims }.run(&judges);
     // what was read in part proves nothing
     if progress.cancelled() {
-        return counts;
+        return (counts, see(None));
     }
     xattrs::judge_values(&ctx);
+    let mut sharing = Sharing::default();
     if let Some(owners) = Owners::of(&ctx) {
         progress.phase(Phase::MultiplyClaimed);
         Rounds { ctx: &ctx, scanner, claimer: &owners }.run(&());
-        owners.report(&ctx);
+        sharing = owners.report(&ctx);
     }
     progress.phase(Phase::Directories);
     judge_size_features(&ctx, large_file, large_directory);
@@ -144,7 +207,7 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
         let items = names.again(&dir_runs);
         scanner.pass(&items, |item, bytes| names.judge_again(&item.tag, bytes));
         if progress.cancelled() {
-            return counts;
+            return (counts, see(None));
         }
         names.finish();
     }
@@ -158,7 +221,8 @@ fn phases(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, progress:
     quota::judge(scanner, &ctx, &used);
     let paths = Paths::find(&ctx, scanner, directories, &dir_runs, problems.owners());
     problems.set_paths(|inode| paths.get(inode));
-    counts
+    let walk = Walk { ctx: &ctx, directories, used: &used, sharing: &sharing };
+    (counts, see(Some(walk)))
 }
 
 /// Who judges what the rounds read and do not judge themselves.

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::problem::Problem;
 use crate::table::Code;
-use format::feature::{Incompat, RoCompat};
+use format::feature::Incompat;
 use format::inode::{FileKind, InodeFlags};
 use format::{FileBlock, InodeNo, indirect};
 use std::sync::Mutex;
@@ -127,12 +127,7 @@ fn largest_size(ctx: &Context<'_>, extents: bool) -> u64 {
     if extents && ctx.volume.features.incompat.contains(Incompat::EXTENT) {
         return block_size.saturating_mul(1 << 32) - 1;
     }
-    let reach = indirect::reach(ctx.volume.geometry.block_size).saturating_mul(block_size);
-    if ctx.volume.features.ro_compat.contains(RoCompat::HUGE_FILE) {
-        return reach;
-    }
-    // i_blocks counts 32 bits of sectors
-    reach.min(1 << 41)
+    indirect::reach(ctx.volume.geometry.block_size).saturating_mul(block_size)
 }
 
 /// Whether block `n` of a file lies beyond what a file of its type may have; the code that says so.

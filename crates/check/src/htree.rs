@@ -305,7 +305,7 @@ impl<'a> HashTrees<'a> {
 }
 
 /// The hash function that a root means: with the sign that the superblock tells. `None` for SipHash.
-fn hasher(ctx: &Context<'_>, version: HashVersion) -> Option<Hasher> {
+pub(crate) fn hasher(ctx: &Context<'_>, version: HashVersion) -> Option<Hasher> {
     let disk = &ctx.volume.disk;
     let unsigned = Flags::from_bits_retain(disk.s_flags.get()).contains(Flags::UNSIGNED_HASH);
     Hasher::new(if unsigned { version.to_unsigned() } else { version }, disk.hash_seed())

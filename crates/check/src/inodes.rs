@@ -133,6 +133,9 @@ impl InodeCheck<'_> {
             return;
         }
         self.judge_role(inode, role, &raw);
+        if role == Role::Reserved && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
+            self.report(Problem::new(Code::CasefoldFlagOnNonDirectory).inode(inode));
+        }
         if !matches!(role, Role::Ordinary | Role::Root) {
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
                 self.walk(inode, &raw, kind, 0, harvest);
@@ -428,7 +431,8 @@ impl InodeCheck<'_> {
                 !short_target_fits(&raw.disk.i_block, size as usize, encrypted)
             }
         } else {
-            size == 0 || size > u64::from(self.ctx.volume.geometry.block_size)
+            // the target ends with a zero byte
+            size == 0 || size >= u64::from(self.ctx.volume.geometry.block_size)
         };
         if bad {
             self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(size));
@@ -522,6 +526,12 @@ impl InodeCheck<'_> {
         }
         if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_judging() {
             harvest.links.push((inode, facts.size));
+        }
+        let sized = (1..u64::from(volume.geometry.block_size)).contains(&facts.size);
+        let in_inode = flags.contains(InodeFlags::INLINE_DATA) || is_short_link(raw, kind);
+        let mapped = tally.last.is_some() || harvest.found.nodes.len() > before;
+        if kind == Some(FileKind::Symlink) && !in_inode && !mapped && sized {
+            self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(facts.size));
         }
         let goes_on = harvest.found.nodes.len() > before;
         self.settle(facts, tally, has_acl, goes_on, harvest);

@@ -52,7 +52,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
 
 /// The journal and its first block. Where the inode is not sound, the copy of its block map in the superblock is tried;
 /// the rounds then judge the inode itself.
-fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<(OwnFile, Vec<u8>)> {
+pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<(OwnFile, Vec<u8>)> {
     let block_size = u64::from(volume.geometry.block_size);
     volume.geometry.inode_slot(inode)?;
     let usable = |file: OwnFile| {

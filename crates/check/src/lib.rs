@@ -1,4 +1,4 @@
-//! The checker: reads all metadata of an ext2, ext3 or ext4 volume in disk order and finds what is wrong.
+//! The checker: reads all metadata of an ext2, ext3 or ext4 volume in disk order, finds what is wrong, and mends it.
 //!
 //! It shares no code with the file system: both stand on `format` (the bytes) and `blockdev` only.
 //!
@@ -14,6 +14,7 @@
 //! | `bitmaps`, `metadata` | phase 5, and the blocks that are the volume's own |
 //! | `context`, `records`, `claims` | what the phases share: what is known of each inode and block |
 //! | `table`, `problem`, `report`, `render` | what can be wrong, what was, and how it is told |
+//! | `repair` | what is mended, in memory first |
 //! | `quota` | after all: the quota files against what everyone has |
 //! | `estimate` | how long it will take |
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ mod policies;
 mod quota;
 mod recognise;
 mod records;
+mod repair;
 mod rounds;
 mod scan;
 mod special;
@@ -51,6 +53,7 @@ pub mod render;
 pub mod report;
 pub mod table;
 
-pub use checker::{Options, Progress, check};
+pub use checker::{Options, Progress, Repair, check};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate};
 pub use open::Refusal;
+pub use repair::{repair, unfinished};

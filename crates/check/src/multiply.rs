@@ -25,11 +25,22 @@ pub(crate) struct Owners {
 
 /// One claim of doubly claimed clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Note {
-    start: u64,
-    end: u64,
-    /// 0 for the volume's own metadata
-    inode: InodeNo,
+pub(crate) struct Note {
+    /// The first cluster.
+    pub(crate) start: u64,
+    /// The one behind the last.
+    pub(crate) end: u64,
+    /// 0 for the volume's own metadata.
+    pub(crate) inode: InodeNo,
+}
+
+/// Who owns what was claimed more than once.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// The clusters: ascending, disjoint.
+    pub(crate) conflicts: Vec<Range<u64>>,
+    /// The claims on them, ascending.
+    pub(crate) notes: Vec<Note>,
 }
 
 impl Owners {
@@ -47,7 +58,7 @@ impl Owners {
     }
 
     /// Reports each inode that shares blocks.
-    pub(crate) fn report(self, ctx: &Context<'_>) {
+    pub(crate) fn report(self, ctx: &Context<'_>) -> Sharing {
         let mut notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
         notes.sort_unstable();
         let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
@@ -86,6 +97,7 @@ impl Owners {
                 ctx.report(at(Code::FileSharesWithMetadata));
             }
         }
+        Sharing { conflicts: self.conflicts, notes }
     }
 }
 

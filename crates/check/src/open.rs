@@ -9,7 +9,7 @@ use crate::descriptors::Table;
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
 use crate::table::Code;
-use crate::{journal, recognise, special};
+use crate::{journal, recognise, repair, special};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{FsBlock, GroupNo};
@@ -78,6 +78,9 @@ pub(crate) fn open(scanner: &Scanner<'_>, options: &Options, problems: &Problems
     let distrusted = table.judge(&disk, &geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
     let volume = Volume { disk, features, geometry, groups: table.groups, used_inodes, distrusted };
+    if repair::unfinished(scanner.device) {
+        problems.report(Problem::new(Code::RepairUnfinished));
+    }
     judge_superblock(&volume, problems);
     special::check(scanner, &volume, problems)?;
     journal::check(scanner, &volume, problems);

@@ -270,6 +270,13 @@ impl Problems {
         self.worst() >= Some(Severity::Fatal)
     }
 
+    /// The problems kept so far, in order.
+    pub(crate) fn snapshot(&self) -> Vec<Problem> {
+        let mut all: Vec<Problem> = self.kept().of.values().flat_map(|of_code| &of_code.smallest).cloned().collect();
+        all.sort_unstable();
+        all
+    }
+
     /// The inodes whose problems are kept.
     pub(crate) fn owners(&self) -> BTreeSet<InodeNo> {
         self.kept().of.values().flat_map(|of_code| &of_code.smallest).filter_map(Problem::owner).collect()

@@ -7,15 +7,15 @@ use crate::scan::Scanner;
 use crate::table::Code;
 use format::feature::RoCompat;
 use format::inode::{InodeFlags, RawInode};
-use format::quota::{BLOCK_SIZE, Kind, QuotaFile};
+use format::quota::{BLOCK_SIZE, Entry, Kind, QuotaFile};
 use format::{Error, InodeNo, Structure};
 use std::collections::HashMap;
 
 /// What one id uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Use {
-    bytes: u64,
-    inodes: u64,
+pub(crate) struct Use {
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
 }
 
 impl Use {
@@ -58,6 +58,16 @@ impl Usage {
         self.projects.entry(raw.project()).or_default().add(used);
     }
 
+    /// What the ids of one kind use.
+    pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = (u32, Use)> + '_ {
+        let all = match kind {
+            Kind::User => &self.users,
+            Kind::Group => &self.groups,
+            Kind::Project => &self.projects,
+        };
+        all.iter().map(|(id, used)| (*id, *used))
+    }
+
     /// Adds what another thread counted.
     pub(crate) fn append(&mut self, other: &mut Self) {
         self.shared_values |= other.shared_values;
@@ -97,14 +107,16 @@ pub(crate) fn judge(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
     }
 }
 
-/// The smallest id whose use the file states wrongly or not at all.
-fn differing_id(
-    scanner: &Scanner<'_>,
-    volume: &Volume,
-    inode: InodeNo,
-    kind: Kind,
-    used: &HashMap<u32, Use>,
-) -> Result<Option<u32>, Error> {
+/// What a quota file says.
+#[derive(Debug, Default)]
+pub(crate) struct Stated {
+    pub(crate) entries: Vec<Entry>,
+    /// Seconds for which the soft limits of blocks and of inodes may be exceeded.
+    pub(crate) grace: Option<(u32, u32)>,
+}
+
+/// Reads a quota file.
+pub(crate) fn stated(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo, kind: Kind) -> Result<Stated, Error> {
     let unreadable = || Error::corrupt(Structure::Quota, "cannot be read");
     let file = OwnFile::read(scanner, volume, inode).ok_or_else(unreadable)?;
     let read = |n: u32, bytes: &mut [u8; BLOCK_SIZE]| {
@@ -118,10 +130,23 @@ fn differing_id(
     let mut header = [0; BLOCK_SIZE];
     read(0, &mut header)?;
     let quota = QuotaFile::parse(&header, kind, file.size)?;
-    let mut stated = HashMap::new();
-    quota.walk(read, |entry| {
-        stated.insert(entry.id, Use { bytes: entry.bytes, inodes: entry.inodes });
-    })?;
+    let mut entries = Vec::new();
+    quota.walk(read, |entry| entries.push(entry))?;
+    let grace = (quota.disk().dqi_bgrace.get(), quota.disk().dqi_igrace.get());
+    Ok(Stated { entries, grace: Some(grace) })
+}
+
+/// The smallest id whose use the file states wrongly or not at all.
+fn differing_id(
+    scanner: &Scanner<'_>,
+    volume: &Volume,
+    inode: InodeNo,
+    kind: Kind,
+    used: &HashMap<u32, Use>,
+) -> Result<Option<u32>, Error> {
+    let entries = stated(scanner, volume, inode, kind)?.entries;
+    let stated: HashMap<u32, Use> =
+        entries.into_iter().map(|e| (e.id, Use { bytes: e.bytes, inodes: e.inodes })).collect();
     let nothing = Use::default();
     let wrong = stated.iter().filter(|(id, stated)| **stated != used.get(id).copied().unwrap_or(nothing));
     let missing = used.keys().filter(|id| !stated.contains_key(id));

@@ -89,8 +89,14 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
             if let Some(path) = &problem.path {
                 write!(out, " Path: {}", escape(path.as_bytes()))?;
             }
-            writeln!(out, "{}", if problem.fixed { " MENDED" } else { "" })?;
+            match problem.fixed {
+                true => writeln!(out, " MENDED: {}", problem.code.repair())?,
+                false => writeln!(out)?,
+            }
         }
+    }
+    if report.mended {
+        writeln!(out, "\n{device}: ***** FILE SYSTEM WAS MODIFIED *****")?;
     }
     if !report.clean {
         writeln!(out, "\n{device}: ********** WARNING: Filesystem still has errors **********\n")?;
@@ -124,6 +130,13 @@ fn summary(report: &Report) -> String {
 pub fn verdict(report: &Report) -> String {
     let number = |n: u64, one: &str, more: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {more}") };
     let errors = number(report.errors, "error", "errors");
+    if report.mended {
+        let advice = number(report.advice, "thing", "things");
+        return match report.clean {
+            true => format!("The volume was mended and is sound ({errors} and {advice} more)."),
+            false => format!("The volume was mended in part and is not sound ({errors} found)."),
+        };
+    }
     match (report.clean, report.cut_short(), report.advice) {
         (true, _, 0) => "The volume is sound.".into(),
         (true, _, advice) => {

@@ -34,6 +34,8 @@ pub struct Report {
     pub clean: bool,
     /// The exit status, see [`exit`].
     pub exit: u8,
+    /// Something was mended on the device.
+    pub mended: bool,
     /// How many errors were found, listed or not.
     pub errors: u64,
     /// How many things worth knowing were found, listed or not.
@@ -118,6 +120,21 @@ pub struct Scan {
     pub estimate_seconds: Option<f64>,
     /// Largest resident memory of the process, in bytes, where the system tells.
     pub peak_rss_bytes: Option<u64>,
+}
+
+impl Scan {
+    /// What two checks cost one after the other.
+    #[must_use]
+    pub(crate) fn and(&self, next: &Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(next.bytes),
+            reads: self.reads.saturating_add(next.reads),
+            seeks: self.seeks.saturating_add(next.seeks),
+            seconds: self.seconds + next.seconds,
+            estimate_seconds: self.estimate_seconds,
+            peak_rss_bytes: self.peak_rss_bytes.max(next.peak_rss_bytes),
+        }
+    }
 }
 
 /// What is on the volume. Threads count for themselves and add up.
@@ -258,6 +275,7 @@ impl Report {
             format,
             clean: exit == exit::CLEAN,
             exit,
+            mended: false,
             errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
             advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),

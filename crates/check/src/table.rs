@@ -11,7 +11,7 @@
 //! - questions, steps and hints of repair, options, findings said twice: 0x0a, 0x19, 0x28/29/2b/2c, 0x33,
 //!   0x010014/16/18/1d-23/2d/4e/87, 0x013005-08, 0x014001-05, 0x030002/06-08/0e/19/1a, 3A, 0x060001/0f/10
 //!
-//! A row reads `number Name Severity preen "text" => "repair" [follow-ups];`. The severity follows what e2fsck does with
+//! A row reads `number Name Severity preen by Mender "text" => "repair" [follow-ups];`. The severity follows what e2fsck does with
 //! the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own flags and what it was
 //! seen to do disagree, what was seen decides; such a row carries the word "seen".
 
@@ -122,12 +122,48 @@ pub enum Preen {
     Stops,
 }
 
+/// Which part of repair mends a problem, in the order in which they work: each finds the volume as the ones before it
+/// left it, so that none mends what another is going to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mender {
+    /// Replays the journal.
+    Replay,
+    /// Superblock, and its copies.
+    Superblock,
+    /// Group descriptors, and the places of bitmaps and inode tables.
+    Descriptors,
+    /// The journal's inode and superblock.
+    Journal,
+    /// What the volume keeps for itself besides: resize inode, orphan file, multiple-mount protection.
+    OwnFiles,
+    /// Frees or truncates orphans.
+    Orphans,
+    /// Inodes, block maps, attributes.
+    Inodes,
+    /// Blocks claimed more than once.
+    Sharing,
+    /// Directory blocks and hash trees.
+    Directories,
+    /// Root, parents, lost+found.
+    Connections,
+    /// Link counts, and inodes no entry names.
+    Links,
+    /// Bitmaps, counts, descriptors, their checksums.
+    Bitmaps,
+    /// Quota files.
+    Quota,
+    /// Nobody: it cannot be mended, or need not be.
+    Nobody,
+}
+
 /// One row of the table.
 struct Row {
     number: u32,
     phase: Phase,
     severity: Severity,
     preen: Preen,
+    mender: Mender,
     text: &'static str,
     repair: &'static str,
     follow_ups: &'static [Code],
@@ -147,7 +183,7 @@ macro_rules! preen {
 
 macro_rules! define {
     ([] $( in $phase:ident { $(
-        $number:literal $name:ident $severity:ident $preen:ident $text:literal => $repair:literal [$($follow:ident)*];
+        $number:literal $name:ident $severity:ident $preen:ident by $mender:ident $text:literal => $repair:literal [$($follow:ident)*];
     )* } )*) => {
         /// A kind of problem. The number is e2fsck's, or from `0x0E0000` on Extant's own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,6 +206,7 @@ macro_rules! define {
                     phase: Phase::$phase,
                     severity: Severity::$severity,
                     preen: preen!($preen),
+                    mender: Mender::$mender,
                     text: $text,
                     repair: $repair,
                     follow_ups: &[ $( Code::$follow, )* ],
@@ -210,6 +247,12 @@ impl Code {
     #[must_use]
     pub const fn preen_safe(self) -> bool {
         matches!(self.preen(), Preen::Mends)
+    }
+
+    /// Which part of repair mends it.
+    #[must_use]
+    pub const fn mender(self) -> Mender {
+        self.row().mender
     }
 
     /// The sentence that says it, with placeholders in braces: see [`PLACEHOLDERS`].

@@ -1,14 +1,15 @@
-//! `extant check`, and e2fsck's names for it: finds what is wrong with a volume.
+//! `extant check`, and e2fsck's names for it: finds what is wrong with a volume, and mends it.
 
 use crate::failure::{Failure, say};
 use crate::output::{counted, human, print_json, stdout};
 use blockdev::BlockDevice;
 use check::report::{Counts, Report, Scan, exit};
-use check::{Estimate, Options, Refusal};
+use check::{Estimate, Options, Refusal, Repair};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 mod skip;
 mod watch;
@@ -18,36 +19,42 @@ use watch::Watch;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Find what is wrong with a volume",
+    about = "Find what is wrong with a volume, and mend it",
     after_help = "Examples:
   extant check -fn volume.img             check it, change nothing
   extant check volume.img                 the same, unless it was left clean
   extant check --estimate /dev/sdb1       how long a check would take
   extant check -fn -b 32768 volume.img    with a copy of the superblock
   extant check -fn --json volume.img | jq -r '.problems[].text'
+  extant check -fy -z before volume.img   mend everything, and keep a way back
 
-This version finds and changes nothing: it checks as with -n, and refuses -p, -a and -y. Problems have e2fsck's \
-    numbers. With -C FD, lines 'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 stands for the \
+Without -p or -y nothing is changed. -p mends only what cannot lose anything; where a person has to decide, it \
+    changes nothing but replays the journal. -z keeps what is changed for `extant undo`. A repair that is cut at any \
+    moment is finished by the next one. Problems have e2fsck's numbers. With -C FD, lines 'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 stands for the \
     bar on the terminal.
 
-Exit status, the sum of: 0 sound, 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
+Exit status, the sum of: 0 sound, 1 mended, 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
 )]
 pub(crate) struct Check {
     /// Volume: a path, or `mem:SIZE`
     #[arg(value_name = "DEVICE")]
     device: String,
 
-    /// Change nothing; in this version that is so in any case
-    #[arg(short = 'n')]
+    /// Change nothing
+    #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no_change: bool,
 
-    /// Mend what is safe to mend: not in this version
-    #[arg(short = 'p', visible_short_alias = 'a')]
+    /// Mend what is safe to mend
+    #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "yes")]
     preen: bool,
 
-    /// Mend everything: not in this version
+    /// Mend everything
     #[arg(short = 'y')]
     yes: bool,
+
+    /// Write what the changed places held to the new file UNDO first, for `extant undo`
+    #[arg(short = 'z', long, value_name = "UNDO")]
+    undo: Option<PathBuf>,
 
     /// Check even where the volume says that it was left clean
     #[arg(short, long)]
@@ -117,14 +124,17 @@ impl Check {
     pub(crate) const USAGE: u8 = exit::USAGE;
 
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        if self.preen || self.yes {
-            let flag = if self.preen { "-p and -a mend" } else { "-y mends" };
-            self.tell(&format!("{flag}, and this version only finds: use -n; nothing was done"));
-            return Ok(Self::USAGE);
-        }
-        let planned = blockdev::OpenOptions { planned: true, ..blockdev::OpenOptions::default() };
-        let device = blockdev::open(&self.device, planned)?;
-        let mut options = Options { superblock: self.superblock, block_size: self.block_size, ..Options::default() };
+        let repair = match (self.preen, self.yes) {
+            (_, true) => Repair::All,
+            (true, _) => Repair::Safe,
+            _ => Repair::No,
+        };
+        let write = repair != Repair::No && !self.estimate;
+        let open = blockdev::OpenOptions { planned: true, write, ..blockdev::OpenOptions::default() };
+        let device = blockdev::open(&self.device, open)?;
+        let now = std::env::var("E2FSCK_TIME").ok().and_then(|time| time.parse().ok());
+        let mut options =
+            Options { superblock: self.superblock, block_size: self.block_size, repair, now, ..Options::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }
@@ -133,15 +143,19 @@ impl Check {
         }
         if !self.force
             && self.superblock.is_none()
+            && !check::unfinished(&*device)
             && let Some(clean) = skip::left_clean(&*device)
         {
             return self.skipped(&clean);
         }
-        if !self.no_change {
-            self.tell("this version only finds: checking as with -n, nothing will be changed");
+        if !self.no_change && repair == Repair::No {
+            self.tell("checking as with -n, nothing will be changed; -p or -y mends");
         }
         let watch = Watch::new(&self.device, self.completion)?;
-        let outcome = check::check(&self.device, &*device, &options, &watch);
+        let outcome = match repair {
+            Repair::No => check::check(&self.device, &*device, &options, &watch),
+            _ => check::repair(&self.device, &device, &options, &watch, self.undo.as_deref()),
+        };
         watch.finish();
         match outcome {
             Ok(report) => self.report(&report),
@@ -218,6 +232,11 @@ impl Check {
             writeln!(out, "{}: the check was cancelled; {errors} found so far, nothing was changed.", self.name())?;
         } else {
             check::render::write_text(report, &mut out)?;
+            if self.preen && !report.clean {
+                let name = self.name();
+                writeln!(out, "\n{name}: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.")?;
+                writeln!(out, "\t(i.e., without -a or -p options)")?;
+            }
         }
         if self.verbose {
             print_details(report, &mut out)?;

@@ -29,6 +29,7 @@ mod source;
 mod stat;
 mod tree;
 mod umount;
+mod undo;
 
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result, say};
@@ -67,6 +68,7 @@ enum Command {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Check(check::Check),
+    Undo(undo::Undo),
     Bench(bench::Bench),
     Completions(completions::Completions),
     Man(man::Man),
@@ -85,6 +87,7 @@ impl Command {
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
             Command::Check(command) => command.run(),
+            Command::Undo(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),

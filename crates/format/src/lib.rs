@@ -30,6 +30,7 @@ pub mod jbd2;
 pub mod mmp;
 pub mod orphan;
 pub mod quota;
+pub mod redo;
 pub mod superblock;
 pub mod xattr;
 

@@ -61,6 +61,9 @@ fn structures() -> BTreeMap<String, (usize, &'static [FieldAt])> {
         quota::DiskDataHeader,
         quota::DiskEntry0,
         quota::DiskEntry1,
+        redo::DiskRedoPointer,
+        redo::DiskRedoIndex,
+        redo::DiskRedoEntry,
     ]
 }
 

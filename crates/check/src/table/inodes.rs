@@ -2,360 +2,360 @@
 
 macro_rules! inode_rows {
     ([$next:ident $($more:ident)*] $($rows:tt)*) => { $next! { [$($more)*] $($rows)* in Inodes {
-        0x010001 RootNotDirectory Error stops
+        0x010001 RootNotDirectory Error stops by Inodes
             "The root inode is not a directory."
             => "Clears it and makes a new root." [RootMissing DirectoryUnconnected];
-        0x010002 RootHasDeletionTime Error mends
+        0x010002 RootHasDeletionTime Error mends by Inodes
             "The root inode has a deletion time."
             => "Clears the time." [];
-        0x010003 ReservedInodeModeWrong Error mends
+        0x010003 ReservedInodeModeWrong Error mends by Inodes
             "Reserved inode {inode} has mode {found:o}, which does not suit it."
             => "Clears the mode." [];
-        0x010004 DeletedInodeWithoutTime Error mends
+        0x010004 DeletedInodeWithoutTime Error mends by Inodes
             "Inode {inode} has no links, but no deletion time either."
             => "Sets the deletion time." [];
-        0x010005 InodeInUseHasDeletionTime Error mends
+        0x010005 InodeInUseHasDeletionTime Error mends by Inodes
             "Inode {inode} is in use, but has a deletion time."
             => "Clears the time." [];
-        0x010006 DirectoryEmpty Error mends
+        0x010006 DirectoryEmpty Error mends by Inodes
             "Directory {inode} has no block."
             => "Clears the inode." [EntryInodeUnused];
-        0x010007 BlockBitmapConflict Error stops
+        0x010007 BlockBitmapConflict Error stops by Descriptors
             "The block bitmap of group {group} at block {block} lies on other metadata."
             => "Moves the bitmap and rebuilds it." [];
-        0x010008 InodeBitmapConflict Error stops
+        0x010008 InodeBitmapConflict Error stops by Descriptors
             "The inode bitmap of group {group} at block {block} lies on other metadata."
             => "Moves the bitmap and rebuilds it." [];
-        0x010009 InodeTableConflict Error stops
+        0x010009 InodeTableConflict Error stops by Descriptors
             "The inode table of group {group} at block {block} lies on other metadata."
             => "Moves the table." [];
-        0x01000a BlockBitmapOnBadBlock Error stops
+        0x01000a BlockBitmapOnBadBlock Error stops by Descriptors
             "The block bitmap of group {group} lies on block {block}, which is listed as bad."
             => "Moves the bitmap and rebuilds it." [];
-        0x01000b InodeBitmapOnBadBlock Error stops
+        0x01000b InodeBitmapOnBadBlock Error stops by Descriptors
             "The inode bitmap of group {group} lies on block {block}, which is listed as bad."
             => "Moves the bitmap and rebuilds it." [];
-        0x01000c InodeSizeWrong Error mends
+        0x01000c InodeSizeWrong Error mends by Inodes
             "Inode {inode} has size {found}, but its blocks need {expected}."
             => "Sets the size." [];
-        0x01000d InodeBlockCountWrong Error mends
+        0x01000d InodeBlockCountWrong Error mends by Inodes
             "Inode {inode} counts {found} sectors, but holds {expected}."
             => "Sets the count." [];
-        0x01000e BlockOutOfRange Error stops
+        0x01000e BlockOutOfRange Error stops by Inodes
             "Inode {inode} has block {found} at {file_block}, which is not on the volume."
             => "Drops the reference." [InodeBlockCountWrong InodeSizeWrong];
-        0x01000f BlockOverlapsMetadata Error stops
+        0x01000f BlockOverlapsMetadata Error stops by Inodes
             "Inode {inode} has block {block} at {file_block}, which holds metadata of the volume."
             => "Drops the reference." [InodeBlockCountWrong];
-        0x010011 TooManyBlocksOutOfRange Advice stops
+        0x010011 TooManyBlocksOutOfRange Advice stops by Inodes
             "Inode {inode} has so many impossible blocks that it is likely not an inode at all."
             => "Clears the inode." [EntryInodeUnused];
-        0x010012 BadBlocksListOutOfRange Error stops
+        0x010012 BadBlocksListOutOfRange Error stops by Inodes
             "The list of bad blocks names block {found}, which is not on the volume."
             => "Drops it from the list." [];
-        0x010015 BadBlocksIndirectBad Error stops
+        0x010015 BadBlocksIndirectBad Error stops by Inodes
             "Block {block}, which holds part of the list of bad blocks, is itself bad."
             => "Drops the list; it has to be made anew." [];
-        0x010017 PrimaryMetadataBlockBad Error stops
+        0x010017 PrimaryMetadataBlockBad Error stops by Nobody
             "Block {block} of the primary superblock or its descriptors is listed as bad."
             => "Nothing; a volume cannot live without it." [BadBlocksIndirectBad];
-        0x010019 PrimarySuperblockBad Error stops
+        0x010019 PrimarySuperblockBad Error stops by Inodes
             "The block of the primary superblock, {block}, is listed as bad."
             => "Takes it off the list." [];
-        0x01001a PrimaryGroupDescriptorsBad Error stops
+        0x01001a PrimaryGroupDescriptorsBad Error stops by Inodes
             "Block {block} of the primary group descriptors is listed as bad."
             => "Takes it off the list." [];
-        0x01001b BackupSuperblockBad Error mends
+        0x01001b BackupSuperblockBad Error mends by Inodes
             "The copy of the superblock in group {group} lies on a bad block."
             => "Leaves the copy unused." [];
-        0x01001c BackupGroupDescriptorsBad Error mends
+        0x01001c BackupGroupDescriptorsBad Error mends by Inodes
             "The copy of the group descriptors in group {group} lies on a bad block, {block}."
             => "Leaves the copy unused." [];
         // e2fsck gives up on this and the next two; this checker goes on past what it cannot read
-        0x010028 InodeTableUnreadable Error stops
+        0x010028 InodeTableUnreadable Error stops by Nobody
             "Block {block} of the inode table of group {group} cannot be read."
             => "Nothing; copy the device before anything else." [ReadError];
-        0x010029 BlockMapUnreadable Error stops
+        0x010029 BlockMapUnreadable Error stops by Nobody
             "Block {block}, which is part of the block map of inode {inode}, cannot be read."
             => "Nothing; copy the device before anything else." [ReadError];
-        0x01002c InodeUnreadable Error stops
+        0x01002c InodeUnreadable Error stops by Nobody
             "Inode {inode} cannot be read."
             => "Nothing; copy the device before anything else." [ReadError];
-        0x01002f ImagicFlagWithoutFeature Error stops
+        0x01002f ImagicFlagWithoutFeature Error stops by Inodes
             "Inode {inode} has the imagic flag, which the volume does not know."
             => "Clears the flag." [];
-        0x010030 SpecialFileImmutable Advice leaves
+        0x010030 SpecialFileImmutable Advice leaves by Inodes
             "Inode {inode} is a device, pipe, socket or link, but marked immutable or append-only."
             => "Clears the flags." [];
-        0x010032 SpecialFileSizeNotZero Error mends
+        0x010032 SpecialFileSizeNotZero Error mends by Inodes
             "Inode {inode} is a device, pipe or socket, but has size {found}."
             => "Sets the size to 0." [];
-        0x010033 InodeNeedsRevision1 Advice mends
+        0x010033 InodeNeedsRevision1 Advice mends by Inodes
             "Inode {inode} uses what only revision 1 has, but the superblock is of revision 0."
             => "Raises the revision to 1." [];
-        0x010034 JournalInodeNotClear Error mends
+        0x010034 JournalInodeNotClear Error mends by Inodes
             "The journal's inode {inode} is in use, but the volume has no journal."
             => "Clears the inode." [];
-        0x010035 JournalInodeModeWrong Error mends
+        0x010035 JournalInodeModeWrong Error mends by Inodes
             "The journal's inode {inode} is not a regular file."
             => "Sets the mode." [];
-        0x010036 OrphanLinkInDeletionTime Error stops
+        0x010036 OrphanLinkInDeletionTime Error stops by Inodes
             "Inode {inode} was on an orphan list that is broken: its deletion time is an inode number."
             => "Clears the time." [InodeUnattached];
-        0x010039 XattrBlockUnreadable Error stops
+        0x010039 XattrBlockUnreadable Error stops by Inodes
             "The extended attribute block {block} of inode {inode} cannot be read."
             => "Drops the block." [ReadError];
-        0x01003a XattrBlockBad Error stops
+        0x01003a XattrBlockBad Error stops by Inodes
             "The extended attribute block {block} of inode {inode} is not one."
             => "Drops the block." [InodeBlockCountWrong];
-        0x01003c XattrRefcountWrong Error stops
+        0x01003c XattrRefcountWrong Error stops by Inodes
             "The extended attribute block {block} counts {found} inodes, but {expected} have it."
             => "Sets the count." [];
-        0x01003e XattrBlockCountWrong Error stops
+        0x01003e XattrBlockCountWrong Error stops by Inodes
             "The extended attribute block {block} says that it spans {found} blocks."
             => "Drops the block." [];
-        0x010040 XattrEntriesCollide Error stops
+        0x010040 XattrEntriesCollide Error stops by Inodes
             "Names or values overlap in the extended attribute block {block}."
             => "Drops the block." [];
-        0x010041 XattrNameBad Error stops
+        0x010041 XattrNameBad Error stops by Inodes
             "The extended attribute block {block} has an impossible name."
             => "Drops the block." [];
-        0x010042 XattrValueBad Error stops
+        0x010042 XattrValueBad Error stops by Inodes
             "The extended attribute block {block} has an impossible value."
             => "Drops the block." [];
-        0x010043 InodeTooBig Error stops
+        0x010043 InodeTooBig Error stops by Inodes
             "Inode {inode} has blocks beyond the largest size of its kind."
             => "Drops what lies beyond." [InodeSizeWrong];
-        0x010044 DirectoryTooBig Error stops
+        0x010044 DirectoryTooBig Error stops by Inodes
             "Directory {inode} has block {block} at {file_block}, beyond the largest size of a directory."
             => "Drops the block." [InodeSizeWrong];
-        0x010045 RegularFileTooBig Error stops
+        0x010045 RegularFileTooBig Error stops by Inodes
             "File {inode} has block {block} at {file_block}, beyond the largest size of a file."
             => "Drops the block." [InodeSizeWrong];
-        0x010046 SymlinkTooBig Error stops
+        0x010046 SymlinkTooBig Error stops by Inodes
             "Symbolic link {inode} has block {block} at {file_block}, beyond its one block."
             => "Drops the block." [InodeSizeWrong];
-        0x010047 HtreeFlagWithoutFeature Error mends
+        0x010047 HtreeFlagWithoutFeature Error mends by Inodes
             "Inode {inode} has the index flag, but the volume has no hash trees."
             => "Clears the flag." [];
-        0x010048 HtreeFlagOnNonDirectory Error mends
+        0x010048 HtreeFlagOnNonDirectory Error mends by Inodes
             "Inode {inode} has the index flag, but is not a directory."
             => "Clears the flag." [];
-        0x010049 HtreeRootBad Error mends
+        0x010049 HtreeRootBad Error mends by Directories
             "The hash tree of directory {inode} has no sound root."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004a HtreeHashVersionUnknown Error mends
+        0x01004a HtreeHashVersionUnknown Error mends by Directories
             "The hash tree of directory {inode} uses hash version {found}, which is not known."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004b HtreeFlagsUnknown Error mends
+        0x01004b HtreeFlagsUnknown Error mends by Directories
             "The hash tree of directory {inode} has flags {found:x} that are not known."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004c HtreeTooDeep Error mends
+        0x01004c HtreeTooDeep Error mends by Directories
             "The hash tree of directory {inode} has {found} levels, more than the {expected} allowed."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004d BadBlocksIndirectOnMetadata Error stops
+        0x01004d BadBlocksIndirectOnMetadata Error stops by Inodes
             "Block {block}, which holds part of the list of bad blocks, lies on metadata of the volume."
             => "Drops the list; it has to be made anew." [];
-        0x01004f ExtraSizeWrong Error mends
+        0x01004f ExtraSizeWrong Error mends by Inodes
             "Inode {inode} has {found} extra bytes, which cannot be."
             => "Sets it to what the known fields need." [];
-        0x010050 InodeXattrNameLengthWrong Error mends
+        0x010050 InodeXattrNameLengthWrong Error mends by Inodes
             "An attribute in inode {inode} has a name of {found} bytes, which cannot be."
             => "Drops the attributes in the inode." [];
-        0x010051 InodeXattrValueOffsetWrong Error mends
+        0x010051 InodeXattrValueOffsetWrong Error mends by Inodes
             "Attribute {name} in inode {inode} has its value at offset {found}, which cannot be."
             => "Drops the attributes in the inode." [];
-        0x010052 InodeXattrValueBlockNotZero Error mends
+        0x010052 InodeXattrValueBlockNotZero Error mends by Inodes
             "Attribute {name} in inode {inode} has its value in block {found}, which nothing supports."
             => "Drops the attributes in the inode." [];
-        0x010053 InodeXattrValueSizeWrong Error mends
+        0x010053 InodeXattrValueSizeWrong Error mends by Inodes
             "Attribute {name} in inode {inode} has a value of {found} bytes, which cannot be."
             => "Drops the attributes in the inode." [];
-        0x010054 InodeXattrHashWrong Error mends
+        0x010054 InodeXattrHashWrong Error mends by Inodes
             "Attribute {name} in inode {inode} has hash {found:x}, computed is {expected:x}."
             => "Drops the attribute." [];
-        0x010055 LooksLikeDirectory Error stops
+        0x010055 LooksLikeDirectory Error stops by Inodes
             "Inode {inode} is not marked as a directory, but its first block is one's."
             => "Makes it a directory." [];
-        0x010056 ExtentBlockUnreadable Error stops
+        0x010056 ExtentBlockUnreadable Error stops by Inodes
             "Extent block {block} of inode {inode} cannot be read."
             => "Clears the branch." [ReadError];
-        0x010058 ExtentStartInvalid Error stops
+        0x010058 ExtentStartInvalid Error stops by Inodes
             "Inode {inode} has an extent of {count} blocks at {file_block} that starts at {found}, which is not on the volume."
             => "Drops the extent." [InodeBlockCountWrong InodeSizeWrong];
-        0x010059 ExtentLengthInvalid Error stops
+        0x010059 ExtentLengthInvalid Error stops by Inodes
             "Inode {inode} has an extent of {count} blocks at {file_block} that starts at {found} and runs too far."
             => "Drops the extent." [InodeBlockCountWrong InodeSizeWrong];
-        0x01005a ExtentFlagWithoutFeature Error stops
+        0x01005a ExtentFlagWithoutFeature Error stops by Inodes
             "Inode {inode} has the extents flag, but the volume has no extents."
             => "Clears the inode." [];
-        0x01005b ExtentFeatureMissing Error stops
+        0x01005b ExtentFeatureMissing Error stops by Inodes
             "Inode {inode} has an extent tree, but the superblock lacks the extents feature."
             => "Sets the feature." [];
-        0x01005c ExtentFlagMissing Error mends
+        0x01005c ExtentFlagMissing Error mends by Inodes
             "Inode {inode} has an extent tree, but not the flag for it."
             => "Sets the flag." [];
-        0x01005d FastSymlinkHasExtentFlag Error stops
+        0x01005d FastSymlinkHasExtentFlag Error stops by Inodes
             "Symbolic link {inode} keeps its target in the inode, but has the extents flag."
             => "Clears the flag." [];
-        0x01005e ExtentsOutOfOrder Error stops
+        0x01005e ExtentsOutOfOrder Error stops by Inodes
             "Inode {inode} has an extent at {file_block} (block {block}, {count} blocks) that comes before the one it follows."
             => "Drops the extent." [InodeBlockCountWrong];
-        0x01005f ExtentHeaderInvalid Error stops
+        0x01005f ExtentHeaderInvalid Error stops by Inodes
             "Inode {inode} has an extent node at block {block} without a sound header."
             => "Drops the node." [InodeBlockCountWrong];
-        0x010062 QuotaInodeModeWrong Error mends
+        0x010062 QuotaInodeModeWrong Error mends by Inodes
             "Quota inode {inode} is not a regular file."
             => "Sets the mode." [];
-        0x010063 QuotaInodeNotClear Error mends
+        0x010063 QuotaInodeNotClear Error mends by Inodes
             "Quota inode {inode} is in use, but the volume has no quota."
             => "Clears the inode." [];
-        0x010064 QuotaInodeNotHidden Error mends
+        0x010064 QuotaInodeNotHidden Error mends by Inodes
             "Quota inode {inode} can be seen in the tree of files."
             => "Hides it." [];
-        0x010065 BadBlocksInodeInvalid Error stops
+        0x010065 BadBlocksInodeInvalid Error stops by Inodes
             "The inode that lists bad blocks is not sound."
             => "Clears it." [];
-        0x010066 ExtentLengthZero Error stops
+        0x010066 ExtentLengthZero Error stops by Inodes
             "Inode {inode} has an extent of length 0 at {file_block} (block {block})."
             => "Drops the extent." [];
-        0x010067 InodeGarbage Error stops
+        0x010067 InodeGarbage Error stops by Inodes
             "Inode {inode} holds garbage: its checksum and its fields are wrong."
             => "Clears the inode." [EntryInodeUnused];
-        0x010068 InodeChecksumWrong Error mends
+        0x010068 InodeChecksumWrong Error mends by Inodes
             "Inode {inode} has checksum {found:x}, computed is {expected:x}; its fields look sound."
             => "Computes it anew." [];
-        0x010069 InodeXattrEntriesCollide Error stops
+        0x010069 InodeXattrEntriesCollide Error stops by Inodes
             "Names or values of the attributes in inode {inode} overlap."
             => "Drops the attributes in the inode." [];
-        0x01006a ExtentBlockChecksumWrong Error stops
+        0x01006a ExtentBlockChecksumWrong Error stops by Inodes
             "Extent block {block} of inode {inode} at {file_block} has a wrong checksum; its fields look sound."
             => "Computes it anew." [];
-        0x01006c XattrBlockChecksumWrong Error stops
+        0x01006c XattrBlockChecksumWrong Error stops by Inodes
             "The extended attribute block {block} of inode {inode} has a wrong checksum; its fields look sound."
             => "Computes it anew." [];
-        0x01006d ExtentIndexStartWrong Error stops
+        0x01006d ExtentIndexStartWrong Error stops by Inodes
             "In inode {inode}, an index at level {count} says {found}, but the node below starts at {expected} (block {block})."
             => "Sets the index." [];
-        0x01006e ExtentEndOutOfBounds Error stops
+        0x01006e ExtentEndOutOfBounds Error stops by Inodes
             "Inode {inode} has an extent at {file_block} (block {block}, {count} blocks) that leaves the range of its node."
             => "Drops the extent." [];
-        0x01006f InlineDataFeatureMissing Error mends
+        0x01006f InlineDataFeatureMissing Error mends by Inodes
             "Inode {inode} holds its data inline, but the superblock lacks that feature."
             => "Sets the feature." [];
-        0x010070 InlineDataFlagWithoutFeature Error stops
+        0x010070 InlineDataFlagWithoutFeature Error stops by Inodes
             "Inode {inode} has the inline data flag, but the volume has no inline data."
             => "Clears the inode." [];
-        0x010071 BlockOverlapsCriticalMetadata Error stops
+        0x010071 BlockOverlapsCriticalMetadata Error stops by Inodes
             "Inode {inode} has block {block}, which holds metadata no volume can live without."
             => "Drops the reference." [];
-        0x010072 DirectoryBlockNotConsecutive Error stops
+        0x010072 DirectoryBlockNotConsecutive Error stops by Inodes
             "Directory {inode} has its block {block} at {found}, though the one before it is missing."
             => "Moves it down to {expected}." [InodeSizeWrong];
-        0x010073 DirectoryExtentUninit Error mends
+        0x010073 DirectoryExtentUninit Error mends by Inodes
             "Directory {inode} has an extent at {file_block} that is marked as not written (block {block}, {count} blocks)."
             => "Clears the mark." [];
-        0x010074 ClusterMisaligned Error stops
+        0x010074 ClusterMisaligned Error stops by Inodes
             "Inode {inode} has block {block} at {file_block}, which lies otherwise in its cluster."
             => "Drops the reference." [InodeBlockCountWrong];
-        0x010075 InlineDataXattrMissing Error stops
+        0x010075 InlineDataXattrMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but no attribute with the rest of the data."
-            => "Cuts the file to the part that is there." [];
-        0x010076 SpecialFileHasMapFlag Advice leaves
+            => "Empties the file; of a directory or link keeps what stands in the inode." [];
+        0x010076 SpecialFileHasMapFlag Advice leaves by Inodes
             "Inode {inode} is a device, pipe or socket, but has the flag for extents or inline data."
             => "Clears the flags." [];
-        0x010077 ExtentInodeHasInlineFlag Error stops
+        0x010077 ExtentInodeHasInlineFlag Error stops by Inodes
             "Inode {inode} has an extent tree and a stray inline data flag."
             => "Clears the inline data flag." [];
-        0x010078 InlineInodeHasExtentFlag Error stops
+        0x010078 InlineInodeHasExtentFlag Error stops by Inodes
             "Inode {inode} has inline data and a stray extents flag."
             => "Clears the extents flag." [];
-        0x010079 BlockMapInodeHasMapFlags Error stops
+        0x010079 BlockMapInodeHasMapFlags Error stops by Inodes
             "Inode {inode} has an indirect block map and stray flags for extents and inline data."
             => "Clears both flags." [];
-        0x01007a InodeMapUndecidable Error stops
+        0x01007a InodeMapUndecidable Error stops by Inodes
             "Inode {inode} has the flags for extents and inline data, and is neither."
             => "Clears the inode." [EntryInodeUnused];
-        0x01007b BadBlocksInBadBlocks Error stops
+        0x01007b BadBlocksInBadBlocks Error stops by Inodes
             "The inode that lists bad blocks lists block {block}, which is part of itself."
             => "Drops the list; it has to be made anew." [];
-        0x01007d ExtentsOverlap Error stops
+        0x01007d ExtentsOverlap Error stops by Inodes
             "Inode {inode} has two extents that claim {file_block} (block {block}, {count} blocks)."
             => "Drops the second." [InodeBlockCountWrong];
-        0x01007f ExtentTreeTooDeep Advice leaves
+        0x01007f ExtentTreeTooDeep Advice leaves by Inodes
             "The extent tree of inode {inode} has {found} levels, but needs {expected} at most."
             => "Builds it anew." [];
-        0x010080 BlockMapWithBigalloc Error stops
+        0x010080 BlockMapWithBigalloc Error stops by Inodes
             "Inode {inode} has an indirect block map, which a volume with clusters cannot have."
             => "Clears the inode." [];
-        0x010081 ExtentHeaderMissing Error stops
+        0x010081 ExtentHeaderMissing Error stops by Inodes
             "Inode {inode} has the extents flag, but no header in its root."
             => "Writes an empty root." [InodeBlockCountWrong InodeSizeWrong];
-        0x010082 TimestampEncodedPre1970 Advice mends
+        0x010082 TimestampEncodedPre1970 Advice mends by Inodes
             "Inode {inode} has a time after 2310 that was likely meant to be before 1970."
             => "Sets the time before 1970." [];
-        0x010083 XattrValueInodeWrong Error mends
+        0x010083 XattrValueInodeWrong Error mends by Inodes
             "Attribute {name} of inode {inode} has its value in inode {found}, which does not hold it."
             => "Drops the attribute." [];
-        0x010085 XattrValueInodeNotFlagged Error mends
+        0x010085 XattrValueInodeNotFlagged Error mends by Inodes
             "Attribute {name} of inode {inode} has its value in inode {found}, which is an ordinary file."
             => "Drops the attribute." [];
-        0x010086 XattrValueInodeFlagMissing Error mends
+        0x010086 XattrValueInodeFlagMissing Error mends by Inodes
             "Inode {found} holds an attribute value of inode {inode}, but lacks the flag for that."
             => "Sets the flag." [];
-        0x010088 CasefoldFlagOnNonDirectory Error stops
+        0x010088 CasefoldFlagOnNonDirectory Error stops by Inodes
             "Inode {inode} has the casefold flag, but is not a directory."
             => "Clears the flag." [];
-        0x010089 CasefoldFlagWithoutFeature Error stops
+        0x010089 CasefoldFlagWithoutFeature Error stops by Inodes
             "Directory {inode} has the casefold flag, but the volume lacks that feature."
             => "Clears the flag." [];
-        0x01008a EncryptionXattrMissing Error stops
+        0x01008a EncryptionXattrMissing Error stops by Inodes
             "Inode {inode} has the encrypt flag, but no encryption context."
             => "Clears the flag." [];
-        0x01008b EncryptionXattrCorrupt Error stops
+        0x01008b EncryptionXattrCorrupt Error stops by Inodes
             "Inode {inode} has an encryption context that is not sound."
             => "Clears the inode." [];
-        0x01008d HtreeNeedsSiphash Error mends
+        0x01008d HtreeNeedsSiphash Error mends by Directories
             "The hash tree of directory {inode} uses hash version {found}, but encrypted casefolding needs SipHash."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01008e HtreeCannotUseSiphash Error mends
+        0x01008e HtreeCannotUseSiphash Error mends by Directories
             "The hash tree of directory {inode} uses SipHash, which is only for encrypted casefolding."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01008f OrphanFileModeWrong Error mends
+        0x01008f OrphanFileModeWrong Error mends by Inodes
             "The orphan file {inode} is not a regular file."
             => "Sets the mode." [];
-        0x010090 OrphanFileInodeNotClear Error mends
+        0x010090 OrphanFileInodeNotClear Error mends by Inodes
             "The inode of the orphan file, {inode}, is in use, but the volume has no orphan file."
             => "Clears the inode." [];
-        0x010091 XattrValueInodeNotRegular Error stops
+        0x010091 XattrValueInodeNotRegular Error stops by Inodes
             "Inode {inode} is marked as holding an attribute value, but is not a regular file."
             => "Clears the flag." [];
-        0x010092 XattrValueInodeFeatureMissing Error mends
+        0x010092 XattrValueInodeFeatureMissing Error mends by Inodes
             "An attribute of inode {inode} has its value in another inode, but the superblock lacks the ea_inode feature."
             => "Sets the feature." [];
     }
     in MultiplyClaimed {
-        0x011002 BlockMultiplyClaimed Error stops
+        0x011002 BlockMultiplyClaimed Error stops by Sharing
             "Inode {inode} claims block {block}, which another claims too."
             => "Gives each file its own copy." [FileSharesBlocks];
-        0x011008 BlockRangeMultiplyClaimed Error stops
+        0x011008 BlockRangeMultiplyClaimed Error stops by Sharing
             "Inode {inode} claims {count} blocks from {block} on, which others claim too."
             => "Gives each file its own copy." [FileSharesBlocks];
-        0x013001 FileSharesBlocks Error stops
+        0x013001 FileSharesBlocks Error stops by Sharing
             "Inode {inode} shares {count} blocks with {found} other files."
             => "Gives each file its own copy." [FileSharesWith FileSharesWithMetadata];
-        0x013002 FileSharesWith Error stops
+        0x013002 FileSharesWith Error stops by Sharing
             "Inode {inode} shares blocks with inode {found}."
             => "Gives each file its own copy." [];
-        0x013003 FileSharesWithMetadata Error stops
+        0x013003 FileSharesWithMetadata Error stops by Sharing
             "Inode {inode} shares blocks with metadata of the volume."
             => "Gives the file blocks of its own." [];
     }
     in ExtentTrees {
-        0x014006 ExtentTreeCouldBeShorter Advice leaves
+        0x014006 ExtentTreeCouldBeShorter Advice leaves by Nobody
             "The extent tree of inode {inode} has {found} levels and could have {expected}."
             => "Builds it anew." [];
-        0x014007 ExtentTreeCouldBeNarrower Advice leaves
+        0x014007 ExtentTreeCouldBeNarrower Advice leaves by Nobody
             "The extent tree of inode {inode} has {found} nodes at level {count} and could have {expected}."
             => "Builds it anew." [];
     } } };

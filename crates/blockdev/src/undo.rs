@@ -1,0 +1,236 @@
+//! Undo files: what a device held before a change that is known as a whole, so that every byte can be put back.
+//!
+//! The file is complete and flushed before the first change is made. It says of every sector what it held and what it may
+//! hold during and after the change, so that a device that is another one, or that was changed since, is told from the
+//! right one in any state that a change broken off can leave. Its format is in FORMAT.md.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::{BlockDevice, Error, Result};
+
+/// The first bytes of the file.
+const MAGIC: &[u8; 8] = b"ExtUndo1";
+/// Bytes that are told apart.
+const SECTOR: usize = 512;
+/// Bytes of a record at most.
+const RECORD: usize = 1 << 20;
+
+/// A change to come: these bytes will be written there. Both ends lie on whole sectors.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// First byte on the device.
+    pub offset: u64,
+    /// What will be written.
+    pub data: Vec<u8>,
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
+    move |source| Error::Open { device: format!("the undo file {}", path.display()), source }
+}
+
+/// Writes a new undo file for changes that are about to be made to `device`. One place may be planned to change more than
+/// once. When this returns, the file is safe on its own device.
+///
+/// # Errors
+/// [`Error::Open`] with the file's name where it exists already or cannot be written; those of the device.
+pub fn record(path: &Path, device: &dyn BlockDevice, changes: impl IntoIterator<Item = Result<Planned>>) -> Result<()> {
+    let failed = failed(path);
+    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(&failed)?;
+    let mut out = Summed { inner: BufWriter::new(file), hash: Xxh3::new() };
+    out.put(MAGIC).map_err(&failed)?;
+    out.put(&device.geometry().len.to_le_bytes()).map_err(&failed)?;
+    let mut before = Vec::new();
+    for change in changes {
+        let change = change?;
+        for (n, data) in (0u64..).zip(change.data.chunks(RECORD)) {
+            let offset = change.offset + n * RECORD as u64;
+            before.resize(data.len(), 0);
+            device.read(offset, &mut before)?;
+            out.put(&offset.to_le_bytes()).map_err(&failed)?;
+            out.put(&(data.len() as u64).to_le_bytes()).map_err(&failed)?;
+            for sector in data.chunks(SECTOR) {
+                out.put(&xxh3_64(sector).to_le_bytes()).map_err(&failed)?;
+            }
+            out.put(&before).map_err(&failed)?;
+        }
+    }
+    // a record of no bytes ends the file
+    out.put(&[0; 16]).map_err(&failed)?;
+    let sum = out.hash.digest();
+    out.inner.write_all(&sum.to_le_bytes()).map_err(&failed)?;
+    let file = out.inner.into_inner().map_err(|e| failed(e.into_error()))?;
+    file.sync_all().map_err(&failed)
+}
+
+struct Summed<W> {
+    inner: W,
+    hash: Xxh3,
+}
+
+impl<W: Write> Summed<W> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hash.update(bytes);
+        self.inner.write_all(bytes)
+    }
+}
+
+/// A record as it is read.
+struct Record {
+    offset: u64,
+    /// Of each sector: what the change writes there.
+    planned: Vec<u64>,
+    before: Vec<u8>,
+}
+
+/// Puts back everything that an undo file of `device` holds, and makes sure that it stays; how many bytes that are. Broken
+/// off, it can be run again.
+///
+/// # Errors
+/// [`Error::Open`] with the file's name where it cannot be read or is no whole undo file, or where the device is another
+/// one or was changed since; nothing is written then. Those of the device.
+pub fn restore(path: &Path, device: &dyn BlockDevice) -> Result<u64> {
+    let refuse = |why: &str| failed(path)(io::Error::new(io::ErrorKind::InvalidData, why));
+    // of each sector: what it may hold
+    let mut allowed: HashMap<u64, Vec<u64>> = HashMap::new();
+    read(path, device, |record| {
+        for ((n, before), planned) in (0u64..).zip(record.before.chunks(SECTOR)).zip(&record.planned) {
+            let of = allowed.entry(record.offset + n * SECTOR as u64).or_default();
+            of.extend([xxh3_64(before), *planned]);
+        }
+        Ok(())
+    })?;
+    let mut sector = [0; SECTOR];
+    let mut places: Vec<_> = allowed.iter().collect();
+    places.sort_unstable();
+    for (offset, allowed) in places {
+        device.read(*offset, &mut sector)?;
+        if !allowed.contains(&xxh3_64(&sector)) {
+            return Err(refuse("it belongs to another device, or the device was changed since; nothing was put back"));
+        }
+    }
+    let mut total = 0;
+    read(path, device, |record| {
+        total += record.before.len() as u64;
+        device.write(record.offset, &record.before)
+    })?;
+    device.flush()?;
+    Ok(total)
+}
+
+/// Reads an undo file to its end; `each` sees a record before the file's checksum is known to be right.
+fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> Result<()>) -> Result<()> {
+    let failed = failed(path);
+    let refuse = |why: &str| failed(io::Error::new(io::ErrorKind::InvalidData, why));
+    let torn = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => refuse("it is not whole: the repair it belongs to never began"),
+        _ => failed(error),
+    };
+    let file = File::open(path).map_err(&failed)?;
+    let mut input = BufReader::new(file);
+    let mut hash = Xxh3::new();
+    let mut take = |len: usize| -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        input.read_exact(&mut bytes).map_err(torn)?;
+        hash.update(&bytes);
+        Ok(bytes)
+    };
+    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    if take(MAGIC.len())? != MAGIC {
+        return Err(refuse("it is no undo file of this program"));
+    }
+    let len = device.geometry().len;
+    if number(&take(8)?) != len {
+        return Err(refuse("it belongs to another device, of another size; nothing was put back"));
+    }
+    loop {
+        let (offset, size) = (number(&take(8)?), number(&take(8)?));
+        if size == 0 {
+            break;
+        }
+        let whole = size <= RECORD as u64 && size.is_multiple_of(SECTOR as u64);
+        if !whole || offset.checked_add(size).is_none_or(|end| end > len) {
+            return Err(refuse("it is damaged"));
+        }
+        // fits: at most `RECORD`
+        let size = size as usize;
+        let planned = take(size / SECTOR * 8)?.chunks_exact(8).map(number).collect();
+        each(Record { offset, planned, before: take(size)? })?;
+    }
+    let sum = hash.digest();
+    let mut stored = [0; 8];
+    input.read_exact(&mut stored).map_err(torn)?;
+    if u64::from_le_bytes(stored) != sum {
+        return Err(refuse("it is damaged: its checksum does not match"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+
+    fn device() -> MemoryDevice {
+        MemoryDevice::from_vec((0..65536u32).map(|n| (n >> 7) as u8).collect())
+    }
+
+    fn bytes(device: &MemoryDevice) -> Vec<u8> {
+        let mut bytes = vec![0; 65536];
+        device.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn puts_every_byte_back_from_any_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("undo");
+        let device = device();
+        let original = bytes(&device);
+        let (first, second, twice) = (vec![1; 4096], vec![2; 512], vec![3; 512]);
+        let changes = [
+            Planned { offset: 8192, data: first },
+            Planned { offset: 1024, data: second },
+            Planned { offset: 1024, data: twice },
+        ];
+        record(&path, &device, changes.iter().cloned().map(Ok)).unwrap();
+        assert!(matches!(record(&path, &device, []), Err(Error::Open { .. })), "never over another file");
+        for made in 0..=3 {
+            for change in changes.iter().take(made) {
+                device.write(change.offset, &change.data).unwrap();
+            }
+            // torn by sectors
+            device.write(8192, &original[8192..8192 + 512]).unwrap();
+            assert_eq!(restore(&path, &device).unwrap(), 4096 + 512 + 512);
+            assert_eq!(bytes(&device), original);
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_its_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("undo");
+        let device = device();
+        record(&path, &device, [Ok(Planned { offset: 4096, data: vec![9; 512] })]).unwrap();
+        let says = |path: &Path, device: &MemoryDevice| restore(path, device).unwrap_err().to_string();
+        assert!(says(&path, &MemoryDevice::from_vec(vec![0; 65536])).contains("another device"));
+        assert!(says(&path, &MemoryDevice::from_vec(vec![0; 512])).contains("another size"));
+        device.write(4100, &[8]).unwrap();
+        let before = bytes(&device);
+        assert!(says(&path, &device).contains("changed since"));
+        assert_eq!(bytes(&device), before);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in [0, 7, 20, whole.len() - 1] {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            assert!(says(&path, &device).contains("not whole"), "{cut}");
+        }
+        let mut spoilt = whole;
+        *spoilt.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, spoilt).unwrap();
+        assert!(says(&path, &device).contains("damaged"));
+    }
+}

@@ -1,0 +1,271 @@
+//! Repair: mends what the checker finds, in memory first, and then on the device so that a cut at any write is harmless.
+//!
+//! 1. A turn checks the volume as it stands in an [`Overlay`] and lets the first [`Mender`] that has something to do work,
+//!    and those after it as long as nothing they look at has changed. Menders write into the overlay alone.
+//! 2. Turns follow until a check finds nothing that can be mended. So a second run is clean by construction, and no mender
+//!    has to know what its work means for others: the next check tells.
+//! 3. It ends: a mender that changed nothing is not asked again, and a state of the overlay that was there before ends the
+//!    turns. What is left then is said, and the exit status is 4.
+//! 4. Only then is the device written, by [`apply`]. With [`Repair::Safe`] a problem that a person has to decide stops
+//!    everything, and nothing but the journal's replay is written.
+//!
+//! | room | mends |
+//! | --- | --- |
+//! | `work` | what all of them use: blocks, inodes, free space |
+//! | `replay`, `journal`, `orphans`, `ownfiles` | what the volume left undone, and what it keeps for itself |
+//! | `superblock`, `descriptors`, `bitmaps`, `quota` | what is counted and where it lies |
+//! | `inodes`, `maps`, `attributes`, `inline` | inodes |
+//! | `sharing` | blocks claimed more than once |
+//! | `directories`, `entries`, `rebuild`, `connections` | directories, and what hangs on them |
+//! | `apply` | the device |
+
+mod apply;
+mod attributes;
+mod bitmaps;
+mod connections;
+mod descriptors;
+mod directories;
+mod entries;
+mod inline;
+mod inodes;
+mod journal;
+mod maps;
+mod orphans;
+mod ownfiles;
+mod quota;
+mod rebuild;
+mod replay;
+mod sharing;
+mod superblock;
+mod work;
+
+use crate::checker::{self, Options, Progress, Repair, View};
+use crate::open::Refusal;
+use crate::problem::{Limits, Problem};
+use crate::report::{Report, Reported, exit};
+use crate::table::{Code, Mender, Preen, Severity};
+use apply::Spare;
+use blockdev::{BlockDevice, Overlay};
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use work::Work;
+
+pub use apply::unfinished;
+
+/// Turns that are made at most: each one mends all problems of a kind, so that few volumes need ten.
+const TURNS: u32 = 200;
+/// Problems that are mended in one turn: the rest waits for the next.
+const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
+
+/// Checks the volume on `device` and mends what [`Options::repair`] allows. `undo` names a file that takes in what the
+/// changed places hold before the first of them is written; it must not exist.
+///
+/// The report lists what was found over all turns, and what of it was mended. Its exit status is 0 where nothing was to
+/// be done, 1 where all was mended, 4 where errors are left, or 32 where the check was cancelled: nothing is changed then.
+///
+/// # Errors
+/// [`Refusal`] where there is no volume to check, and where the device or the undo file fails.
+pub fn repair(
+    name: &str,
+    device: &Arc<dyn BlockDevice>,
+    options: &Options,
+    progress: &dyn Progress,
+    undo: Option<&Path>,
+) -> Result<Report, Refusal> {
+    let now = options.now.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()));
+    let finished = apply::finish(&**device, undo).map_err(failed)?;
+    // a second file could not begin where the first one did
+    let undo = undo.filter(|_| !finished);
+    let overlay = Overlay::new(Arc::clone(device));
+    let mut turns = Turns {
+        overlay: &overlay,
+        mode: options.repair,
+        now,
+        given_up: BTreeSet::new(),
+        mended: Vec::new(),
+        stopped: None,
+        replayed: None,
+        restore: options.superblock.is_some(),
+        spare: Spare::default(),
+    };
+    let mut options = Options { limits: LIMITS, ..options.clone() };
+    let mut seen = HashSet::from([overlay.fingerprint()]);
+    let mut report: Option<Report> = None;
+    for _ in 0..TURNS {
+        let before = overlay.fingerprint();
+        let (checked, step) = checker::examine(name, &overlay, &options, progress, |view| turns.turn(view))?;
+        let step = step.map_err(failed)?;
+        if options.repair == Repair::All {
+            options.superblock = None;
+        }
+        let scan = report.as_ref().map(|r| r.scan);
+        let cancelled = checked.exit & exit::CANCELLED != 0;
+        report = Some(Report { scan: scan.map_or(checked.scan, |before| before.and(&checked.scan)), ..checked });
+        if cancelled {
+            return report.ok_or_else(|| failed("nothing was checked"));
+        }
+        let Step::Worked(mender) = step else { break };
+        let after = overlay.fingerprint();
+        if after == before {
+            turns.given_up.insert(mender);
+        } else {
+            // what could not be mended before may be possible now
+            turns.given_up.clear();
+            if !seen.insert(after) {
+                break;
+            }
+        }
+    }
+    let report = report.ok_or_else(|| failed("nothing was checked"))?;
+    turns.conclude(report, finished, device, undo)
+}
+
+fn failed(error: impl std::fmt::Display) -> Refusal {
+    Refusal { sentence: error.to_string(), exit: exit::OPERATIONAL }
+}
+
+/// What came of a turn.
+enum Step {
+    /// Nothing is left that can be mended.
+    Done,
+    /// This mender began, and perhaps others went on.
+    Worked(Mender),
+}
+
+struct Turns<'a> {
+    overlay: &'a Overlay,
+    mode: Repair,
+    now: u64,
+    /// Menders that changed nothing.
+    given_up: BTreeSet<Mender>,
+    /// What was worked on.
+    mended: Vec<Problem>,
+    /// What a person has to decide.
+    stopped: Option<Problem>,
+    /// The volume after the journal was replayed and before anything else was mended.
+    replayed: Option<Overlay>,
+    /// The superblock is a copy that the user named: it is put in the place of the primary.
+    restore: bool,
+    /// Blocks that no turn saw in use.
+    spare: Spare,
+}
+
+impl Turns<'_> {
+    /// Lets menders work on what a check found.
+    fn turn(&mut self, view: &View<'_>) -> blockdev::Result<Step> {
+        self.spare.exclude(view);
+        let problems = view.problems.snapshot();
+        let work = Work::new(view, self.overlay, self.now);
+        if std::mem::take(&mut self.restore) && self.mode == Repair::All {
+            superblock::restore(&work)?;
+            return Ok(Step::Worked(Mender::Superblock));
+        }
+        let mut began = None;
+        loop {
+            let after = began.map(|(_, last)| last);
+            let waiting =
+                problems.iter().filter(|p| self.may_mend(p) && after.is_none_or(|last| p.code.mender() > last));
+            let Some(mender) = waiting.map(|p| p.code.mender()).min() else { break };
+            let own: Vec<&Problem> =
+                problems.iter().filter(|p| p.code.mender() == mender && self.may_mend(p)).collect();
+            if self.mode == Repair::Safe
+                && let Some(grave) = own.iter().find(|p| p.code.preen() == Preen::Stops)
+            {
+                self.stopped = Some((*grave).clone());
+                return Ok(Step::Done);
+            }
+            if mender > Mender::Replay && self.replayed.is_none() {
+                self.replayed = Some(self.overlay.clone());
+            }
+            mend(mender, &work, &own)?;
+            self.mended.extend(own.into_iter().cloned());
+            began = Some((began.map_or(mender, |(first, _)| first), mender));
+            if work.is_stale() {
+                break;
+            }
+        }
+        Ok(began.map_or(Step::Done, |(first, _)| Step::Worked(first)))
+    }
+
+    /// Whether the problem is one to work on now.
+    fn may_mend(&self, problem: &Problem) -> bool {
+        let code = problem.code;
+        let allowed = match (self.mode, code.preen(), code.severity()) {
+            (Repair::No, ..) => false,
+            (Repair::Safe, Preen::Leaves, _) | (Repair::Safe, Preen::Stops, Severity::Advice) => false,
+            _ => true,
+        };
+        allowed && code.mender() != Mender::Nobody && !self.given_up.contains(&code.mender())
+    }
+
+    /// Writes the device and says what became of the volume.
+    fn conclude(
+        self,
+        mut report: Report,
+        finished: bool,
+        device: &Arc<dyn BlockDevice>,
+        undo: Option<&Path>,
+    ) -> Result<Report, Refusal> {
+        let left = report.errors > 0;
+        let stopped = self.mode == Repair::Safe && left;
+        let mended = if stopped { Vec::new() } else { self.mended };
+        let final_state = match self.replayed.as_ref().filter(|_| stopped) {
+            Some(replayed) => replayed,
+            None if stopped => return Ok(report),
+            None => self.overlay,
+        };
+        if self.mode != Repair::No && !stopped {
+            superblock::mark(final_state, self.now, !left).map_err(failed)?;
+        }
+        apply::apply(&**device, final_state, &self.spare, undo).map_err(failed)?;
+
+        let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
+        let mut listed = HashSet::new();
+        let mut all = Vec::new();
+        for problem in &mended {
+            let told = Reported::from(problem);
+            let fixed = !still.contains(&told.text);
+            if fixed && listed.insert(told.text.clone()) {
+                if told.severity >= Severity::Error {
+                    report.errors = report.errors.saturating_add(1);
+                } else {
+                    report.advice = report.advice.saturating_add(1);
+                }
+                all.push(Reported { fixed, ..told });
+            }
+        }
+        if finished {
+            all.push(Reported { fixed: true, ..Reported::from(&Problem::new(Code::RepairUnfinished)) });
+        }
+        let changed = !all.is_empty();
+        all.append(&mut report.problems);
+        all.sort_by_key(|problem| problem.phase);
+        report.problems = all;
+        if !left && changed {
+            report.exit = exit::MENDED;
+        }
+        report.mended = changed;
+        Ok(report)
+    }
+}
+
+fn mend(mender: Mender, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Result<()> {
+    match mender {
+        Mender::Replay => replay::mend(work),
+        Mender::Superblock => superblock::mend(work, problems),
+        Mender::Descriptors => descriptors::mend(work, problems),
+        Mender::Journal => journal::mend(work, problems),
+        Mender::OwnFiles => ownfiles::mend(work, problems),
+        Mender::Orphans => orphans::mend(work),
+        Mender::Inodes => inodes::mend(work, problems),
+        Mender::Sharing => sharing::mend(work),
+        Mender::Directories => directories::mend(work, problems),
+        Mender::Connections => connections::connect(work, problems),
+        Mender::Links => connections::count(work, problems),
+        Mender::Bitmaps => bitmaps::mend(work),
+        Mender::Quota => quota::mend(work, problems),
+        Mender::Nobody => Ok(()),
+    }
+}

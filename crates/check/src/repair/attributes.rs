@@ -1,0 +1,183 @@
+//! Extended attributes: those that are not sound are dropped, with the place they stand in where it cannot be read on.
+
+use super::work::Work;
+use crate::problem::Problem;
+use crate::table::Code;
+use blockdev::Result;
+use format::inode::InodeBuf;
+use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader};
+use format::{FsBlock, InodeNo};
+use std::collections::HashSet;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Drops all attributes that stand in an inode.
+pub(super) fn drop_all(inode: &mut InodeBuf) {
+    inode.attribute_area_mut().fill(0);
+}
+
+/// An attribute with its value here.
+#[derive(Debug, Clone)]
+struct Attribute {
+    index: u8,
+    name: Vec<u8>,
+    value: Vec<u8>,
+    inum: u32,
+    size: u32,
+    hash: u32,
+}
+
+/// The attributes from `at` on in a place whose values count from its start; `None` where they cannot be read.
+fn read(bytes: &[u8], mut at: usize) -> Option<Vec<Attribute>> {
+    let mut all = Vec::new();
+    while bytes.get(at..at + 4)? != [0; 4] {
+        let (entry, rest) = XattrEntry::ref_from_prefix(bytes.get(at..)?).ok()?;
+        let name = rest.get(..usize::from(entry.e_name_len))?.to_vec();
+        let (size, inum) = (entry.e_value_size.get(), entry.e_value_inum.get());
+        let start = usize::from(entry.e_value_offs.get());
+        let value = match inum {
+            0 if size == 0 => Vec::new(),
+            0 => bytes.get(start..start.checked_add(size as usize)?)?.to_vec(),
+            _ => Vec::new(),
+        };
+        all.push(Attribute { index: entry.e_name_index, name, value, inum, size, hash: entry.e_hash.get() });
+        at += xattr::entry_len(entry.e_name_len);
+    }
+    Some(all)
+}
+
+/// Writes attributes from `at` on, their values to the end of the place. `None`, with nothing written, where they do not fit.
+fn write(bytes: &mut [u8], at: usize, all: &[Attribute]) -> Option<()> {
+    let names: usize = all.iter().map(|a| xattr::entry_len(a.name.len() as u8)).sum();
+    let values: usize = all.iter().map(|a| a.value.len().next_multiple_of(4)).sum();
+    if at + names + 4 + values > bytes.len() {
+        return None;
+    }
+    bytes.get_mut(at..)?.fill(0);
+    let (mut next, mut end) = (at, bytes.len() & !3);
+    for a in all {
+        end -= a.value.len().next_multiple_of(4);
+        let start = if a.value.is_empty() { 0 } else { end };
+        let entry = XattrEntry {
+            e_name_len: a.name.len() as u8,
+            e_name_index: a.index,
+            e_value_offs: (start as u16).into(),
+            e_value_inum: a.inum.into(),
+            e_value_size: a.size.into(),
+            e_hash: a.hash.into(),
+        };
+        let name_at = next + XattrEntry::SIZE;
+        bytes.get_mut(next..name_at)?.copy_from_slice(entry.as_bytes());
+        bytes.get_mut(name_at..name_at + a.name.len())?.copy_from_slice(&a.name);
+        bytes.get_mut(end..end + a.value.len())?.copy_from_slice(&a.value);
+        next += xattr::entry_len(a.name.len() as u8);
+    }
+    Some(())
+}
+
+/// Drops from the inode those attributes whose value lies in one of these inodes.
+pub(super) fn drop_values(work: &Work<'_>, inode: &mut InodeBuf, targets: &HashSet<u32>) -> Result<()> {
+    let area = inode.attribute_area_mut();
+    let keep = |all: Vec<Attribute>| all.into_iter().filter(|a| !targets.contains(&a.inum)).collect::<Vec<_>>();
+    if let Some((_, bytes)) = area.split_at_mut_checked(XattrIbodyHeader::SIZE)
+        && let Some(all) = read(bytes, 0)
+        && all.iter().any(|a| targets.contains(&a.inum))
+    {
+        let _ = write(bytes, 0, &keep(all));
+    }
+    let block = FsBlock(inode.raw().file_acl(true).get());
+    if let Some(mut bytes) = work.block(block.get()).map(|b| b.filter(|_| block.get() != 0))?
+        && let Some(all) = read(&bytes, XattrHeader::SIZE)
+        && all.iter().any(|a| targets.contains(&a.inum))
+        && write(&mut bytes, XattrHeader::SIZE, &keep(all)).is_some()
+    {
+        seal(work, block, &mut bytes);
+        work.put_block(block.get(), &bytes)?;
+    }
+    Ok(())
+}
+
+/// Writes the block's own fields that follow from its attributes: hash and checksum.
+fn seal(work: &Work<'_>, block: FsBlock, bytes: &mut [u8]) {
+    let hash = xattr::XattrArea::in_block(bytes).map_or(0, |area| area.block_hash());
+    if let Ok((header, _)) = XattrHeader::mut_from_prefix(bytes) {
+        header.h_hash = hash.into();
+    }
+    let geometry = &work.volume().geometry;
+    if geometry.metadata_csum {
+        let _ = xattr::write_block_checksum(bytes, block, geometry.checksum_seed);
+    }
+}
+
+/// The value of `system.data` in an inode, where it can be read.
+pub(super) fn inline_value(inode: &InodeBuf) -> Option<Vec<u8>> {
+    let area = inode.raw().attribute_area();
+    let (header, bytes) = XattrIbodyHeader::ref_from_prefix(area).ok()?;
+    if header.h_magic.get() != MAGIC {
+        return None;
+    }
+    let all = read(bytes, 0)?;
+    all.into_iter().find(|a| (a.index, a.name.as_slice()) == (xattr::index::SYSTEM, b"data")).map(|a| a.value)
+}
+
+/// Takes `system.data` out of an inode.
+pub(super) fn drop_inline_value(inode: &mut InodeBuf) {
+    let Some((_, bytes)) = inode.attribute_area_mut().split_at_mut_checked(XattrIbodyHeader::SIZE) else { return };
+    if let Some(mut all) = read(bytes, 0) {
+        all.retain(|a| (a.index, a.name.as_slice()) != (xattr::index::SYSTEM, b"data"));
+        let _ = write(bytes, 0, &all);
+    }
+}
+
+/// Mends blocks of attributes. Those that are not sound are dropped by every inode that has them.
+pub(super) fn mend_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+    let mut dropped: HashSet<u64> = HashSet::new();
+    for problem in problems {
+        let Some(block) = problem.block else { continue };
+        match problem.code {
+            Code::XattrBlockUnreadable
+            | Code::XattrBlockBad
+            | Code::XattrBlockCountWrong
+            | Code::XattrEntriesCollide
+            | Code::XattrNameBad
+            | Code::XattrValueBad
+            | Code::InodeXattrHashWrong => _ = dropped.insert(block.get()),
+            Code::XattrBlockChecksumWrong | Code::XattrRefcountWrong => {
+                let Some(mut bytes) = work.block(block.get())? else { continue };
+                if let (Code::XattrRefcountWrong, Some(count)) = (problem.code, problem.expected)
+                    && let Ok((header, _)) = XattrHeader::mut_from_prefix(&mut bytes)
+                {
+                    header.h_refcount = u32::try_from(count).unwrap_or(u32::MAX).into();
+                }
+                let geometry = &work.volume().geometry;
+                if geometry.metadata_csum {
+                    let _ = xattr::write_block_checksum(&mut bytes, block, geometry.checksum_seed);
+                }
+                work.put_block(block.get(), &bytes)?;
+            }
+            _ => {}
+        }
+    }
+    if dropped.is_empty() {
+        return Ok(());
+    }
+    work.make_stale();
+    for number in users(work, &dropped)? {
+        work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?;
+    }
+    Ok(())
+}
+
+/// The inodes that name one of these attribute blocks.
+pub(super) fn users(work: &Work<'_>, blocks: &HashSet<u64>) -> Result<Vec<InodeNo>> {
+    let Some(walk) = work.walk() else { return Ok(Vec::new()) };
+    let wide = work.volume().features.incompat.contains(format::feature::Incompat::BIT64);
+    let mut found = Vec::new();
+    for (number, _) in walk.ctx.inodes.used() {
+        if let Some(inode) = work.inode(number)?
+            && blocks.contains(&inode.raw().file_acl(wide).get())
+        {
+            found.push(number);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,101 @@
+//! Group descriptors: put back from a copy, bitmaps and tables moved to places where they may lie.
+
+use super::work::Work;
+use crate::problem::Problem;
+use crate::table::Code;
+use blockdev::Result;
+use format::feature::Incompat;
+use format::group::GroupFlags;
+use format::{FsBlock, GroupNo};
+use std::collections::BTreeSet;
+
+/// Writes the descriptors that the check went on with into the primary table.
+pub(super) fn restore(work: &Work<'_>) -> Result<()> {
+    work.make_stale();
+    for (number, group) in work.volume().geometry.group_numbers().zip(&work.volume().groups) {
+        work.put_group(number, *group)?;
+    }
+    Ok(())
+}
+
+/// Mends descriptors.
+pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+    if problems.iter().any(|p| p.code == Code::GroupDescriptorsTryBackup) {
+        return restore(work);
+    }
+    let mut moved = BTreeSet::new();
+    for problem in problems {
+        let Some(number) = problem.group else { continue };
+        let Some(mut group) = work.group(number) else { continue };
+        let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+        match problem.code {
+            // what such a descriptor says was never written is not believed, and all inodes are looked at
+            Code::GroupChecksumWrong | Code::GroupUninitWithoutFeature => {
+                work.make_stale();
+                group.flags -= uninit;
+                group.itable_unused = 0;
+            }
+            Code::GroupUnusedInodesWrong | Code::EntryInodeInUnusedPart => {
+                work.make_stale();
+                group.itable_unused = 0;
+            }
+            Code::EntryInodeGroupUninit => {
+                work.make_stale();
+                group.flags -= GroupFlags::INODE_UNINIT;
+                group.itable_unused = 0;
+            }
+            Code::LastGroupBlockUninit => group.flags -= GroupFlags::BLOCK_UNINIT,
+            Code::BlockBitmapNotInGroup | Code::BlockBitmapConflict | Code::BlockBitmapOnBadBlock => {
+                if let Some(block) = place(work, number, 1) {
+                    group.block_bitmap = FsBlock(block);
+                    group.flags -= GroupFlags::BLOCK_UNINIT;
+                    work.put_block(block, &vec![0; work.block_size()])?;
+                }
+                work.make_stale();
+            }
+            Code::InodeBitmapNotInGroup | Code::InodeBitmapConflict | Code::InodeBitmapOnBadBlock => {
+                if let Some(block) = place(work, number, 1) {
+                    group.inode_bitmap = FsBlock(block);
+                    work.put_block(block, &vec![0; work.block_size()])?;
+                }
+                work.make_stale();
+            }
+            Code::InodeTableNotInGroup | Code::InodeTableConflict => {
+                // a conflict may be told of each part of a table
+                if !moved.insert(number) {
+                    continue;
+                }
+                let blocks = u64::from(work.volume().geometry.itable_blocks);
+                if let Some(first) = place(work, number, blocks) {
+                    move_table(work, group.inode_table.get(), first, blocks)?;
+                    group.inode_table = FsBlock(first);
+                }
+                work.make_stale();
+            }
+            _ => {}
+        }
+        work.put_group(number, group)?;
+    }
+    Ok(())
+}
+
+/// Free blocks for a part of a group: in the group, or anywhere where the volume allows that.
+fn place(work: &Work<'_>, group: GroupNo, blocks: u64) -> Option<u64> {
+    let geometry = &work.volume().geometry;
+    let own = work.allocate_run(blocks, geometry.group_blocks(group));
+    let anywhere = work.volume().features.incompat.contains(Incompat::FLEX_BG);
+    own.or_else(|| {
+        let all = u64::from(geometry.first_data_block)..geometry.blocks;
+        anywhere.then(|| work.allocate_run(blocks, all)).flatten()
+    })
+}
+
+/// Copies a table that lies on the volume; one that does not leaves nothing but zeros.
+fn move_table(work: &Work<'_>, from: u64, to: u64, blocks: u64) -> Result<()> {
+    let on_volume = work.volume().holds(from) && from.saturating_add(blocks) <= work.volume().geometry.blocks;
+    for n in 0..blocks {
+        let bytes = if on_volume { work.block(from + n)? } else { None };
+        work.put_block(to + n, &bytes.unwrap_or_else(|| vec![0; work.block_size()]))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! Directories: blocks mended in place where that is enough; else the directory is written anew.
+
+use super::entries::{self, Judge};
+use super::inline;
+use super::maps;
+use super::rebuild;
+use super::work::Work;
+use crate::htree::{Shape, index_format};
+use crate::problem::Problem;
+use crate::table::Code;
+use blockdev::Result;
+use format::InodeNo;
+use format::dir::{DirEntry, DirFormat, DirTail};
+use format::feature::{Incompat, RoCompat};
+use format::htree::{IndexFormat, write_index_checksum};
+use format::inode::{FileKind, InodeBuf, InodeFlags};
+use std::collections::BTreeMap;
+
+/// Mends all directories that have a problem.
+pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+    let mut by_dir: BTreeMap<InodeNo, bool> = BTreeMap::new();
+    for problem in problems {
+        if let Some(dir) = problem.owner() {
+            *by_dir.entry(dir).or_insert(false) |= asks_for_rebuilding(problem.code);
+        }
+    }
+    for (dir, anew) in by_dir {
+        work.make_stale();
+        let Some(mut inode) = work.inode(dir)? else { continue };
+        if inode.kind() != Some(FileKind::Directory) {
+            continue;
+        }
+        if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
+            if inline::move_out(work, dir, &mut inode)? {
+                work.put_inode(dir, inode)?;
+            } else {
+                work.clear_inode(dir)?;
+            }
+        } else if anew || !mend_in_place(work, dir, &inode)? {
+            rebuild::rebuild(work, dir, Vec::new())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether mending blocks one by one is not enough.
+fn asks_for_rebuilding(code: Code) -> bool {
+    matches!(
+        code,
+        Code::DirectoryHole
+            | Code::HtreeBlockUnreferenced
+            | Code::HtreeBlockReferencedTwice
+            | Code::HtreeMinimumHashWrong
+            | Code::HtreeMaximumHashWrong
+            | Code::HtreeInvalid
+            | Code::HtreeBlockOutOfRange
+            | Code::HtreeRootInvalid
+            | Code::HtreeLimitWrong
+            | Code::HtreeCountWrong
+            | Code::HtreeHashOrderWrong
+            | Code::HtreeDepthWrong
+            | Code::HtreeBlockUnexpected
+            | Code::HtreeRootChecksumWrong
+            | Code::HtreeNodeChecksumWrong
+            | Code::HtreeRootBad
+            | Code::HtreeHashVersionUnknown
+            | Code::HtreeFlagsUnknown
+            | Code::HtreeTooDeep
+            | Code::HtreeNeedsSiphash
+            | Code::HtreeCannotUseSiphash
+            | Code::EntryDuplicate
+            | Code::DirectoryChecksumTailMissing
+    )
+}
+
+/// How the entries and index blocks of a directory look.
+pub(super) fn format_of(work: &Work<'_>, inode: &InodeBuf) -> Option<IndexFormat> {
+    let incompat = work.volume().features.incompat;
+    let flags = inode.raw().flags();
+    let hashed = flags.contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD)
+        && incompat.contains(Incompat::ENCRYPT | Incompat::CASEFOLD);
+    let dir = DirFormat {
+        block_size: work.volume().geometry.block_size,
+        file_type: incompat.contains(Incompat::FILETYPE),
+        hashed,
+    };
+    Some(index_format(work.walk()?.ctx, dir))
+}
+
+/// Mends the blocks of a directory where they lie. `false` where it has to be written anew.
+fn mend_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool> {
+    let Some(format) = format_of(work, inode) else { return Ok(true) };
+    let block_size = work.volume().geometry.block_size;
+    let indexed = inode.raw().flags().contains(InodeFlags::INDEX);
+    let seed = inode.raw().seed(&work.volume().geometry, dir);
+    let sums = work.volume().features.ro_compat.contains(RoCompat::METADATA_CSUM);
+    let (blocks, _) = maps::dense(work, dir, inode)?;
+    let mut judge = Judge::new(work, dir)?;
+    let dir_type = judge.file_type(dir);
+    for (n, block) in (0u32..).zip(blocks) {
+        let Some(mut bytes) = work.block(block)? else { continue };
+        let before = bytes.clone();
+        let shape = if indexed { Shape::of(&bytes, n, &format) } else { Shape::Leaf };
+        if shape == Shape::Node {
+            continue;
+        }
+        let leaf = shape == Shape::Leaf;
+        let tail = if leaf && sums && DirTail::of(&bytes).is_some() { DirTail::SIZE } else { 0 };
+        let end = bytes.len() - tail;
+        let Some(chain) = bytes.get_mut(..end) else { continue };
+        entries::salvage(chain, block_size);
+        if n == 0 {
+            entries::mend_dots(chain, block_size, dir, None, dir_type);
+        }
+        for spot in entries::spots(chain, block_size).into_iter().skip(if n == 0 { 2 } else { 0 }) {
+            if spot.inode == 0 {
+                continue;
+            }
+            let start = spot.at + DirEntry::SIZE;
+            let name = chain.get(start..start + spot.name_len).unwrap_or_default().to_vec();
+            let verdict = judge.judge(InodeNo(spot.inode), &name);
+            if entries::put(chain, &spot, &verdict) && indexed {
+                return Ok(false);
+            }
+        }
+        if sums && leaf {
+            if tail == 0 && !make_room(&mut bytes, block_size) {
+                return Ok(false);
+            }
+            let _ = DirTail::write(&mut bytes, seed);
+        } else if sums && bytes != before {
+            let _ = write_index_checksum(&mut bytes, block_size, seed);
+        }
+        work.put_block(block, &bytes)?;
+    }
+    Ok(true)
+}
+
+/// Shortens the last entry of a block so that a checksum fits behind it; `false` where it is too short itself.
+fn make_room(bytes: &mut [u8], block_size: u32) -> bool {
+    let Some(last) = entries::spots(bytes, block_size).pop() else { return false };
+    let needed = if last.inode == 0 { 12 } else { (DirEntry::SIZE + last.name_len).next_multiple_of(4).max(12) };
+    if last.rec_len < needed + DirTail::SIZE {
+        return false;
+    }
+    entries::set_rec_len(bytes, last.at, last.rec_len - DirTail::SIZE, block_size);
+    true
+}

@@ -1,0 +1,138 @@
+//! The journal's inode and superblock: a journal that cannot be used is given up, and made anew where there is room.
+
+use super::maps;
+use super::replay;
+use super::work::Work;
+use crate::journal;
+use crate::ownfile::OwnFile;
+use crate::problem::Problem;
+use crate::table::Code;
+use blockdev::Result;
+use format::InodeNo;
+use format::feature::{Compat, Incompat};
+use format::inode::Timestamp;
+use format::jbd2::DiskSuperblock;
+use format::superblock::DiskSuperblock as VolumeSuperblock;
+use std::ops::Range;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Sizes of a journal in blocks, by the volume's: what mke2fs gives it.
+const SIZES: &[(Range<u64>, u64)] =
+    &[(2048..32_768, 1024), (32_768..262_144, 4096), (262_144..524_288, 8192), (524_288..u64::MAX, 16_384)];
+
+/// Mends the journal.
+pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+    let inode = InodeNo(work.volume().disk.s_journal_inum.get());
+    for problem in problems {
+        match problem.code {
+            Code::JournalInodeBad => {
+                give_up(work, inode)?;
+                make(work)?;
+            }
+            Code::JournalSuperblockBad => {
+                if let Some((file, _)) = journal::find(work.view.scanner, work.volume(), inode) {
+                    replay::renew(work, &file)?;
+                    edit_feature(work, |sb| {
+                        sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
+                    })?;
+                }
+            }
+            Code::JournalFeatureMissing => {
+                // an inode that is no journal would not have been found
+                edit_feature(work, |sb| {
+                    super::superblock::have_features(sb);
+                    sb.s_feature_compat = (sb.s_feature_compat.get() | Compat::HAS_JOURNAL.bits()).into();
+                })?;
+            }
+            Code::JournalRecoveryWithoutJournal => edit_feature(work, |sb| {
+                sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
+            })?,
+            Code::JournalVersion1HasFeatures | Code::JournalSharedUnsupported => {
+                if let Some((file, bytes)) = journal::find(work.view.scanner, work.volume(), inode) {
+                    clear_beyond_version1(work, &file, bytes)?;
+                    work.make_stale();
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn edit_feature(work: &Work<'_>, edit: impl FnOnce(&mut VolumeSuperblock)) -> Result<()> {
+    work.make_stale();
+    work.edit_superblock(edit)
+}
+
+fn clear_beyond_version1(work: &Work<'_>, file: &OwnFile, mut bytes: Vec<u8>) -> Result<()> {
+    let Some(block) = file.block(0) else { return Ok(()) };
+    if let Some(beyond) = bytes.get_mut(0x24..DiskSuperblock::SIZE) {
+        beyond.fill(0);
+    }
+    work.put_block(block, &bytes)
+}
+
+/// Clears the journal's inode and all that speaks of it.
+fn give_up(work: &Work<'_>, inode: InodeNo) -> Result<()> {
+    work.make_stale();
+    if inode == InodeNo::JOURNAL || inode.get() == 0 {
+        work.wipe_inode(InodeNo::JOURNAL)?;
+    }
+    work.edit_superblock(|sb| {
+        sb.s_feature_compat = (sb.s_feature_compat.get() & !Compat::HAS_JOURNAL.bits()).into();
+        sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
+        sb.s_journal_inum = 0.into();
+        sb.s_journal_dev = 0.into();
+        sb.s_journal_uuid = [0; 16];
+        sb.s_jnl_backup_type = 0;
+        sb.s_jnl_blocks = [0.into(); 17];
+    })
+}
+
+/// Makes an empty journal, where the volume has room for one in one piece.
+fn make(work: &Work<'_>) -> Result<()> {
+    let geometry = &work.volume().geometry;
+    let room = u64::from(geometry.first_data_block)..geometry.blocks;
+    let Some((_, blocks)) = SIZES.iter().find(|(range, _)| range.contains(&geometry.blocks)) else { return Ok(()) };
+    let Some(first) = work.allocate_run(*blocks, room) else { return Ok(()) };
+    let mut inode = work.blank_inode();
+    inode.set_mode(0o100_600);
+    inode.set_links(1);
+    inode.set_flags(maps::new_file_flags(work));
+    let now = Timestamp { seconds: work.now.cast_signed(), nanos: 0 };
+    inode.set_ctime(now);
+    inode.set_mtime(now);
+    inode.set_size(blocks * u64::from(geometry.block_size));
+    let places: Vec<u64> = (first..first + blocks).collect();
+    if !maps::write_dense(work, InodeNo::JOURNAL, &mut inode, &places, &[], 0)? {
+        return Ok(());
+    }
+    // what lies there may look like a log
+    let blank = vec![0; work.block_size()];
+    for place in &places {
+        work.put_block(*place, &blank)?;
+    }
+    let uuid = work.volume().disk.s_uuid;
+    let superblock = DiskSuperblock::empty(geometry.block_size, u32::try_from(*blocks).unwrap_or(u32::MAX), 0, uuid);
+    let mut bytes = blank;
+    if let Some(start) = bytes.get_mut(..DiskSuperblock::SIZE) {
+        start.copy_from_slice(superblock.as_bytes());
+    }
+    work.put_block(first, &bytes)?;
+    let mut map = [zerocopy::little_endian::U32::ZERO; 17];
+    for (word, bytes) in map.iter_mut().zip(inode.raw().disk.i_block.chunks_exact(4)) {
+        *word = zerocopy::little_endian::U32::read_from_bytes(bytes).unwrap_or_default();
+    }
+    let size = inode.raw().size();
+    let [.., high, low] = &mut map;
+    *high = ((size >> 32) as u32).into();
+    *low = (size as u32).into();
+    work.put_inode(InodeNo::JOURNAL, inode)?;
+    work.edit_superblock(|sb| {
+        super::superblock::have_features(sb);
+        sb.s_feature_compat = (sb.s_feature_compat.get() | Compat::HAS_JOURNAL.bits()).into();
+        sb.s_journal_inum = InodeNo::JOURNAL.get().into();
+        sb.s_jnl_backup_type = 1;
+        sb.s_jnl_blocks = map;
+    })
+}

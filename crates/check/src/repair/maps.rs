@@ -1,0 +1,418 @@
+//! Block maps: what of one is sound is read out of it, and a map is written that holds just that.
+
+use super::work::Work;
+use crate::files::{Facts, beyond_limit};
+use blockdev::Result;
+use format::extent::{self, Child, Extent, RawNode};
+use format::feature::{Incompat, RoCompat};
+use format::inode::{InodeBuf, InodeFlags};
+use format::{FileBlock, FsBlock, InodeNo, indirect};
+use std::collections::HashSet;
+
+/// With so many impossible blocks an inode is likely none: e2fsck gives up on it at the same number.
+pub(super) const TOO_MANY: u32 = 12;
+/// Extents that an inode holds.
+const IN_INODE: usize = 4;
+/// Nodes and indirect blocks of a file that are followed at most.
+const MOST_NODES: usize = 1 << 22;
+
+/// What is sound of a map of extents.
+#[derive(Debug, Default)]
+pub(super) struct Extents {
+    /// Ascending, disjoint.
+    pub(super) extents: Vec<Extent>,
+    /// The blocks of the tree.
+    pub(super) nodes: Vec<u64>,
+}
+
+/// What the limits of a file depend on.
+pub(super) fn facts(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Facts {
+    let volume = work.volume();
+    let raw = inode.raw();
+    Facts {
+        inode: number,
+        kind: raw.kind(),
+        flags: raw.flags(),
+        size: raw.size(),
+        sectors: raw.sectors(volume.features.ro_compat.contains(RoCompat::HUGE_FILE), volume.geometry.block_size),
+        seed: raw.seed(&volume.geometry, number),
+    }
+}
+
+/// Reads what is sound of the tree in `i_block`.
+pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<Extents> {
+    let mut reader =
+        Reader { work, facts: facts(work, number, inode), found: Extents::default(), seen: HashSet::new(), next: 0 };
+    reader.node(&inode.raw().disk.i_block, None)?;
+    Ok(reader.found)
+}
+
+struct Reader<'a, 'w> {
+    work: &'a Work<'w>,
+    facts: Facts,
+    found: Extents,
+    seen: HashSet<u64>,
+    /// The first block of the file that is not mapped yet.
+    next: u64,
+}
+
+impl Reader<'_, '_> {
+    fn node(&mut self, bytes: &[u8], expected: Option<u16>) -> Result<()> {
+        let Some(node) = RawNode::from_bytes(bytes) else { return Ok(()) };
+        let (depth, max) = (node.header.eh_depth.get(), node.header.eh_max.get());
+        let fits = node.header.eh_magic.get() == extent::MAGIC
+            && max <= node.room()
+            && node.header.eh_entries.get() <= max
+            && match expected {
+                None => depth <= extent::MAX_DEPTH && max != 0,
+                Some(expected) => depth == expected && max + 2 >= node.room(),
+            };
+        if !fits {
+            return Ok(());
+        }
+        if depth == 0 {
+            node.extents().iter().map(Extent::from).for_each(|extent| self.extent(extent));
+            return Ok(());
+        }
+        for index in node.indexes() {
+            let child = index.child().get();
+            if !self.work.volume().holds(child) || self.seen.len() >= MOST_NODES || !self.seen.insert(child) {
+                continue;
+            }
+            if let Some(bytes) = self.work.block(child)? {
+                self.found.nodes.push(child);
+                self.node(&bytes, Some(depth - 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn extent(&mut self, mut extent: Extent) {
+        let volume = self.work.volume();
+        let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
+        let ratio = u64::from(volume.geometry.cluster_blocks);
+        let on_volume = volume.holds(start) && start.saturating_add(len) <= volume.geometry.blocks;
+        if len == 0 || !on_volume || logical < self.next || logical + len > 1 << 32 {
+            return;
+        }
+        if ratio > 1 && start % ratio != logical % ratio {
+            return;
+        }
+        let Some(walk) = self.work.walk() else { return };
+        if beyond_limit(walk.ctx, &self.facts, FileBlock(logical + len - 1)).is_some() {
+            return;
+        }
+        if self.facts.is_directory() {
+            extent.unwritten = false;
+        }
+        self.next = logical + len;
+        self.found.extents.push(extent);
+    }
+}
+
+/// Writes a tree of these extents, ascending and disjoint, into `i_block` and blocks: first those of `nodes`, then free
+/// ones. `false` where there is no free block; nothing is changed then that the inode refers to.
+pub(super) fn write_extents(
+    work: &Work<'_>,
+    number: InodeNo,
+    inode: &mut InodeBuf,
+    extents: &[Extent],
+    nodes: &[u64],
+) -> Result<bool> {
+    let geometry = &work.volume().geometry;
+    let seed = inode.raw().seed(geometry, number);
+    let mut spare = nodes.iter().copied();
+    let mut root = [0; 60];
+    if extents.len() <= IN_INODE {
+        if extent::write_leaf(&mut root, extents).is_none() {
+            return Ok(false);
+        }
+        inode.set_block(root);
+        return Ok(true);
+    }
+    let room = extent::room(work.block_size()).max(1);
+    let mut place = |bytes: &mut [u8]| -> Result<Option<FsBlock>> {
+        let Some(block) = spare.next().or_else(|| work.allocate()) else { return Ok(None) };
+        if geometry.metadata_csum {
+            let _ = extent::seal_block(seed, bytes);
+        }
+        work.put_block(block, bytes)?;
+        Ok(Some(FsBlock(block)))
+    };
+    let mut children = Vec::new();
+    for chunk in extents.chunks(room) {
+        let mut bytes = vec![0; work.block_size()];
+        let (Some(()), Some(first)) = (extent::write_leaf(&mut bytes, chunk), chunk.first()) else { return Ok(false) };
+        let Some(block) = place(&mut bytes)? else { return Ok(false) };
+        children.push(Child { logical: first.logical, block });
+    }
+    let mut depth = 1;
+    while children.len() > IN_INODE {
+        let mut above = Vec::new();
+        for chunk in children.chunks(room) {
+            let mut bytes = vec![0; work.block_size()];
+            let written = extent::write_inner(&mut bytes, depth, chunk);
+            let (Some(()), Some(first)) = (written, chunk.first()) else { return Ok(false) };
+            let Some(block) = place(&mut bytes)? else { return Ok(false) };
+            above.push(Child { logical: first.logical, block });
+        }
+        children = above;
+        depth += 1;
+    }
+    if extent::write_inner(&mut root, depth, &children).is_none() {
+        return Ok(false);
+    }
+    inode.set_block(root);
+    Ok(true)
+}
+
+/// A number in a map of indirect blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pointer {
+    /// Where it points; not 0.
+    pub(super) block: u64,
+    /// 0 for data, else the height of the indirect block.
+    pub(super) level: u32,
+    /// The first block of the file below it.
+    pub(super) first: u64,
+}
+
+/// Whose blocks of a map may be followed and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Those that nobody else claims.
+    Own,
+    /// All of them: who else claims one has been seen to.
+    All,
+}
+
+/// Asks `judge` for every number of a map, parents first, and writes what it answers: another number or 0. A block that is
+/// to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped.
+pub(super) fn edit_indirect(
+    work: &Work<'_>,
+    inode: &mut InodeBuf,
+    reach: Reach,
+    judge: &mut dyn FnMut(Pointer) -> Result<u64>,
+) -> Result<()> {
+    let block_size = work.volume().geometry.block_size;
+    let mut words: [u32; 15] = inode.raw().block_words();
+    let mut editor = Editor { work, reach, judge, seen: HashSet::new() };
+    for (n, word) in (0u32..).zip(&mut words) {
+        let level = n.saturating_sub(11);
+        let first = if level == 0 { u64::from(n) } else { indirect::first_of_level(block_size, level).get() };
+        *word = editor.pointer(Pointer { block: u64::from(*word), level, first })?;
+    }
+    inode.set_block_words(&words);
+    Ok(())
+}
+
+struct Editor<'a, 'w> {
+    work: &'a Work<'w>,
+    reach: Reach,
+    judge: &'a mut dyn FnMut(Pointer) -> Result<u64>,
+    seen: HashSet<u64>,
+}
+
+impl Editor<'_, '_> {
+    fn pointer(&mut self, pointer: Pointer) -> Result<u32> {
+        if pointer.block == 0 {
+            return Ok(0);
+        }
+        let to = (self.judge)(pointer)?;
+        if to == 0 || pointer.level == 0 {
+            return Ok(to as u32);
+        }
+        if self.seen.len() >= MOST_NODES || !self.seen.insert(pointer.block) {
+            return Ok(0);
+        }
+        if self.reach == Reach::Own && exclusive(self.work, &[pointer.block]).is_empty() {
+            return Ok(to as u32);
+        }
+        let Some(mut bytes) = self.work.block(pointer.block)? else { return Ok(0) };
+        let before = bytes.clone();
+        let level = pointer.level - 1;
+        let span = indirect::span(self.work.volume().geometry.block_size, level);
+        for (n, number) in (0u64..).zip(bytes.chunks_exact_mut(4)) {
+            let block = <[u8; 4]>::try_from(&*number).map_or(0, u32::from_le_bytes);
+            let first = pointer.first.saturating_add(n.saturating_mul(span));
+            let new = self.pointer(Pointer { block: u64::from(block), level, first })?;
+            number.copy_from_slice(&new.to_le_bytes());
+        }
+        if to != pointer.block || bytes != before {
+            self.work.put_block(to, &bytes)?;
+        }
+        Ok(to as u32)
+    }
+}
+
+/// Drops what is not sound of an inode's map. `false` where so much was impossible that the inode is likely none.
+pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
+    if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+        let found = read_extents(work, number, inode)?;
+        let own = exclusive(work, &found.nodes);
+        return write_extents(work, number, inode, &found.extents, &own);
+    }
+    let facts = facts(work, number, inode);
+    let volume = work.volume();
+    let Some(walk) = work.walk() else { return Ok(true) };
+    let mut impossible = 0;
+    edit_indirect(work, inode, Reach::Own, &mut |pointer| {
+        if !volume.holds(pointer.block) {
+            impossible += 1;
+            return Ok(0);
+        }
+        let beyond = match pointer.level {
+            0 => beyond_limit(walk.ctx, &facts, FileBlock(pointer.first)).is_some(),
+            _ => pointer.first > u64::from(u32::MAX),
+        };
+        Ok(if beyond { 0 } else { pointer.block })
+    })?;
+    Ok(impossible < TOO_MANY || number.get() < volume.geometry.first_inode)
+}
+
+/// Those of some blocks that nobody else claims.
+pub(super) fn exclusive(work: &Work<'_>, blocks: &[u64]) -> Vec<u64> {
+    let Some(walk) = work.walk() else { return Vec::new() };
+    let conflicts = &walk.sharing.conflicts;
+    let shared = |block: u64| {
+        let cluster = walk.ctx.claims.cluster_of(block);
+        let at = conflicts.partition_point(|c| c.end <= cluster);
+        conflicts.get(at).is_some_and(|c| c.contains(&cluster))
+    };
+    blocks.iter().copied().filter(|block| !shared(*block)).collect()
+}
+
+/// The blocks of a file in order, dense from block 0, and the blocks of its map. Holes are left out.
+pub(super) fn dense(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<(Vec<u64>, Vec<u64>)> {
+    if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+        let found = read_extents(work, number, inode)?;
+        let blocks = found.extents.iter().flat_map(|e| (0..u64::from(e.len)).map(|n| e.physical.get() + n)).collect();
+        return Ok((blocks, found.nodes));
+    }
+    let (mut blocks, mut nodes) = (Vec::new(), Vec::new());
+    let mut copy = inode.clone();
+    edit_indirect(work, &mut copy, Reach::Own, &mut |pointer| {
+        if !work.volume().holds(pointer.block) {
+            return Ok(0);
+        }
+        if pointer.level == 0 { &mut blocks } else { &mut nodes }.push(pointer.block);
+        Ok(pointer.block)
+    })?;
+    Ok((blocks, nodes))
+}
+
+/// Maps these blocks densely from block 0 on; the map's own blocks are first those of `nodes`. Sets `i_blocks` as well;
+/// `extra` more blocks count as the file's. `false` where there is no free block.
+pub(super) fn write_dense(
+    work: &Work<'_>,
+    number: InodeNo,
+    inode: &mut InodeBuf,
+    blocks: &[u64],
+    nodes: &[u64],
+    extra: u64,
+) -> Result<bool> {
+    let sectors = work.sectors(1);
+    let ratio = u64::from(work.volume().geometry.cluster_blocks);
+    let data = (blocks.len() as u64).div_ceil(ratio);
+    if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+        let mut extents: Vec<Extent> = Vec::new();
+        for (n, block) in (0u64..).zip(blocks) {
+            match extents.last_mut() {
+                Some(last)
+                    if last.physical.get() + u64::from(last.len) == *block
+                        && last.len < u32::from(extent::MAX_INIT_LEN) =>
+                {
+                    last.len += 1;
+                }
+                _ => {
+                    extents.push(Extent { logical: FileBlock(n), physical: FsBlock(*block), len: 1, unwritten: false })
+                }
+            }
+        }
+        if !write_extents(work, number, inode, &extents, nodes)? {
+            return Ok(false);
+        }
+        let tree = tree_blocks(extents.len(), work.block_size());
+        work.set_sectors(inode, (data + tree + extra) * sectors);
+        return Ok(true);
+    }
+    let mut builder = Builder { work, blocks, at: 0, spare: nodes.iter().copied(), made: 0 };
+    let mut words = [0u32; 15];
+    for (n, word) in (0u32..).zip(&mut words) {
+        match builder.below(n.saturating_sub(11))? {
+            Some(block) => *word = block,
+            None => return Ok(false),
+        }
+    }
+    let made = builder.made;
+    inode.set_block_words(&words);
+    work.set_sectors(inode, (data + made + extra) * sectors);
+    Ok(true)
+}
+
+/// Blocks of a tree of so many extents.
+fn tree_blocks(extents: usize, block_size: usize) -> u64 {
+    let room = extent::room(block_size).max(1);
+    let (mut level, mut sum) = (extents, 0);
+    while level > IN_INODE {
+        level = level.div_ceil(room);
+        sum += level as u64;
+    }
+    sum
+}
+
+struct Builder<'a, 'w, I> {
+    work: &'a Work<'w>,
+    blocks: &'a [u64],
+    at: usize,
+    spare: I,
+    made: u64,
+}
+
+impl<I: Iterator<Item = u64>> Builder<'_, '_, I> {
+    /// The number for the next blocks that an indirect block of this height holds; 0 where there are none left, `None`
+    /// where there is no free block.
+    fn below(&mut self, level: u32) -> Result<Option<u32>> {
+        let Some(next) = self.blocks.get(self.at) else { return Ok(Some(0)) };
+        if level == 0 {
+            self.at += 1;
+            return Ok(Some(*next as u32));
+        }
+        let Some(block) = self.spare.next().or_else(|| self.work.allocate()) else { return Ok(None) };
+        self.made += 1;
+        let mut bytes = vec![0; self.work.block_size()];
+        for number in bytes.chunks_exact_mut(4) {
+            match self.below(level - 1)? {
+                Some(0) => break,
+                Some(child) => number.copy_from_slice(&child.to_le_bytes()),
+                None => return Ok(None),
+            }
+        }
+        self.work.put_block(block, &bytes)?;
+        Ok(Some(block as u32))
+    }
+}
+
+/// Lets go of what lies behind the first `blocks` blocks of a file.
+pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, blocks: u64) -> Result<()> {
+    if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+        let mut found = read_extents(work, number, inode)?;
+        for extent in &mut found.extents {
+            let room = blocks.saturating_sub(extent.logical.get());
+            extent.len = extent.len.min(u32::try_from(room).unwrap_or(u32::MAX));
+        }
+        found.extents.retain(|extent| extent.len > 0);
+        let own = exclusive(work, &found.nodes);
+        write_extents(work, number, inode, &found.extents, &own)?;
+        return Ok(());
+    }
+    edit_indirect(work, inode, Reach::Own, &mut |pointer| {
+        let keep = work.volume().holds(pointer.block) && pointer.first < blocks;
+        Ok(if keep { pointer.block } else { 0 })
+    })
+}
+
+/// New files are mapped by extents where the volume has them.
+pub(super) fn new_file_flags(work: &Work<'_>) -> InodeFlags {
+    if work.volume().features.incompat.contains(Incompat::EXTENT) { InodeFlags::EXTENTS } else { InodeFlags::empty() }
+}

@@ -1,0 +1,318 @@
+//! Writes a directory anew: all its names, each once, in as many blocks as they need, with a hash tree where the volume
+//! has such and there is more than one block.
+
+use super::directories::format_of;
+use super::entries::{self, Judge, Named, Verdict};
+use super::maps;
+use super::work::Work;
+use crate::htree::hasher;
+use blockdev::Result;
+use format::dir::{DirEntry, DirFormat, DirTail, FileType, entry_len, write_entry};
+use format::feature::{Compat, RoCompat};
+use format::hash::{CONTINUES, HashVersion, NameHash};
+use format::htree::{IndexFormat, write_index_checksum};
+use format::inode::{InodeBuf, InodeFlags};
+use format::{InodeNo, casefold};
+use std::collections::HashSet;
+
+/// The entries "." and ".." in bytes.
+const DOTS: usize = 24;
+/// Behind the dots of a root: its description, then the entries.
+const ROOT_HEAD: usize = 32;
+/// A node's entries begin behind one empty entry.
+const NODE_HEAD: usize = 8;
+
+/// Writes a directory anew, with the names it has and some more, of which none may be in use: an entry that has one goes.
+pub(super) fn replace(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
+    let taken: HashSet<Vec<u8>> = more.iter().map(|named| named.name.clone()).collect();
+    anew(work, dir, more, |name| !taken.contains(name))
+}
+
+/// Writes a directory anew, with the names it has and some more, which get others where they are in use. Whether there was
+/// room.
+pub(super) fn rebuild(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
+    anew(work, dir, more, |_| true)
+}
+
+fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) -> bool) -> Result<bool> {
+    work.make_stale();
+    let Some(mut inode) = work.inode(dir)? else { return Ok(false) };
+    let Some(format) = format_of(work, &inode) else { return Ok(false) };
+    let (blocks, nodes) = maps::dense(work, dir, &inode)?;
+    let mut judge = Judge::new(work, dir)?;
+    let mut names = Vec::new();
+    let mut parent = None;
+    for (n, block) in blocks.iter().enumerate() {
+        let Some(bytes) = work.block(*block)? else { continue };
+        let tail = if format.checksums && DirTail::of(&bytes).is_some() { DirTail::SIZE } else { 0 };
+        let chain = bytes.get(..bytes.len() - tail).unwrap_or_default();
+        for named in entries::all(work, chain, format.dir.hashed) {
+            match named.name.as_slice() {
+                b".." if n == 0 => parent = parent.or(Some(named.inode)),
+                name => match judge.judge(named.inode, name) {
+                    Verdict::Clear => {}
+                    Verdict::Keep { file_type } => names.push(Named { file_type, ..named }),
+                    Verdict::Rename { name, file_type } => names.push(Named { name, file_type, ..named }),
+                },
+            }
+        }
+    }
+    names.retain(|named| keep(&named.name));
+    names.extend(more);
+    let parent = parent.unwrap_or(InodeNo::ROOT);
+    let own = maps::exclusive(work, &nodes);
+    let written = write(work, dir, &mut inode, parent, names, &blocks, &own)?;
+    if written {
+        work.put_inode(dir, inode)?;
+    }
+    Ok(written)
+}
+
+/// Gives every name once: a second entry for the same inode goes, one for another inode gets another name, or goes too
+/// where names cannot be changed.
+fn make_unique(names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
+    let key = |name: &[u8]| folded.then(|| casefold::fold(name)).flatten().unwrap_or_else(|| name.to_vec());
+    let mut seen: HashSet<Vec<u8>> = HashSet::new();
+    let mut pairs: HashSet<(Vec<u8>, InodeNo)> = HashSet::new();
+    let all: HashSet<Vec<u8>> = names.iter().map(|n| key(&n.name)).collect();
+    let mut kept = Vec::with_capacity(names.len());
+    for mut named in names {
+        if !pairs.insert((key(&named.name), named.inode)) {
+            continue;
+        }
+        if !seen.insert(key(&named.name)) {
+            if fixed {
+                continue;
+            }
+            let stem: Vec<u8> = named.name.iter().copied().take(245).collect();
+            let free = (0u32..).map(|n| [stem.as_slice(), format!("~{n}").as_bytes()].concat());
+            // ends: there are fewer names than numbers
+            let Some(name) = free.take(1 << 20).find(|name| !all.contains(&key(name)) && !seen.contains(&key(name)))
+            else {
+                continue;
+            };
+            seen.insert(key(&name));
+            named.name = name;
+        }
+        kept.push(named);
+    }
+    kept
+}
+
+/// Writes these names into a directory whose blocks are `blocks`, and those of its map `nodes`; more are taken from free
+/// space. Changes `inode`, which the caller writes. `false` where there is no free block.
+pub(super) fn write(
+    work: &Work<'_>,
+    dir: InodeNo,
+    inode: &mut InodeBuf,
+    parent: InodeNo,
+    names: Vec<Named>,
+    blocks: &[u64],
+    nodes: &[u64],
+) -> Result<bool> {
+    let Some(format) = format_of(work, inode) else { return Ok(false) };
+    let flags = inode.raw().flags();
+    let names = make_unique(names, flags.contains(InodeFlags::CASEFOLD), flags.contains(InodeFlags::ENCRYPT));
+    let geometry = &work.volume().geometry;
+    let seed = inode.raw().seed(geometry, dir);
+    let builder = Builder { work, format, seed, dir, parent, folded: flags.contains(InodeFlags::CASEFOLD) };
+    let (contents, indexed) = builder.contents(&names);
+    let ratio = geometry.cluster_blocks as usize;
+    let mut places: Vec<u64> = blocks.iter().copied().take(contents.len()).collect();
+    while places.len() < contents.len() {
+        // a cluster's blocks follow each other
+        let next = match places.last() {
+            Some(last) if !places.len().is_multiple_of(ratio) => Some(last + 1),
+            _ => work.allocate(),
+        };
+        let Some(block) = next else { return Ok(false) };
+        places.push(block);
+    }
+    for (block, bytes) in places.iter().zip(&contents) {
+        work.put_block(*block, bytes)?;
+    }
+    let extra = u64::from(inode.raw().file_acl(true).get() != 0);
+    if !maps::write_dense(work, dir, inode, &places, nodes, extra)? {
+        return Ok(false);
+    }
+    inode.set_size((contents.len() * work.block_size()) as u64);
+    let mut flags = inode.raw().flags();
+    flags.set(InodeFlags::INDEX, indexed);
+    inode.set_flags(flags);
+    Ok(true)
+}
+
+struct Builder<'a, 'w> {
+    work: &'a Work<'w>,
+    format: IndexFormat,
+    seed: u32,
+    dir: InodeNo,
+    parent: InodeNo,
+    folded: bool,
+}
+
+impl Builder<'_, '_> {
+    fn dir_format(&self) -> DirFormat {
+        self.format.dir
+    }
+
+    fn block_size(&self) -> usize {
+        self.work.block_size()
+    }
+
+    /// Bytes of a leaf that entries may fill.
+    fn room(&self) -> usize {
+        self.block_size() - if self.format.checksums { DirTail::SIZE } else { 0 }
+    }
+
+    fn len_of(&self, named: &Named) -> usize {
+        entry_len(named.name.len() as u8, self.format.dir.hashed)
+    }
+
+    /// The blocks of the directory, and whether they begin with a hash tree.
+    fn contents(&self, names: &[Named]) -> (Vec<Vec<u8>>, bool) {
+        let all: usize = names.iter().map(|named| self.len_of(named)).sum();
+        let index = self.work.volume().features.compat.contains(Compat::DIR_INDEX) && !self.format.dir.hashed;
+        if DOTS + all > self.room()
+            && index
+            && let Some(contents) = self.indexed(names)
+        {
+            return (contents, true);
+        }
+        (self.linear(names), false)
+    }
+
+    /// Blocks of entries one after the other.
+    fn linear(&self, names: &[Named]) -> Vec<Vec<u8>> {
+        let mut blocks = Vec::new();
+        let mut rest = names;
+        loop {
+            let mut block = vec![0; self.block_size()];
+            let start = if blocks.is_empty() { self.put_dots(&mut block, DOTS) } else { 0 };
+            rest = self.fill(&mut block, start, rest);
+            blocks.push(block);
+            if rest.is_empty() {
+                return blocks;
+            }
+        }
+    }
+
+    /// Writes "." and "..", which reaches to `end`; where entries may follow.
+    fn put_dots(&self, block: &mut [u8], end: usize) -> usize {
+        for (from, to, inode, name) in [(0, 12, self.dir, b".".as_slice()), (12, end, self.parent, b"..")] {
+            if let Some(space) = block.get_mut(from..to) {
+                let _ = write_entry(space, inode, name, Some(FileType::Directory), None, self.dir_format());
+            }
+        }
+        end
+    }
+
+    /// Writes as many entries as fit behind `at`, lets the last one reach to the end, and seals the block. The rest.
+    fn fill<'n>(&self, block: &mut [u8], start: usize, names: &'n [Named]) -> &'n [Named] {
+        let room = self.room();
+        let mut at = start;
+        let mut count = 0;
+        for named in names {
+            let len = self.len_of(named);
+            if at + len > room {
+                break;
+            }
+            let last = names.get(count + 1).is_none_or(|next| at + len + self.len_of(next) > room);
+            let end = if last { room } else { at + len };
+            if let Some(space) = block.get_mut(at..end) {
+                let kind = FileType::from_raw(named.file_type);
+                let hash = named.hash.or(self.format.dir.hashed.then_some(NameHash { hash: 0, minor: 0 }));
+                let _ = write_entry(space, named.inode, &named.name, kind, hash, self.dir_format());
+            }
+            at = end;
+            count += 1;
+        }
+        let block_size = self.dir_format().block_size;
+        if count == 0 {
+            // nothing but the dots, or nothing at all: the last entry takes the rest
+            let (from, inode) = if start == 0 { (0, None) } else { (12, Some(self.parent)) };
+            entries::set_rec_len(block, from, room - from, block_size);
+            if let Some(inode) = inode {
+                entries::set_inode(block, from, inode);
+            }
+        }
+        if self.format.checksums {
+            let _ = DirTail::write(block, self.seed);
+        }
+        names.get(count..).unwrap_or_default()
+    }
+
+    /// A hash tree: its root, the leaves, then the nodes between them. `None` where no hash can be computed or there are
+    /// too many names.
+    fn indexed(&self, names: &[Named]) -> Option<Vec<Vec<u8>>> {
+        let ctx = self.work.walk()?.ctx;
+        let version = HashVersion::from_raw(self.work.volume().disk.s_def_hash_version)?;
+        let hasher = hasher(ctx, version)?;
+        let mut sorted: Vec<(NameHash, Named)> = names
+            .iter()
+            .map(|named| {
+                let folded = self.folded.then(|| casefold::fold(&named.name)).flatten();
+                (hasher.hash(folded.as_deref().unwrap_or(&named.name)), named.clone())
+            })
+            .collect();
+        sorted.sort_by_key(|(hash, _)| (hash.hash, hash.minor));
+        let hashes: Vec<u32> = sorted.iter().map(|(hash, _)| hash.hash & !CONTINUES).collect();
+        let names: Vec<Named> = sorted.into_iter().map(|(_, named)| named).collect();
+        let mut contents = vec![vec![]];
+        // of each block: the lowest hash in it, and its number
+        let mut level: Vec<(u32, u32)> = Vec::new();
+        let mut rest = names.as_slice();
+        while !rest.is_empty() {
+            let at = names.len() - rest.len();
+            let hash = *hashes.get(at)?;
+            let continues = at > 0 && hashes.get(at - 1) == Some(&hash);
+            level.push((hash | if continues { CONTINUES } else { 0 }, contents.len() as u32));
+            let mut block = vec![0; self.block_size()];
+            rest = self.fill(&mut block, 0, rest);
+            contents.push(block);
+        }
+        let mut levels = 0u8;
+        while level.len() > self.format.root_limit() {
+            if levels >= self.format.max_indirect_levels() {
+                return None;
+            }
+            let mut above = Vec::new();
+            for chunk in level.chunks(self.format.node_limit()) {
+                let mut block = vec![0; self.block_size()];
+                entries::set_rec_len(&mut block, 0, self.block_size(), self.dir_format().block_size);
+                self.put_index(&mut block, NODE_HEAD, self.format.node_limit(), chunk)?;
+                above.push((chunk.first()?.0, contents.len() as u32));
+                contents.push(block);
+            }
+            level = above;
+            levels += 1;
+        }
+        let mut root = vec![0; self.block_size()];
+        self.put_dots(&mut root, self.block_size());
+        let version = self.work.volume().disk.s_def_hash_version;
+        root.get_mut(DOTS..ROOT_HEAD)?.copy_from_slice(&[0, 0, 0, 0, version, 8, levels, 0]);
+        self.put_index(&mut root, ROOT_HEAD, self.format.root_limit(), &level)?;
+        *contents.first_mut()? = root;
+        Some(contents)
+    }
+
+    /// Writes the entries of an index block and its checksum.
+    fn put_index(&self, block: &mut [u8], at: usize, limit: usize, entries: &[(u32, u32)]) -> Option<()> {
+        for (n, (hash, child)) in entries.iter().enumerate() {
+            let place = block.get_mut(at + n * 8..at + n * 8 + 8)?;
+            let (head, tail) = place.split_at_mut(4);
+            head.copy_from_slice(&hash.to_le_bytes());
+            tail.copy_from_slice(&child.to_le_bytes());
+        }
+        // in place of the first hash, which is 0 in any case
+        block.get_mut(at..at + 2)?.copy_from_slice(&u16::try_from(limit).ok()?.to_le_bytes());
+        block.get_mut(at + 2..at + 4)?.copy_from_slice(&u16::try_from(entries.len()).ok()?.to_le_bytes());
+        if self.work.volume().features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            let _ = write_index_checksum(block, self.dir_format().block_size, self.seed);
+        }
+        Some(())
+    }
+}
+
+/// The shortest entry is as long as its head and four bytes of a name.
+const _: () = assert!(DirEntry::SIZE + 4 == 12);

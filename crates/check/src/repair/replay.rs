@@ -1,0 +1,179 @@
+//! Replays the journal into the overlay, and leaves it empty.
+//!
+//! Two passes over the log: the first finds the complete transactions, the blocks they name and those they revoke; the
+//! second copies. A transaction whose checksums do not match ends the log, as the kernel and e2fsck have it.
+
+use super::work::Work;
+use crate::journal;
+use crate::ownfile::OwnFile;
+use blockdev::Result;
+use format::feature::Incompat;
+use format::jbd2::{
+    BlockType, DiskSuperblock, Header, JournalSuperblock, MAGIC, TagFlags, crc32_be, fast_commit, later,
+};
+use format::superblock::State;
+use format::{FsBlock, InodeNo};
+use std::collections::HashMap;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A block of the log and where it belongs.
+struct Copy {
+    home: FsBlock,
+    /// Which block of the journal.
+    at: u64,
+    sequence: u32,
+    /// Its first four bytes are the magic number, which the log cannot hold.
+    escaped: bool,
+}
+
+/// What a log holds.
+#[derive(Default)]
+struct Log {
+    copies: Vec<Copy>,
+    /// The last transaction that revoked a block.
+    revoked: HashMap<u64, u32>,
+    /// The transaction that would come next.
+    next: u32,
+}
+
+/// Replays the journal and clears the flag that asks for it.
+pub(super) fn mend(work: &Work<'_>) -> Result<()> {
+    let volume = work.volume();
+    let inode = InodeNo(volume.disk.s_journal_inum.get());
+    let Some((file, bytes)) = journal::find(work.view.scanner, volume, inode) else { return Ok(()) };
+    let block_size = volume.geometry.block_size;
+    let blocks = file.size / u64::from(block_size);
+    let Ok(superblock) = JournalSuperblock::parse(&bytes, block_size, blocks) else { return Ok(()) };
+    let log = scan(work, &file, &superblock)?;
+    if has_fast_commits(work, &file, &superblock, log.next) {
+        // only a file system knows what they mean: left as it is, so that a mount can replay them
+        return Ok(());
+    }
+    work.make_stale();
+    for copy in &log.copies {
+        let revoked = log.revoked.get(&copy.home.get()).is_some_and(|by| !later(copy.sequence, *by));
+        if revoked {
+            continue;
+        }
+        let Some(mut bytes) = file.read_block(work.view.scanner, volume, copy.at) else { continue };
+        if let (true, Some(first)) = (copy.escaped, bytes.get_mut(..4)) {
+            first.copy_from_slice(&MAGIC.to_be_bytes());
+        }
+        work.put_block(copy.home.get(), &bytes)?;
+    }
+    let failed = superblock.errno() != 0;
+    empty(work, &file, log.next)?;
+    work.edit_superblock(|sb| {
+        sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
+        if failed {
+            sb.s_state = (sb.s_state.get() | State::ERROR.bits()).into();
+        }
+    })
+}
+
+/// Leaves the journal empty; the next transaction will be number `next`.
+fn empty(work: &Work<'_>, file: &OwnFile, next: u32) -> Result<()> {
+    let (Some(block), Some(mut bytes)) = (file.block(0), file.read_block(work.view.scanner, work.volume(), 0)) else {
+        return Ok(());
+    };
+    let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(&mut bytes) else { return Ok(()) };
+    disk.s_start = 0.into();
+    disk.s_sequence = next.into();
+    disk.s_errno = 0.into();
+    disk.seal();
+    work.put_block(block, &bytes)
+}
+
+/// Whether there are fast commits behind the last transaction.
+fn has_fast_commits(work: &Work<'_>, file: &OwnFile, superblock: &JournalSuperblock, next: u32) -> bool {
+    let mut scan = fast_commit::Scan::new(next);
+    for block in superblock.fast_commit_blocks() {
+        let bytes = file.read_block(work.view.scanner, work.volume(), u64::from(block));
+        match bytes.map(|bytes| scan.block(&bytes)) {
+            Some(Ok(true)) => {}
+            _ => break,
+        }
+    }
+    scan.commits() > 0
+}
+
+/// Finds the complete transactions.
+fn scan(work: &Work<'_>, file: &OwnFile, superblock: &JournalSuperblock) -> Result<Log> {
+    let mut log = Log { next: superblock.sequence(), ..Log::default() };
+    let Some(start) = superblock.start() else { return Ok(log) };
+    let format = superblock.log();
+    let area = superblock.log_blocks();
+    let length = u64::from(area.end.saturating_sub(area.start)).max(1);
+    let mut at = u64::from(start.saturating_sub(area.start));
+    let mut left = length;
+    let block_at = |at: u64| u64::from(area.start) + at % length;
+    let read = |at: u64| file.read_block(work.view.scanner, work.volume(), block_at(at));
+    // of the transaction under way
+    let (mut copies, mut revokes, mut sum, mut sound) = (Vec::new(), Vec::new(), !0, true);
+    while left > 0 {
+        let Some(block) = read(at) else { break };
+        let Some(header) = Header::parse(&block).filter(|h| h.sequence == log.next) else { break };
+        (at, left) = (at + 1, left - 1);
+        match header.block_type {
+            Some(BlockType::Descriptor) => {
+                sound &= format.tail_matches(&block);
+                sum = crc32_be(sum, &block);
+                for tag in format.tags(&block) {
+                    if left == 0 {
+                        sound = false;
+                        break;
+                    }
+                    let Some(data) = read(at) else {
+                        sound = false;
+                        break;
+                    };
+                    sound &= format.data_matches(&tag, log.next, &data);
+                    sum = crc32_be(sum, &data);
+                    copies.push(Copy {
+                        home: tag.home,
+                        at: block_at(at),
+                        sequence: log.next,
+                        escaped: tag.flags.contains(TagFlags::ESCAPE),
+                    });
+                    (at, left) = (at + 1, left - 1);
+                }
+            }
+            Some(BlockType::Revoke) => {
+                sound &= format.tail_matches(&block);
+                match format.revoked(&block) {
+                    Ok(revoked) => revokes.extend(revoked.map(FsBlock::get)),
+                    Err(_) => sound = false,
+                }
+            }
+            Some(BlockType::Commit) => {
+                if !sound || !format.commit_matches(&block, sum) {
+                    break;
+                }
+                log.copies.append(&mut copies);
+                for block in revokes.drain(..) {
+                    log.revoked.insert(block, log.next);
+                }
+                log.next = log.next.wrapping_add(1);
+                sum = !0;
+            }
+            _ => break,
+        }
+    }
+    // a turn of its own, so that the kernel takes nothing old for new
+    log.next = log.next.wrapping_add(1);
+    Ok(log)
+}
+
+/// Puts an empty superblock into a journal whose own cannot be used.
+pub(super) fn renew(work: &Work<'_>, file: &OwnFile) -> Result<()> {
+    work.make_stale();
+    let block_size = work.volume().geometry.block_size;
+    let blocks = u32::try_from(file.size / u64::from(block_size)).unwrap_or(u32::MAX);
+    let Some(block) = file.block(0) else { return Ok(()) };
+    let mut bytes = vec![0; work.block_size()];
+    let superblock = DiskSuperblock::empty(block_size, blocks, 0, work.volume().disk.s_uuid);
+    if let Some(start) = bytes.get_mut(..DiskSuperblock::SIZE) {
+        start.copy_from_slice(superblock.as_bytes());
+    }
+    work.put_block(block, &bytes)
+}

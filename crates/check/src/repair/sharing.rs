@@ -1,0 +1,256 @@
+//! Blocks claimed more than once: each file but one gets a copy of its own.
+//!
+//! The owners give way in the order of their numbers, and the last one keeps the block; what the volume keeps for itself
+//! is never given away, and a block listed as bad stays with the list. Linear in the claims: a count for each cluster says
+//! how many owners are left.
+
+use super::attributes;
+use super::maps::{self, Pointer, Reach};
+use super::ownfiles;
+use super::work::Work;
+use blockdev::Result;
+use format::extent::Extent;
+use format::inode::{InodeBuf, InodeFlags};
+use format::{FileBlock, FsBlock, InodeNo};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Gives every file blocks of its own.
+pub(super) fn mend(work: &Work<'_>) -> Result<()> {
+    work.make_stale();
+    let Some(walk) = work.walk() else { return Ok(()) };
+    let mut owners: HashMap<u64, Owners> = HashMap::new();
+    let mut inodes = BTreeSet::new();
+    for note in &walk.sharing.notes {
+        if note.inode.get() != 0 {
+            inodes.insert(note.inode);
+        }
+        for cluster in note.start..note.end {
+            let of = owners.entry(cluster).or_default();
+            match note.inode {
+                InodeNo(0) => of.reserved = true,
+                InodeNo::BAD_BLOCKS => of.bad = true,
+                _ => of.left += 1,
+            }
+        }
+    }
+    let mut clones = Clones { work, owners, shared: HashMap::new(), attributes: HashMap::new() };
+    for number in inodes {
+        clones.part(number)?;
+    }
+    let attributes = std::mem::take(&mut clones.attributes);
+    move_attributes(work, &attributes)
+}
+
+/// Who has a cluster.
+#[derive(Debug, Default, Clone, Copy)]
+struct Owners {
+    /// Files that have not given way yet.
+    left: u32,
+    /// It holds metadata of the volume.
+    reserved: bool,
+    /// It is listed as bad.
+    bad: bool,
+}
+
+struct Clones<'a, 'w> {
+    work: &'a Work<'w>,
+    owners: HashMap<u64, Owners>,
+    /// Under bigalloc: where the clusters of the file at hand went.
+    shared: HashMap<u64, u64>,
+    /// Attribute blocks and their copies.
+    attributes: HashMap<u64, u64>,
+}
+
+/// What becomes of a block.
+enum Fate {
+    Stays,
+    Goes(u64),
+    NoRoom,
+}
+
+impl Clones<'_, '_> {
+    /// Gives one file blocks of its own.
+    fn part(&mut self, number: InodeNo) -> Result<()> {
+        let work = self.work;
+        self.shared.clear();
+        if number == InodeNo::RESIZE {
+            return ownfiles::make_resize_inode(work);
+        }
+        let Some(mut inode) = work.inode(number)? else { return Ok(()) };
+        if number == InodeNo::BAD_BLOCKS {
+            // a list that names what the volume needs is wrong there
+            let volume = work.volume();
+            maps::edit_indirect(work, &mut inode, Reach::Own, &mut |pointer| {
+                let reserved = self.owners_of(pointer.block).is_some_and(|of| of.reserved);
+                Ok(if reserved || !volume.holds(pointer.block) { 0 } else { pointer.block })
+            })?;
+            return work.put_inode(number, inode);
+        }
+        let room = if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
+            true
+        } else if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+            self.part_extents(number, &mut inode)?
+        } else {
+            self.part_indirect(&mut inode)?
+        };
+        if !room {
+            return work.clear_inode(number);
+        }
+        let wide = work.volume().features.incompat.contains(format::feature::Incompat::BIT64);
+        let acl = inode.raw().file_acl(wide).get();
+        work.put_inode(number, inode)?;
+        if acl != 0 && !self.attributes.contains_key(&acl) {
+            match self.decide(acl)? {
+                Fate::Stays => {}
+                Fate::Goes(to) => _ = self.attributes.insert(acl, to),
+                Fate::NoRoom => work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn owners_of(&self, block: u64) -> Option<Owners> {
+        self.owners.get(&self.work.walk()?.ctx.claims.cluster_of(block)).copied()
+    }
+
+    /// Decides about one claim on a block, and copies it where it goes.
+    fn decide(&mut self, block: u64) -> Result<Fate> {
+        let work = self.work;
+        let Some(walk) = work.walk() else { return Ok(Fate::Stays) };
+        let cluster = walk.ctx.claims.cluster_of(block);
+        let geometry = &work.volume().geometry;
+        let ratio = u64::from(geometry.cluster_blocks);
+        let within = block.saturating_sub(u64::from(geometry.first_data_block)) % ratio;
+        if let Some(to) = self.shared.get(&cluster).filter(|_| ratio > 1) {
+            return Ok(if *to == block - within { Fate::Stays } else { Fate::Goes(to + within) });
+        }
+        let Some(of) = self.owners.get_mut(&cluster) else { return Ok(Fate::Stays) };
+        let stays = !of.reserved && !of.bad && of.left <= 1;
+        of.left = of.left.saturating_sub(1);
+        if stays {
+            self.shared.insert(cluster, block - within);
+            return Ok(Fate::Stays);
+        }
+        let Some(to) = work.allocate() else { return Ok(Fate::NoRoom) };
+        for n in 0..ratio {
+            if let Some(bytes) = work.block(block - within + n)? {
+                work.put_block(to + n, &bytes)?;
+            }
+        }
+        self.shared.insert(cluster, to);
+        Ok(Fate::Goes(to + within))
+    }
+
+    fn part_indirect(&mut self, inode: &mut InodeBuf) -> Result<bool> {
+        let mut room = true;
+        let work = self.work;
+        maps::edit_indirect(work, inode, Reach::All, &mut |pointer: Pointer| {
+            if !work.volume().holds(pointer.block) || !room {
+                return Ok(pointer.block);
+            }
+            Ok(match self.decide(pointer.block)? {
+                Fate::Stays => pointer.block,
+                Fate::Goes(to) => to,
+                Fate::NoRoom => {
+                    room = false;
+                    pointer.block
+                }
+            })
+        })?;
+        Ok(room)
+    }
+
+    fn part_extents(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
+        let found = maps::read_extents(self.work, number, inode)?;
+        let own = maps::exclusive(self.work, &found.nodes);
+        let kept: HashSet<u64> = own.iter().copied().collect();
+        // a node that others have is left to them
+        for node in found.nodes.iter().filter(|node| !kept.contains(node)) {
+            if let Some(walk) = self.work.walk()
+                && let Some(of) = self.owners.get_mut(&walk.ctx.claims.cluster_of(*node))
+            {
+                of.left = of.left.saturating_sub(1);
+            }
+        }
+        let mut extents: Vec<Extent> = Vec::new();
+        for extent in &found.extents {
+            let mut done = 0;
+            while done < extent.len {
+                let block = extent.physical.get() + u64::from(done);
+                let (place, len) = match self.undisputed(block, extent.len - done) {
+                    0 => match self.decide(block)? {
+                        Fate::Stays => (block, 1),
+                        Fate::Goes(to) => (to, 1),
+                        Fate::NoRoom => return Ok(false),
+                    },
+                    run => (block, run),
+                };
+                push(
+                    &mut extents,
+                    Extent {
+                        logical: FileBlock(extent.logical.get() + u64::from(done)),
+                        physical: FsBlock(place),
+                        len,
+                        unwritten: extent.unwritten,
+                    },
+                );
+                done += len;
+            }
+        }
+        maps::write_extents(self.work, number, inode, &extents, &own)
+    }
+
+    /// How many blocks from `block` on, `most` at most, nobody else claims.
+    fn undisputed(&self, block: u64, most: u32) -> u32 {
+        let Some(walk) = self.work.walk() else { return most };
+        let claims = &walk.ctx.claims;
+        let cluster = claims.cluster_of(block);
+        let conflicts = &walk.sharing.conflicts;
+        let Some(next) = conflicts.get(conflicts.partition_point(|c| c.end <= cluster)) else { return most };
+        if next.contains(&cluster) {
+            return 0;
+        }
+        let geometry = &self.work.volume().geometry;
+        let start = u64::from(geometry.first_data_block) + next.start * u64::from(geometry.cluster_blocks);
+        u32::try_from(start - block).unwrap_or(u32::MAX).min(most)
+    }
+}
+
+/// Adds an extent, to the last one where both are one piece.
+fn push(extents: &mut Vec<Extent>, extent: Extent) {
+    if let Some(last) = extents.last_mut()
+        && last.logical.get() + u64::from(last.len) == extent.logical.get()
+        && last.physical.get() + u64::from(last.len) == extent.physical.get()
+        && last.unwritten == extent.unwritten
+        && last.len + extent.len <= u32::from(format::extent::MAX_INIT_LEN) - u32::from(extent.unwritten)
+    {
+        last.len += extent.len;
+    } else {
+        extents.push(extent);
+    }
+}
+
+/// Lets all inodes that share an attribute block name its copy.
+fn move_attributes(work: &Work<'_>, moved: &HashMap<u64, u64>) -> Result<()> {
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let wide = work.volume().features.incompat.contains(format::feature::Incompat::BIT64);
+    let geometry = &work.volume().geometry;
+    for number in attributes::users(work, &moved.keys().copied().collect())? {
+        work.edit_inode(number, |inode| {
+            if let Some(to) = moved.get(&inode.raw().file_acl(wide).get()) {
+                inode.set_file_acl(FsBlock(*to));
+            }
+        })?;
+    }
+    for to in moved.values() {
+        if let Some(mut bytes) = work.block(*to)?
+            && geometry.metadata_csum
+        {
+            let _ = format::xattr::write_block_checksum(&mut bytes, FsBlock(*to), geometry.checksum_seed);
+            work.put_block(*to, &bytes)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! The superblock: fields that contradict the volume, the primary put back from a copy, and what is noted at the end.
+
+use super::descriptors;
+use super::work::{Work, read_superblock, write_superblock};
+use crate::problem::Problem;
+use crate::table::Code;
+use blockdev::{Overlay, Result};
+use format::feature::{Compat, Incompat, RoCompat};
+use format::superblock::{DiskSuperblock, Flags, State};
+use std::hash::{DefaultHasher, Hasher};
+use zerocopy::IntoBytes;
+
+/// Bytes that the extra fields of an inode known today take.
+const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
+
+/// Mends the superblock.
+pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+    if problems.iter().any(|p| matches!(p.code, Code::SuperblockTryBackup | Code::FirstMetaGroupTooLarge)) {
+        restore(work)?;
+    }
+    let mut superblock = work.superblock()?;
+    for problem in problems {
+        field(work, problem.code, &mut superblock);
+    }
+    if superblock != work.superblock()? {
+        write_superblock(work.device, superblock)?;
+    }
+    if problems.iter().any(|p| !is_note(p.code)) {
+        work.make_stale();
+    }
+    Ok(())
+}
+
+/// Whether nothing else on the volume depends on what is mended.
+fn is_note(code: Code) -> bool {
+    matches!(
+        code,
+        Code::LastMountInFuture
+            | Code::LastMountBarelyInFuture
+            | Code::LastWriteInFuture
+            | Code::LastWriteBarelyInFuture
+            | Code::TestFlagSet
+            | Code::MinExtraSizeWrong
+            | Code::WantExtraSizeWrong
+    )
+}
+
+/// Puts the superblock and descriptors that the check went on with in the place of the primary ones.
+pub(super) fn restore(work: &Work<'_>) -> Result<()> {
+    work.make_stale();
+    let mut superblock = work.volume().disk;
+    superblock.s_block_group_nr = 0.into();
+    if superblock.s_first_meta_bg.get() > work.volume().geometry.descriptor_blocks {
+        superblock.s_first_meta_bg = 0.into();
+    }
+    write_superblock(work.device, superblock)?;
+    descriptors::restore(work)
+}
+
+fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
+    let geometry = &work.volume().geometry;
+    let extra = (geometry.inode_size.saturating_sub(128)).min(EXTRA) as u16;
+    let compat = |sb: &mut DiskSuperblock, set: Compat, clear: Compat| {
+        sb.s_feature_compat = (sb.s_feature_compat.get() & !clear.bits() | set.bits()).into();
+    };
+    let incompat = |sb: &mut DiskSuperblock, set: Incompat, clear: Incompat| {
+        sb.s_feature_incompat = (sb.s_feature_incompat.get() & !clear.bits() | set.bits()).into();
+    };
+    let ro_compat = |sb: &mut DiskSuperblock, set: RoCompat, clear: RoCompat| {
+        sb.s_feature_ro_compat = (sb.s_feature_ro_compat.get() & !clear.bits() | set.bits()).into();
+    };
+    let now = (work.now32(), (work.now >> 32) as u8);
+    match code {
+        Code::UuidMissing => {
+            // checksums of everything begin with it
+            let seeded = Incompat::from_bits_retain(sb.s_feature_incompat.get()).contains(Incompat::CSUM_SEED);
+            if !geometry.metadata_csum || seeded {
+                sb.s_uuid = new_uuid(sb, work.now);
+            }
+        }
+        Code::HurdHasFileType => incompat(sb, Incompat::empty(), Incompat::FILETYPE),
+        Code::ReservedGdtBlocksWithoutFeature => sb.s_reserved_gdt_blocks = 0.into(),
+        Code::ResizeInodeWithMetaGroups => {
+            compat(sb, Compat::empty(), Compat::RESIZE_INODE);
+            sb.s_reserved_gdt_blocks = 0.into();
+        }
+        Code::BothChecksumFeatures => ro_compat(sb, RoCompat::empty(), RoCompat::GDT_CSUM),
+        Code::SixtyFourBitWithoutExtents => incompat(sb, Incompat::EXTENT, Incompat::empty()),
+        Code::ChecksumSeedWithoutChecksums => incompat(sb, Incompat::empty(), Incompat::CSUM_SEED),
+        Code::TestFlagSet => sb.s_flags = (sb.s_flags.get() & !Flags::TEST_FILESYS.bits()).into(),
+        Code::DirectoryHashSignUnknown => sb.s_flags = (sb.s_flags.get() | Flags::SIGNED_HASH.bits()).into(),
+        Code::MinExtraSizeWrong => sb.s_min_extra_isize = extra.into(),
+        Code::WantExtraSizeWrong => sb.s_want_extra_isize = extra.into(),
+        Code::FirstMetaGroupTooLarge => sb.s_first_meta_bg = 0.into(),
+        Code::LargeFileFeatureMissing => ro_compat(sb, RoCompat::LARGE_FILE, RoCompat::empty()),
+        Code::LargeDirFeatureMissing => incompat(sb, Incompat::LARGE_DIR, Incompat::empty()),
+        Code::DirNlinkFeatureMissing => ro_compat(sb, RoCompat::DIR_NLINK, RoCompat::empty()),
+        Code::LastMountInFuture | Code::LastMountBarelyInFuture => {
+            (sb.s_mtime, sb.s_mtime_hi) = (now.0.into(), now.1);
+        }
+        Code::LastWriteInFuture | Code::LastWriteBarelyInFuture => {
+            (sb.s_wtime, sb.s_wtime_hi) = (now.0.into(), now.1);
+        }
+        Code::QuotaInodeNumberWrong => {
+            for number in [&mut sb.s_usr_quota_inum, &mut sb.s_grp_quota_inum, &mut sb.s_prj_quota_inum] {
+                let quota = number.get();
+                if quota < geometry.first_inode && ![0, 3, 4].contains(&quota) || quota > geometry.inodes {
+                    *number = 0.into();
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Makes a superblock one that has features: in revision 0 what the first inode is and how long inodes are went without
+/// saying.
+pub(super) fn have_features(sb: &mut DiskSuperblock) {
+    if sb.s_rev_level.get() == 0 {
+        sb.s_rev_level = 1.into();
+        sb.s_first_ino = 11.into();
+        sb.s_inode_size = 128.into();
+        (sb.s_feature_compat, sb.s_feature_incompat, sb.s_feature_ro_compat) = (0.into(), 0.into(), 0.into());
+    }
+}
+
+/// Sets the features that a file on the volume needs.
+pub(super) fn add_features(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+    let needs = |p: &&&Problem| {
+        matches!(p.code, Code::LargeFileFeatureMissing | Code::LargeDirFeatureMissing | Code::DirNlinkFeatureMissing)
+    };
+    if !problems.iter().any(|p| needs(&p)) {
+        return Ok(());
+    }
+    work.make_stale();
+    work.edit_superblock(|sb| {
+        have_features(sb);
+        for problem in problems.iter().filter(needs) {
+            field(work, problem.code, sb);
+        }
+    })
+}
+
+/// A UUID of version 4 that follows from the superblock and the time, so that a repair that is cut and run again with the
+/// same time ends alike.
+fn new_uuid(sb: &DiskSuperblock, now: u64) -> [u8; 16] {
+    let mut uuid = [0; 16];
+    for (half, bytes) in (0u8..).zip(uuid.chunks_exact_mut(8)) {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(sb.as_bytes());
+        hasher.write_u64(now);
+        hasher.write_u8(half);
+        bytes.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    uuid[6] = uuid[6] & 0x0F | 0x40;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    uuid
+}
+
+/// Notes in the superblock that the volume was checked, as e2fsck does: time of the check, mounts since, its state; and
+/// where it is sound, that it holds no error.
+pub(super) fn mark(device: &Overlay, now: u64, sound: bool) -> Result<()> {
+    let mut sb = read_superblock(device)?;
+    if sb.s_magic.get() != format::superblock::MAGIC {
+        return Ok(());
+    }
+    let mut state = State::from_bits_retain(sb.s_state.get());
+    if sound {
+        state = (state | State::VALID) - State::ERROR;
+        sb.s_error_count = 0.into();
+        (sb.s_first_error_time, sb.s_first_error_time_hi) = (0.into(), 0);
+        (sb.s_last_error_time, sb.s_last_error_time_hi) = (0.into(), 0);
+        (sb.s_first_error_ino, sb.s_last_error_ino) = (0.into(), 0.into());
+        (sb.s_first_error_block, sb.s_last_error_block) = (0.into(), 0.into());
+        (sb.s_first_error_line, sb.s_last_error_line) = (0.into(), 0.into());
+        (sb.s_first_error_func, sb.s_last_error_func) = ([0; 32], [0; 32]);
+        (sb.s_first_error_errcode, sb.s_last_error_errcode) = (0, 0);
+    } else {
+        state -= State::VALID;
+    }
+    sb.s_state = state.bits().into();
+    sb.s_mnt_count = 0.into();
+    (sb.s_lastcheck, sb.s_lastcheck_hi) = ((now as u32).into(), (now >> 32) as u8);
+    (sb.s_wtime, sb.s_wtime_hi) = ((now as u32).into(), (now >> 32) as u8);
+    write_superblock(device, sb)
+}

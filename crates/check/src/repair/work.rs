@@ -1,0 +1,304 @@
+//! What all menders use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
+//!
+//! A mender sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed in
+//! that check; blocks that are let go in a turn are free in the next.
+
+use crate::checker::{View, Walk};
+use crate::context::Volume;
+use blockdev::{BlockDevice, Overlay, Result};
+use format::group::Group;
+use format::inode::{InodeBuf, InodeFlags};
+use format::superblock::{DiskSuperblock, OFFSET};
+use format::{GroupNo, InodeNo};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+pub(super) struct Work<'a> {
+    pub(super) view: &'a View<'a>,
+    pub(super) device: &'a Overlay,
+    /// Seconds since 1970.
+    pub(super) now: u64,
+    stale: Cell<bool>,
+    /// Clusters handed out in this turn.
+    taken: RefCell<HashSet<u64>>,
+    /// Where the search for a free cluster goes on.
+    cursor: Cell<u64>,
+    inodes_taken: RefCell<HashSet<InodeNo>>,
+    /// Descriptors that were changed in this turn.
+    groups: RefCell<HashMap<GroupNo, Group>>,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(view: &'a View<'a>, device: &'a Overlay, now: u64) -> Self {
+        Self {
+            view,
+            device,
+            now,
+            stale: Cell::new(false),
+            taken: RefCell::default(),
+            cursor: Cell::new(0),
+            inodes_taken: RefCell::default(),
+            groups: RefCell::default(),
+        }
+    }
+
+    pub(super) fn volume(&self) -> &'a Volume {
+        self.view.volume
+    }
+
+    pub(super) fn walk(&self) -> Option<&'a Walk<'a>> {
+        self.view.walk.as_ref()
+    }
+
+    pub(super) fn block_size(&self) -> usize {
+        self.volume().geometry.block_size as usize
+    }
+
+    /// The time for 32-bit fields.
+    pub(super) fn now32(&self) -> u32 {
+        self.now as u32
+    }
+
+    /// Says that what the check found may no longer hold: the later menders wait for the next check.
+    pub(super) fn make_stale(&self) {
+        self.stale.set(true);
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale.get()
+    }
+
+    /// The bytes of a block; `None` outside the volume.
+    pub(super) fn block(&self, block: u64) -> Result<Option<Vec<u8>>> {
+        let Some(offset) = self.volume().offset(block) else { return Ok(None) };
+        let mut bytes = vec![0; self.block_size()];
+        self.device.read(offset, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Writes a block; one outside the volume is passed over.
+    pub(super) fn put_block(&self, block: u64, bytes: &[u8]) -> Result<()> {
+        match self.volume().offset(block) {
+            Some(offset) => self.device.write(offset, bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn inode_offset(&self, inode: InodeNo) -> Option<u64> {
+        let slot = self.volume().geometry.inode_slot(inode)?;
+        let table = self.group(slot.group)?.inode_table;
+        let block = self.volume().offset(table.get().checked_add(slot.table_block.into())?)?;
+        block.checked_add(slot.offset.into())
+    }
+
+    /// An inode; `None` where it does not exist.
+    pub(super) fn inode(&self, inode: InodeNo) -> Result<Option<InodeBuf>> {
+        let Some(offset) = self.inode_offset(inode) else { return Ok(None) };
+        let mut bytes = vec![0; self.volume().geometry.inode_size as usize];
+        self.device.read(offset, &mut bytes)?;
+        Ok(InodeBuf::from_slot(&bytes))
+    }
+
+    /// Writes an inode with its checksum.
+    pub(super) fn put_inode(&self, number: InodeNo, mut inode: InodeBuf) -> Result<()> {
+        if !inode.raw().is_zero() {
+            inode.seal(&self.volume().geometry, number);
+        }
+        match self.inode_offset(number) {
+            Some(offset) => self.device.write(offset, inode.bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes an inode.
+    pub(super) fn edit_inode(&self, number: InodeNo, edit: impl FnOnce(&mut InodeBuf)) -> Result<()> {
+        let Some(mut inode) = self.inode(number)? else { return Ok(()) };
+        edit(&mut inode);
+        self.put_inode(number, inode)
+    }
+
+    /// An inode's slot with nothing in it.
+    pub(super) fn blank_inode(&self) -> InodeBuf {
+        let size = self.volume().geometry.inode_size;
+        InodeBuf::new(size, if size > 128 { format::inode::EXTRA_ISIZE } else { 0 })
+    }
+
+    /// Zeroes an inode's slot.
+    pub(super) fn wipe_inode(&self, number: InodeNo) -> Result<()> {
+        match self.inode_offset(number) {
+            Some(offset) => self.device.write(offset, &vec![0; self.volume().geometry.inode_size as usize]),
+            None => Ok(()),
+        }
+    }
+
+    /// Frees an inode and all it holds. What it was can still be seen.
+    pub(super) fn clear_inode(&self, number: InodeNo) -> Result<()> {
+        self.make_stale();
+        self.edit_inode(number, |inode| {
+            inode.set_flags(InodeFlags::empty());
+            inode.set_links(0);
+            inode.disk_mut().i_dtime = self.now32().into();
+        })
+    }
+
+    /// The superblock as it stands.
+    pub(super) fn superblock(&self) -> Result<DiskSuperblock> {
+        read_superblock(self.device)
+    }
+
+    /// Changes the superblock.
+    pub(super) fn edit_superblock(&self, edit: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
+        let mut superblock = self.superblock()?;
+        edit(&mut superblock);
+        write_superblock(self.device, superblock)
+    }
+
+    /// A group's descriptor, with what was changed in this turn.
+    pub(super) fn group(&self, group: GroupNo) -> Option<Group> {
+        self.groups.borrow().get(&group).copied().or_else(|| self.volume().group(group).copied())
+    }
+
+    /// Writes a group's descriptor with its checksum.
+    pub(super) fn put_group(&self, number: GroupNo, mut group: Group) -> Result<()> {
+        let geometry = &self.volume().geometry;
+        let per_block = geometry.descriptors_per_block().max(1);
+        let block = geometry.descriptor_block(number.get() / per_block);
+        let Some(offset) = geometry.byte_offset(block) else { return Ok(()) };
+        let offset = offset + u64::from(number.get() % per_block) * u64::from(geometry.descriptor_size);
+        let mut bytes = vec![0; geometry.descriptor_size as usize];
+        self.device.read(offset, &mut bytes)?;
+        let superblock = self.superblock()?;
+        group.seal(&superblock, geometry, number, &mut bytes);
+        self.device.write(offset, &bytes)?;
+        self.groups.borrow_mut().insert(number, group);
+        Ok(())
+    }
+
+    fn is_free(&self, walk: &Walk<'_>, cluster: u64) -> bool {
+        !walk.ctx.claims.contains(cluster) && !self.taken.borrow().contains(&cluster)
+    }
+
+    fn clusters(&self) -> u64 {
+        let geometry = &self.volume().geometry;
+        let first = u64::from(geometry.first_data_block);
+        let on_device = (self.device.geometry().len / u64::from(geometry.block_size)).min(geometry.blocks);
+        on_device.saturating_sub(first) / u64::from(geometry.cluster_blocks)
+    }
+
+    /// The first block of a free cluster, now taken; `None` where there is none.
+    pub(super) fn allocate(&self) -> Option<u64> {
+        let walk = self.walk()?;
+        let end = self.clusters();
+        let mut at = self.cursor.get();
+        while at < end {
+            // whole words in use are passed over
+            let per_group = u64::from(self.volume().geometry.clusters_per_group());
+            let (group, place) = (at / per_group, at % per_group);
+            if place.is_multiple_of(64)
+                && place + 64 <= per_group
+                && walk.ctx.claims.word(GroupNo(group as u32), (place / 64) as usize) == u64::MAX
+            {
+                at += 64;
+                continue;
+            }
+            if self.is_free(walk, at) {
+                self.cursor.set(at + 1);
+                self.taken.borrow_mut().insert(at);
+                return Some(self.first_block(at));
+            }
+            at += 1;
+        }
+        self.cursor.set(end);
+        None
+    }
+
+    fn first_block(&self, cluster: u64) -> u64 {
+        let geometry = &self.volume().geometry;
+        u64::from(geometry.first_data_block) + cluster * u64::from(geometry.cluster_blocks)
+    }
+
+    /// So many free blocks in a row within `room`, now taken: the first of them.
+    pub(super) fn allocate_run(&self, blocks: u64, room: Range<u64>) -> Option<u64> {
+        let walk = self.walk()?;
+        let claims = &walk.ctx.claims;
+        let ratio = u64::from(self.volume().geometry.cluster_blocks);
+        let wanted = blocks.div_ceil(ratio);
+        let room = claims.clusters_of(&room);
+        let end = room.end.min(self.clusters());
+        let (mut start, mut at) = (room.start, room.start);
+        while at < end {
+            if !self.is_free(walk, at) {
+                start = at + 1;
+            } else if at + 1 - start == wanted {
+                self.taken.borrow_mut().extend(start..at + 1);
+                return Some(self.first_block(start));
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// A free inode that users' files may have, now taken. Where it lies in a part of its table that was never used, the
+    /// descriptor is told.
+    pub(super) fn allocate_inode(&self) -> Result<Option<InodeNo>> {
+        let Some(walk) = self.walk() else { return Ok(None) };
+        let geometry = &self.volume().geometry;
+        let free = (geometry.first_inode..=geometry.inodes)
+            .map(InodeNo)
+            .find(|n| !walk.ctx.inodes.is_used(*n) && !self.inodes_taken.borrow().contains(n));
+        let Some(inode) = free else { return Ok(None) };
+        self.inodes_taken.borrow_mut().insert(inode);
+        self.open_inode(inode)?;
+        Ok(Some(inode))
+    }
+
+    /// Sees to it that the next check looks at an inode.
+    pub(super) fn open_inode(&self, inode: InodeNo) -> Result<()> {
+        let geometry = &self.volume().geometry;
+        if let Some(slot) = geometry.inode_slot(inode)
+            && let Some(mut group) = self.group(slot.group)
+            && (geometry.metadata_csum || geometry.gdt_csum)
+        {
+            let used = self.volume().used_inodes.get(slot.group.get() as usize).copied().unwrap_or(0);
+            if slot.index >= used {
+                // what lies between was never written
+                for index in used..=slot.index {
+                    self.wipe_inode(geometry.inode_at(slot.group, index))?;
+                }
+                group.flags -= format::group::GroupFlags::INODE_UNINIT;
+                group.itable_unused = group.itable_unused.min(geometry.inodes_per_group.saturating_sub(slot.index + 1));
+                self.put_group(slot.group, group)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sectors of 512 bytes that so many blocks of a file take up.
+    pub(super) fn sectors(&self, blocks: u64) -> u64 {
+        let geometry = &self.volume().geometry;
+        let clusters = blocks.div_ceil(u64::from(geometry.cluster_blocks));
+        clusters * u64::from(geometry.cluster_blocks) * u64::from(geometry.block_size / 512)
+    }
+
+    /// Sets `i_blocks`.
+    pub(super) fn set_sectors(&self, inode: &mut InodeBuf, sectors: u64) {
+        let huge = self.volume().features.ro_compat.contains(format::feature::RoCompat::HUGE_FILE);
+        // a count that does not fit is left for the next check to find
+        let _ = inode.set_sectors(sectors, huge, self.volume().geometry.block_size);
+    }
+}
+
+/// The primary superblock of a device.
+pub(super) fn read_superblock(device: &Overlay) -> Result<DiskSuperblock> {
+    let mut superblock: DiskSuperblock = zerocopy::FromZeros::new_zeroed();
+    device.read(OFFSET, superblock.as_mut_bytes())?;
+    Ok(superblock)
+}
+
+/// Writes the primary superblock with its checksum.
+pub(super) fn write_superblock(device: &Overlay, mut superblock: DiskSuperblock) -> Result<()> {
+    superblock.seal();
+    device.write(OFFSET, superblock.as_bytes())
+}

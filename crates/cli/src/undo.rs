@@ -1,0 +1,41 @@
+//! `extant undo`: puts back what a repair has changed.
+
+use crate::failure::Failure;
+use crate::output::{human, stdout};
+use clap::Args;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Put back what a repair has changed",
+    after_help = "Examples:
+  extant check -fy -z before volume.img   mend, and keep what was there before
+  extant undo before volume.img           put every byte back
+
+A device that is not the one the file belongs to, or that was changed after the repair, is refused and left as it is. \
+    Where it was broken off, run it again.
+
+Exit status: 0 put back, 1 refused or failed."
+)]
+pub(crate) struct Undo {
+    /// File that `check -z` wrote
+    #[arg(value_name = "UNDO")]
+    file: PathBuf,
+
+    /// Volume: a path
+    #[arg(value_name = "DEVICE")]
+    device: String,
+}
+
+impl Undo {
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let open = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+        let device = blockdev::open(&self.device, open)?;
+        let bytes = blockdev::undo::restore(&self.file, &*device)?;
+        let mut out = stdout()?;
+        writeln!(out, "{}: put back {}", check::render::escape(self.device.as_bytes()), human(bytes))?;
+        out.flush()?;
+        Ok(0)
+    }
+}
