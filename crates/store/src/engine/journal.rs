@@ -25,6 +25,8 @@
 //! closes; with `journal_data` all file data goes the way of metadata.
 
 mod log;
+#[cfg(test)]
+mod tests;
 mod transaction;
 
 use super::{Engine, Idle, Limits, marked};
