@@ -18,7 +18,7 @@ impl Volume {
     /// The way to the leaf that speaks for a block, or would.
     fn extent_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
         let blocks = self.sb.geometry.blocks;
-        let mut path = Path { inner: Vec::new(), block: None, extents: Vec::new(), end: END };
+        let mut path = Path { inner: Vec::new(), block: None, extents: Vec::new(), end: END, absorbed: None };
         let root = buf.raw().disk.i_block;
         let mut node = Node::parse(&root, None, blocks).of(owner.number)?;
         let mut bytes;
@@ -53,6 +53,16 @@ impl Volume {
             return Err(Error::corrupt(Structure::ExtentTree, at, "it speaks for blocks that are another node's"));
         }
         Ok(path)
+    }
+
+    /// The extents of a leaf that is not the root.
+    fn leaf(&self, owner: &Inode, block: FsBlock) -> Result<Vec<Extent>> {
+        let bytes = self.extent_block(owner, block)?;
+        let node = Node::parse(&bytes, Some(0), self.sb.geometry.blocks).map_err(|e| e.at(Where::Block(block)))?;
+        Ok(match node {
+            Node::Leaf(extents) => extents.iter().map(Extent::from).collect(),
+            Node::Inner(..) => Vec::new(),
+        })
     }
 
     /// The first block behind all that a file mapped by extents has.
@@ -132,7 +142,6 @@ impl Change<'_> {
             at = next;
         };
         self.release(owner, buf, freed)?;
-        self.collapse(owner, buf)?;
         outcome
     }
 
@@ -192,6 +201,13 @@ impl Change<'_> {
     /// Gives a leaf its new entries, with all that follows; `data` blocks more are mapped by it.
     fn put_leaf(&self, owner: &Inode, buf: &mut InodeBuf, path: Path, entries: Vec<Extent>, data: u64) -> Result<()> {
         let block_size = self.volume.sb.geometry.block_size as usize;
+        let (mut path, mut entries) = (path, entries);
+        if let Some(neighbour) = path.neighbour(entries.len(), block_size) {
+            let others = self.volume.leaf(owner, neighbour.0)?;
+            if let Some(joined) = path.join(&entries, neighbour, &others, block_size) {
+                entries = joined;
+            }
+        }
         let needed = path.blocks_needed(entries.len(), block_size);
         let grown = data + needed as u64;
         self.volume.count_blocks(buf, grown, 0)?;
@@ -218,12 +234,13 @@ impl Change<'_> {
                 self.edit(node.block, tag, |bytes| bytes.copy_from_slice(&node.bytes))?;
             }
         }
+        let gone = edits.freed.len() as u64;
+        self.volume.count_blocks(buf, 0, gone)?;
         if let Some(root) = edits.root {
             buf.set_block(root);
         }
-        let gone = edits.freed.len() as u64;
-        self.volume.count_blocks(buf, 0, gone)?;
-        self.free_nodes(&edits.freed)
+        self.free_nodes(&edits.freed)?;
+        if gone > 0 { self.collapse(owner, buf) } else { Ok(()) }
     }
 
     /// Blocks for nodes, `count` of them or none.

@@ -104,6 +104,8 @@ pub(super) struct Path {
     pub(super) extents: Vec<Extent>,
     /// The first block that the leaf does not speak for.
     pub(super) end: u64,
+    /// The leaf behind it, whose entries this one takes over.
+    pub(super) absorbed: Option<FsBlock>,
 }
 
 /// A node's new content, encoded.
@@ -185,6 +187,44 @@ impl Path {
         next.map_or(self.end, |e| e.logical.get()).saturating_sub(at.get())
     }
 
+    /// The neighbour that the leaf could join when it has `entries` entries: a leaf of the same parent, and whether it is
+    /// the one behind. Only where the leaf lost entries and is half empty.
+    pub(super) fn neighbour(&self, entries: usize, block_size: usize) -> Option<(FsBlock, bool)> {
+        let parent = self.inner.last()?;
+        if entries >= self.extents.len() || entries == 0 || entries > room(block_size) / 2 {
+            return None;
+        }
+        let before = || Some((parent.children.get(parent.at.checked_sub(1)?)?.block, false));
+        parent.children.get(parent.at + 1).map(|child| (child.block, true)).or_else(before)
+    }
+
+    /// The way to the leaf that has the entries of both, the given ones and the neighbour's; `None` where these are too
+    /// many to leave it some room, or contradict each other.
+    pub(super) fn join(
+        &mut self,
+        entries: &[Extent],
+        neighbour: (FsBlock, bool),
+        others: &[Extent],
+        block_size: usize,
+    ) -> Option<Vec<Extent>> {
+        let (block, is_behind) = neighbour;
+        let (first, second) = if is_behind { (entries, others) } else { (others, entries) };
+        let mut joined = Vec::with_capacity(first.len() + second.len());
+        first.iter().chain(second).for_each(|e| push(&mut joined, *e));
+        // what is damaged stays where it is
+        let in_order = joined.is_sorted_by(|a, b| end_of(a) <= b.logical.get());
+        if joined.len() > room(block_size) / 4 * 3 || !in_order {
+            return None;
+        }
+        if is_behind {
+            self.absorbed = Some(block);
+        } else {
+            self.absorbed = self.block.replace(block);
+            self.inner.last_mut()?.at -= 1;
+        }
+        Some(joined)
+    }
+
     /// The tree when the leaf has these entries; `blocks` are as many as [`Path::blocks_needed`] said. `None` where a
     /// number is more than an entry can hold, or the blocks are too few.
     pub(super) fn replace(mut self, entries: Vec<Extent>, blocks: &[FsBlock], block_size: usize) -> Option<Edits> {
@@ -198,12 +238,14 @@ impl Path {
             let parent = self.inner.pop()?;
             let replacement = put(&mut edits, home, content, depth, at_end, &mut blocks, block_size)?;
             let mut children = parent.children;
+            let absorbed = self.absorbed.take();
             let unchanged = matches!(&replacement[..], [one] if children.get(parent.at) == Some(one));
-            if unchanged {
+            if unchanged && absorbed.is_none() {
                 return Some(edits);
             }
             at_end = parent.at + 1 == children.len();
-            children.splice(parent.at..=parent.at, replacement);
+            children.splice(parent.at..=parent.at + usize::from(absorbed.is_some()), replacement);
+            edits.freed.extend(absorbed);
             depth += 1;
             (content, block) = (Content::Inner(children), parent.block);
         }

@@ -20,8 +20,8 @@ use store::{Kind, Tag};
 pub(crate) const ONE_PLACE: usize = 14;
 /// Leaves of a map that one change clears, where there are more; see [`CLEARING`].
 const LEAVES: usize = 12;
-/// Metadata blocks that such a change may dirty: the leaves, what is above them, and the inode.
-pub(crate) const CLEARING: usize = LEAVES + 16;
+/// Metadata blocks that such a change may dirty: the leaves and their neighbours, what is above them, and the inode.
+pub(crate) const CLEARING: usize = 2 * LEAVES + 16;
 
 /// How many leaves of a map a change may still dirty.
 pub(crate) struct Steps(usize);
