@@ -21,7 +21,8 @@ fn serve() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().collect();
     let [_, image, dir, list] = &args[..] else { return Err("usage: mount IMAGE DIRECTORY OPTIONS".into()) };
     let options = MountOptions::parse(&[list])?;
-    let device = Arc::new(blockdev::FileDevice::open(image, blockdev::OpenOptions::default())?);
+    let access = blockdev::OpenOptions { write: !options.read_only, ..blockdev::OpenOptions::default() };
+    let device = Arc::new(blockdev::FileDevice::open(image, access)?);
     let opened = options.volume_options().into_iter().map(|how| fs::Volume::open(Arc::clone(&device) as _, &how));
     let volume = opened.reduce(|first, next| first.or(next)).ok_or("no way to open the volume")??;
     let session = extant_fuse::mount(Arc::new(volume), dir.as_ref(), &options, |problem| eprintln!("{problem}"))?;

@@ -17,6 +17,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::TooManyLinks => Errno::LOOP,
         Error::NoAttribute => Errno::NODATA,
         Error::Encrypted => Errno::NOKEY,
+        Error::Invalid(_) => Errno::INVAL,
         Error::NoSpace => Errno::NOSPC,
         Error::Exists => Errno::EXIST,
         Error::NotEmpty => Errno::NOTEMPTY,
@@ -24,7 +25,6 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::FileTooLarge => Errno::FBIG,
         Error::NotPermitted(_) => Errno::PERM,
         Error::ReadOnly(_) => Errno::ROFS,
-        Error::Invalid(_) => Errno::INVAL,
     }
 }
 

@@ -23,6 +23,9 @@ pub enum Error {
         /// Why; of the kind `ResourceBusy` where files are still open.
         source: io::Error,
     },
+    /// The file system is unmounted, and something that was written to it did not reach the device.
+    #[error("unmounted, but not all that was written reached the device: {0}")]
+    Finish(io::Error),
     /// The connection to the kernel broke.
     #[error("the connection to the kernel broke: {0}")]
     Connection(io::Error),

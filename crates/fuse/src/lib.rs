@@ -8,7 +8,7 @@
 //! | `protocol` | the kernel's structures and numbers |
 //! | `request`, `reply` | requests read from bytes, answers written to them |
 //! | `transport` | the two ways of a request to a file system, and of its answer back: /dev/fuse and io_uring |
-//! | `ops` | what each request means on a [`fs::Volume`] |
+//! | `ops`, `ops/write` | what each request means on a [`fs::Volume`]: those that look, those that change |
 //! | `errno` | the one table from errors to the numbers the kernel knows |
 //! | `problems` | telling the user of damage, once for each file |
 //!
@@ -37,7 +37,7 @@ mod transport;
 
 pub use error::{Error, Result};
 pub use mount::unmount;
-pub use options::{Access, MountOptions};
+pub use options::{Access, Atime, MountOptions};
 pub use protocol::{Attr, Features, StatFs};
 pub use reply::{Answer, Entry, Reply};
 pub use request::{Caller, Changes, Operation, Request, SetTime};

@@ -16,8 +16,10 @@
 //!    nothing; a file without a name lives until the kernel forgets it.
 //! 2. A damaged file is an error for that file, told once.
 
+mod write;
+
 use crate::errno::{errno, is_problem};
-use crate::options::{Access, MountOptions};
+use crate::options::{Access, Atime, MountOptions};
 use crate::problems::{Problems, Teller};
 use crate::protocol::{self as wire, Attr, Features};
 use crate::reply::{Answer, Entry, Reply};
@@ -26,7 +28,11 @@ use crate::transport::Filesystem;
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume};
 use rustix::io::Errno;
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use write::{CAPABILITY, Making};
 
 /// The root, as FUSE numbers it.
 pub(crate) const ROOT: u64 = 1;
@@ -47,6 +53,21 @@ const AT_ONCE: usize = 64;
 
 /// FS_IOC_GETFLAGS, which lsattr(1) uses.
 const GET_FLAGS: u32 = 0x8008_6601;
+/// FS_IOC_SETFLAGS, which chattr(1) uses.
+const SET_FLAGS: u32 = 0x4008_6602;
+/// FS_IOC_FSGETXATTR.
+const GET_FSXATTR: u32 = 0x801c_581f;
+/// FS_IOC_FSSETXATTR.
+const SET_FSXATTR: u32 = 0x401c_5820;
+/// FS_IOC_GETVERSION: the inode's generation.
+const GET_VERSION: u32 = 0x8008_7601;
+
+/// In the flags of a rename: the new name must not be there.
+const RENAME_NOREPLACE: u32 = 1;
+/// In the flags of a rename: the names change places.
+const RENAME_EXCHANGE: u32 = 2;
+/// In the flags of a rename: something stays in the old place.
+const RENAME_WHITEOUT: u32 = 4;
 
 /// A mounted volume.
 pub(crate) struct Ops {
@@ -60,6 +81,19 @@ pub(crate) struct Ops {
     ask_opens: bool,
     /// For how many seconds the kernel may keep names and attributes.
     keep: u64,
+    /// Whether reading is recorded.
+    atime: Atime,
+    /// Files that are known to have capabilities.
+    capable: Mutex<HashSet<InodeNo>>,
+    /// Whether there was ever one.
+    any_capable: AtomicBool,
+    /// How unmounting the volume went, once it was.
+    ended: Mutex<Option<Result<(), String>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // what they hold is whole after every statement
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The node of an inode.
@@ -124,14 +158,15 @@ impl Filesystem for Ops {
             | Features::EXPLICIT_INVAL_DATA;
         // with access control lists the kernel takes it upon itself to check all permissions
         wanted.set(Features::POSIX_ACL, self.kernel_checks && self.has_xattrs());
+        wanted.set(Features::DONT_MASK | Features::HANDLE_KILLPRIV_V2, self.volume.consistency().is_some());
         let no_opens = Features::NO_OPEN_SUPPORT | Features::NO_OPENDIR_SUPPORT;
         wanted.set(no_opens, !self.ask_opens);
         wanted
     }
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
-        let node = request.node;
-        if self.only.is_some() && !self.may_ask(&request.caller, &request.operation) {
+        let (node, caller) = (request.node, &request.caller);
+        if self.only.is_some() && !self.may_ask(caller, &request.operation) {
             return Err(Errno::ACCESS);
         }
         match request.operation {
@@ -148,7 +183,9 @@ impl Filesystem for Ops {
             }
             Operation::OpenDir if self.ask_opens => reply.opened_dir(),
             Operation::Read { offset, size } => {
-                reply.fill(size, |buf| self.answer_for(node, |v, inode| v.read_at(inode, offset, buf)))
+                reply.fill(size, |buf| self.answer_for(node, |v, inode| v.read_at(inode, offset, buf)))?;
+                self.note_read(node);
+                Ok(())
             }
             Operation::ReadDir { cookie, size, plus } => {
                 reply.limit(size);
@@ -156,39 +193,75 @@ impl Filesystem for Ops {
             }
             Operation::StatFs => self.statfs(reply),
             Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
-            Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, request.caller.uid == 0)?),
+            Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
             Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
-            Operation::Ioctl { command: GET_FLAGS, output: 4.., .. } => {
-                // EXT4_FL_USER_VISIBLE: the others are the file system's own
-                const VISIBLE: u32 = 0x725B_DFFF;
-                let flags = self.answer_for(node, |v, inode| Ok(v.attributes(inode).flags.bits() & VISIBLE))?;
-                reply.ioctl(zerocopy::IntoBytes::as_bytes(&flags))
+            Operation::Ioctl { command, input, output } => self.ioctl(node, command, input, output, reply),
+            Operation::SetAttr(ref changes) => self.set_attributes(node, changes, reply),
+            Operation::Symlink { name, target } => self.symlink(node, name, target, caller, reply),
+            Operation::MkNod { name, mode, device, umask } => {
+                let making = Making { dir: node, name: Some(name), mode, umask, device, open: false };
+                self.make(&making, caller, reply)
             }
-            Operation::Ioctl { .. } => Err(Errno::NOTTY),
-            Operation::Release | Operation::ReleaseDir | Operation::Destroy => Ok(()),
-            Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs => Ok(()),
-            Operation::SetAttr(_)
-            | Operation::Symlink { .. }
-            | Operation::MkNod { .. }
-            | Operation::MkDir { .. }
-            | Operation::Unlink { .. }
-            | Operation::RmDir { .. }
-            | Operation::Rename { .. }
-            | Operation::Link { .. }
-            | Operation::Create { .. }
-            | Operation::Write { .. }
-            | Operation::SetXattr { .. }
-            | Operation::RemoveXattr { .. }
-            | Operation::Fallocate { .. }
-            | Operation::CopyFileRange { .. } => Err(Errno::ROFS),
+            Operation::MkDir { name, mode, umask } => {
+                let mode = mode & 0o7777 | 0o040_000;
+                let making = Making { dir: node, name: Some(name), mode, umask, device: 0, open: false };
+                self.make(&making, caller, reply)
+            }
+            Operation::Create { name, mode, umask, .. } => {
+                let making = Making { dir: node, name, mode, umask, device: 0, open: true };
+                self.make(&making, caller, reply)
+            }
+            Operation::Unlink { name } => self.remove(node, name, false),
+            Operation::RmDir { name } => self.remove(node, name, true),
+            Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
+            Operation::Link { target, name } => self.link(target, node, name, reply),
+            Operation::Write { offset, data, kill_privileges } => {
+                reply.written(self.write(node, offset, data, kill_privileges)?)
+            }
+            Operation::SetXattr { name, value, flags, kill_sgid } => {
+                self.set_xattr(node, (name, value), flags, kill_sgid)
+            }
+            Operation::RemoveXattr { name } => self.remove_xattr(node, name),
+            Operation::Fallocate { offset, length, mode } => self.allocate(node, offset, length, mode, caller),
+            Operation::CopyFileRange { offset, target, target_offset, length, flags, long } => {
+                if flags != 0 {
+                    return Err(Errno::INVAL);
+                }
+                let copied = self.copy((node, offset), (target, target_offset), length, caller)?;
+                // no request copies more than 32 bits can say
+                if long { reply.number(copied) } else { reply.written(copied as u32) }
+            }
+            Operation::Fsync { data } | Operation::FsyncDir { data } => self.fsync(node, data),
+            Operation::SyncFs => self.sync(),
+            Operation::Destroy => self.finish().map_err(|_| Errno::IO),
+            Operation::Release | Operation::ReleaseDir => Ok(()),
             Operation::Open { .. } | Operation::OpenDir | Operation::Flush | Operation::Other => Err(Errno::NOSYS),
         }
     }
 
-    fn forget(&self, _: u64, _: u64) {}
+    fn forget(&self, node: u64, lookups: u64) {
+        let Ok(number) = self.number(node) else { return };
+        // the root is held by the mount
+        if node != ROOT && self.volume.consistency().is_some() {
+            // told; nobody waits for it
+            let _ = self.outcome(number, self.volume.release(number, lookups));
+        }
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        let mut ended = lock(&self.ended);
+        let outcome = ended.get_or_insert_with(|| match self.volume.consistency() {
+            Some(_) => self.volume.unmount().map_err(|e| e.to_string()),
+            None => Ok(()),
+        });
+        outcome.clone().map_err(io::Error::other)
+    }
 
     fn panicked(&self, node: u64, what: &str) {
-        self.problems.tell(node, &format!("an error in Extant itself: {what}"));
+        let text = format!("an error in Extant itself: {what}");
+        // what is in memory may be half changed
+        self.volume.distrust(&text);
+        self.problems.tell(node, &text);
     }
 }
 
@@ -202,7 +275,18 @@ impl Ops {
         let ask_opens = encrypted || only.is_some() || options.auto_unmount;
         let keep = if only.is_some() { 0 } else { ALWAYS };
         let kernel_checks = options.kernel_checks();
-        Self { volume, problems: Problems::new(teller), only, kernel_checks, ask_opens, keep }
+        Self {
+            volume,
+            problems: Problems::new(teller),
+            only,
+            kernel_checks,
+            ask_opens,
+            keep,
+            atime: options.atime,
+            capable: Mutex::default(),
+            any_capable: AtomicBool::new(false),
+            ended: Mutex::new(None),
+        }
     }
 
     /// Whether a request is answered: those on open files belong to whoever opened them.
@@ -241,7 +325,8 @@ impl Ops {
     fn lookup(&self, dir: u64, name: &[u8]) -> Answer<Option<Attributes>> {
         if name == b"." {
             // a handle may be older than the volume's present state
-            return self.quietly(dir, |v, inode| Ok(v.attributes(inode))).map(Some).map_err(|_| Errno::STALE);
+            let number = self.number(dir)?;
+            return self.held(number, |v| v.attributes_of(number)).map(Some).map_err(|_| Errno::STALE);
         }
         let found = self.answer_for(dir, |v, dir| match v.lookup(dir, name) {
             Ok(inode) => Ok(Some(inode)),
@@ -254,12 +339,30 @@ impl Ops {
                 self.problems.tell(dir, "an entry names the root directory");
                 Err(Errno::UCLEAN)
             }
-            Some(inode) => self.getattr(node_of(inode)).map(Some),
+            Some(number) => {
+                let found = self.held(number, |v| v.attributes_of(number));
+                self.outcome(number, found.map(Some))
+            }
         }
     }
 
+    /// Does something with an inode, and holds it for the kernel if that succeeds.
+    fn held<T>(&self, number: InodeNo, work: impl FnOnce(&Volume) -> fs::Result<T>) -> fs::Result<T> {
+        if number == InodeNo::ROOT || self.volume.consistency().is_none() {
+            return work(&self.volume);
+        }
+        self.volume.hold(number);
+        let outcome = work(&self.volume);
+        if outcome.is_err() {
+            // the first error is the one that matters
+            let _ = self.volume.release(number, 1);
+        }
+        outcome
+    }
+
     fn getattr(&self, node: u64) -> Answer<Attributes> {
-        self.answer_for(node, |v, inode| Ok(v.attributes(inode)))
+        let number = self.number(node)?;
+        self.outcome(number, self.volume.attributes_of(number))
     }
 
     /// What statx(2) shows: all of stat(2), the time of creation where it is known, and the attribute bits.
@@ -303,7 +406,13 @@ impl Ops {
     fn readdirplus(&self, node: u64, cookie: u64, reply: &mut Reply<'_>) -> Answer<()> {
         self.each_entry_with_attributes(node, cookie, |entry, next, attributes| {
             let listed = match attributes {
-                Some(a) => self.entry(a),
+                Some(a) => {
+                    let listed = reply.dirent_plus(&self.entry(a), next, &entry.name);
+                    if listed && self.volume.consistency().is_some() {
+                        self.volume.hold(a.inode);
+                    }
+                    return !listed;
+                }
                 // listed, but looked up before anybody sees more of it than its name
                 None => {
                     let mode = entry.kind.map_or(0, type_of) << 12;
@@ -348,7 +457,8 @@ impl Ops {
                     let attributes = match &entry.name[..] {
                         b"." | b".." => None,
                         _ if entry.inode == InodeNo::ROOT => None,
-                        _ => self.quietly(node_of(entry.inode), |v, inode| Ok(v.attributes(inode))).ok(),
+                        // of what is damaged, who asks for it hears
+                        _ => self.volume.attributes_of(entry.inode).ok(),
                     };
                     if add(entry, *next, attributes.as_ref()) {
                         return;
@@ -389,6 +499,20 @@ impl Ops {
         }
     }
 
+    fn ioctl(&self, node: u64, command: u32, input: &[u8], output: u32, reply: &mut Reply<'_>) -> Answer<()> {
+        // EXT4_FL_USER_VISIBLE: the others are the file system's own
+        const VISIBLE: u32 = 0x725B_DFFF;
+        let number = |number: u32, reply: &mut Reply<'_>| reply.ioctl(zerocopy::IntoBytes::as_bytes(&number));
+        match command {
+            GET_FLAGS if output >= 4 => number(self.getattr(node)?.flags.bits() & VISIBLE, reply),
+            GET_VERSION if output >= 4 => number(self.getattr(node)?.generation, reply),
+            GET_FSXATTR if output >= 28 => self.fsxattr(node, reply),
+            SET_FLAGS => self.set_flags(node, input).and_then(|()| reply.ioctl(&[])),
+            SET_FSXATTR => self.set_fsxattr(node, input).and_then(|()| reply.ioctl(&[])),
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
     fn statfs(&self, reply: &mut Reply<'_>) -> Answer<()> {
         let s = self.volume.statfs();
         reply.statfs(&wire::StatFs {
@@ -409,7 +533,11 @@ impl Ops {
         if node == ROOT && name == DAEMON.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
         }
-        self.answer_for(node, |v, inode| v.get_xattr(inode, name))
+        let value = self.answer_for(node, |v, inode| v.get_xattr(inode, name))?;
+        if name == CAPABILITY {
+            self.note_capability(self.number(node)?);
+        }
+        Ok(value)
     }
 
     /// The names of a file's attributes, each followed by a zero byte. `trusted.` is for the privileged alone.
@@ -433,19 +561,19 @@ impl Ops {
     /// Does something with a node's inode; tells of damage.
     fn answer_for<T>(&self, node: u64, work: impl FnOnce(&Volume, &Arc<Inode>) -> fs::Result<T>) -> Answer<T> {
         let number = self.number(node)?;
-        let outcome = self.volume.inode(number).and_then(|inode| work(&self.volume, &inode));
+        self.outcome(number, self.volume.inode(number).and_then(|inode| work(&self.volume, &inode)))
+    }
+
+    /// What the kernel is told of an outcome; the user is told of damage.
+    fn outcome<T>(&self, number: InodeNo, outcome: fs::Result<T>) -> Answer<T> {
         outcome.map_err(|e| {
             if is_problem(&e) {
                 self.problems.tell(number.get().into(), &e.to_string());
+            } else if matches!(e, Error::ReadOnly(_)) {
+                self.problems.tell_of_volume(&e.to_string());
             }
             errno(&e)
         })
-    }
-
-    /// As [`Ops::answer_for`], where damage is for another request to tell.
-    fn quietly<T>(&self, node: u64, work: impl FnOnce(&Volume, &Arc<Inode>) -> fs::Result<T>) -> Answer<T> {
-        let number = self.number(node)?;
-        self.volume.inode(number).and_then(|inode| work(&self.volume, &inode)).map_err(|e| errno(&e))
     }
 
     /// The inode of a node. The kernel has nodes from our answers, or from a file handle that may say anything.

@@ -1,7 +1,8 @@
 //! What `-o` may say.
 
 use crate::{Error, Result, Transport};
-use fs::FsBlock;
+use fs::{Consistency, DataMode, FsBlock, WriteOptions};
+use std::time::Duration;
 
 /// Who may use a mounted volume. The kernel then checks permissions as on any file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,11 +16,33 @@ pub enum Access {
     All,
 }
 
+/// Whether reading a file is recorded in its inode. Reads that the kernel answers from its pages are not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// Not.
+    #[default]
+    Never,
+    /// Where the recorded access is older than the last change, or than a day.
+    Relative,
+    /// Always.
+    Strict,
+}
+
 /// How to mount a volume: what the option lists of mount(8) say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// Nothing is written. The only way this version mounts.
+    /// Nothing is written.
     pub read_only: bool,
+    /// How the volume stays sound through a crash; the best it has unless set.
+    pub consistency: Option<Consistency>,
+    /// What a journal does about file data.
+    pub data: DataMode,
+    /// For how many seconds a change may stay in memory only; 5 unless set.
+    pub commit: Option<u32>,
+    /// Whether reading is recorded.
+    pub atime: Atime,
+    /// For a mounted volume: only the options of the mount are changed.
+    pub remount: bool,
     /// Who may use it.
     pub access: Access,
     /// Device nodes are not devices. Forced for all users but root.
@@ -42,20 +65,17 @@ pub struct MountOptions {
     pub ignore_journal: bool,
 }
 
-/// Options that change nothing here. Times of access are not recorded by a read-only mount, attributes and access control
-/// lists are always on, and the rest is for mount(8) and systemd, which may hand it on.
-const WITHOUT_EFFECT: [&str; 29] = [
+/// Options that change nothing here. Attributes and access control lists are always on, and the rest is for mount(8) and
+/// systemd, which may hand it on.
+const WITHOUT_EFFECT: [&str; 26] = [
     "defaults",
     "async",
     "sync",
     "dirsync",
     "atime",
-    "noatime",
     "diratime",
     "nodiratime",
-    "relatime",
     "norelatime",
-    "strictatime",
     "nostrictatime",
     "lazytime",
     "nolazytime",
@@ -80,14 +100,11 @@ impl MountOptions {
     /// Reads option lists: `["ro,nodev", "fsname=x"]`. The last of two that contradict each other holds.
     ///
     /// # Errors
-    /// [`Error::Option`] for an option that is not known, by name, for a value that is none, and where `ro` is missing.
+    /// [`Error::Option`] for an option that is not known, by name, and for a value that is none.
     pub fn parse<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
         for option in lists.iter().flat_map(|list| list.as_ref().split(',')).filter(|option| !option.is_empty()) {
             options.set(option)?;
-        }
-        if !options.read_only {
-            return Err(Error::Option("this version mounts read-only; add -o ro".to_owned()));
         }
         Ok(options)
     }
@@ -97,6 +114,13 @@ impl MountOptions {
         match (name, value) {
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
+            ("consistency", Some(mode)) => self.consistency = Some(consistency(mode)?),
+            ("data", Some(mode)) => self.data = data(mode)?,
+            ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
+            ("noatime", None) => self.atime = Atime::Never,
+            ("relatime", None) => self.atime = Atime::Relative,
+            ("strictatime", None) => self.atime = Atime::Strict,
+            ("remount", None) => self.remount = true,
             ("dev", None) => self.nodev = false,
             ("nodev", None) => self.nodev = true,
             ("suid", None) => self.nosuid = false,
@@ -132,7 +156,16 @@ impl MountOptions {
     /// could belong to; the first that succeeds is the one meant.
     #[must_use]
     pub fn volume_options(&self) -> Vec<fs::OpenOptions> {
-        let plain = fs::OpenOptions { ignore_journal: self.ignore_journal, ..fs::OpenOptions::default() };
+        let write = (!self.read_only).then(|| {
+            let plain = WriteOptions::default();
+            WriteOptions {
+                consistency: self.consistency,
+                data: self.data,
+                commit: self.commit.map_or(plain.commit, |seconds| Duration::from_secs(seconds.into())),
+                ..plain
+            }
+        });
+        let plain = fs::OpenOptions { ignore_journal: self.ignore_journal, write, ..fs::OpenOptions::default() };
         let Some(at) = self.superblock else { return vec![plain] };
         (10..=16)
             .map(|bits| 1u32 << bits)
@@ -143,6 +176,33 @@ impl MountOptions {
                 ..plain.clone()
             })
             .collect()
+    }
+}
+
+fn consistency(mode: &str) -> Result<Consistency> {
+    match mode {
+        "none" => Ok(Consistency::None),
+        "dirty-bit" => Ok(Consistency::DirtyBit),
+        "journal" => Ok(Consistency::Journal),
+        _ => Err(Error::Option(format!("`consistency={mode}` is none of none, dirty-bit, journal"))),
+    }
+}
+
+fn data(mode: &str) -> Result<DataMode> {
+    match mode {
+        "ordered" => Ok(DataMode::Ordered),
+        "writeback" => Ok(DataMode::Writeback),
+        "journal" => Ok(DataMode::Journal),
+        _ => Err(Error::Option(format!("`data={mode}` is none of ordered, writeback, journal"))),
+    }
+}
+
+fn commit(seconds: &str) -> Result<u32> {
+    match seconds.parse() {
+        // as ext4: 0 asks for the usual
+        Ok(0) => Ok(5),
+        Ok(seconds @ 1..=3600) => Ok(seconds),
+        _ => Err(Error::Option(format!("`commit={seconds}` is no number of seconds up to 3600"))),
     }
 }
 
@@ -171,15 +231,28 @@ mod tests {
         assert_eq!(options, expected);
         assert!(!MountOptions::parse(&["nosuid,ro,suid"]).expect("parse").nosuid);
         assert!(MountOptions::parse(&["ro,x-systemd.automount,defaults"]).expect("parse").read_only);
+        let options = MountOptions::parse(&["rw,consistency=dirty-bit,data=journal,commit=0,relatime"]).expect("parse");
+        let expected = MountOptions {
+            consistency: Some(Consistency::DirtyBit),
+            data: DataMode::Journal,
+            commit: Some(5),
+            atime: Atime::Relative,
+            ..MountOptions::default()
+        };
+        assert_eq!(options, expected);
+        let opened = options.volume_options().pop().expect("one way").write.expect("for writing");
+        assert_eq!((opened.consistency, opened.commit.as_secs()), (Some(Consistency::DirtyBit), 5));
+        assert!(MountOptions::parse(&["ro"]).expect("parse").volume_options().pop().expect("one way").write.is_none());
     }
 
     #[test]
     fn what_cannot_be_done_is_named() {
         for (list, said) in [
-            ("", "this version mounts read-only; add -o ro"),
-            ("rw", "this version mounts read-only; add -o ro"),
+            ("data=fast", "`data=fast` is none of ordered, writeback, journal"),
+            ("consistency=linked", "`consistency=linked` is none of none, dirty-bit, journal"),
+            ("commit=soon", "`commit=soon` is no number of seconds up to 3600"),
+            ("commit=3601", "`commit=3601` is no number of seconds up to 3600"),
             ("ro,remount-me", "unknown mount option `remount-me`"),
-            ("ro,data=journal", "unknown mount option `data=journal`"),
             ("ro=1", "unknown mount option `ro=1`"),
             ("ro,sb=x", "`sb=x` names no block: give a number, in units of 1024 bytes"),
             (

@@ -20,6 +20,14 @@ impl Problems {
         Self { teller, told: Mutex::new(HashSet::new()) }
     }
 
+    /// Tells of what befell the volume as a whole, once.
+    pub(crate) fn tell_of_volume(&self, problem: &str) {
+        // no inode has this number
+        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(u64::MAX) {
+            (self.teller)(problem);
+        }
+    }
+
     /// Tells of a problem with an inode, unless one was told before.
     pub(crate) fn tell(&self, inode: u64, problem: &str) {
         let count = {

@@ -19,9 +19,10 @@ pub struct Session {
 }
 
 /// Ends a [`Session`] from another thread.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Unmounter {
     mount: Arc<Mount>,
+    filesystem: Arc<dyn Filesystem>,
 }
 
 /// Mounts a volume on a directory. Nothing is answered before [`Session::run`].
@@ -36,6 +37,7 @@ pub fn mount(
     options: &MountOptions,
     on_problem: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Session> {
+    volume.start_background();
     let ops = Ops::new(volume, options, Box::new(on_problem));
     mount_filesystem(Arc::new(ops), dir, options)
 }
@@ -56,17 +58,19 @@ impl Session {
     /// Answers requests until the file system is unmounted.
     ///
     /// # Errors
-    /// [`Error::Connection`] where the kernel closed it in another way.
+    /// [`Error::Connection`] where the kernel closed it in another way; [`Error::Finish`] where something that was
+    /// written did not reach the device.
     pub fn run(self) -> Result<()> {
-        let outcome = serve(self.connection, self.filesystem, self.transport).map_err(Error::Connection);
+        let served = serve(self.connection, Arc::clone(&self.filesystem), self.transport).map_err(Error::Connection);
+        let finished = self.filesystem.finish().map_err(Error::Finish);
         drop(self.mount);
-        outcome
+        served.and(finished)
     }
 
     /// What ends this session from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { mount: Arc::clone(&self.mount) }
+        Unmounter { mount: Arc::clone(&self.mount), filesystem: Arc::clone(&self.filesystem) }
     }
 }
 
@@ -78,5 +82,14 @@ impl Unmounter {
     /// [`Error::Unmount`].
     pub fn unmount(&self) -> Result<()> {
         self.mount.detach()
+    }
+
+    /// Brings everything to the device although files may be open still; they cannot be written any more. For a process
+    /// that has to end now.
+    ///
+    /// # Errors
+    /// [`Error::Finish`].
+    pub fn finish(&self) -> Result<()> {
+        self.filesystem.finish().map_err(Error::Finish)
     }
 }

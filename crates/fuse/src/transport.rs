@@ -65,6 +65,13 @@ pub trait Filesystem: Send + Sync {
     /// The kernel let go of a file as often as it was told of it in so many answers.
     fn forget(&self, node: u64, lookups: u64);
 
+    /// It is unmounted, or about to be: what was changed must be durable when this returns. It may be called more than
+    /// once, and requests may follow that change nothing any more.
+    ///
+    /// # Errors
+    /// Something did not reach the device.
+    fn finish(&self) -> io::Result<()>;
+
     /// A panic came out of a request about `node`; the program is told EIO.
     fn panicked(&self, node: u64, what: &str);
 }

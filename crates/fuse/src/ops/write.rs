@@ -1,0 +1,425 @@
+//! Requests that change a volume.
+
+use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, lock};
+use crate::reply::{Answer, Reply};
+use crate::request::{Caller, Changes, SetTime};
+use fs::{AllocateMode, Attributes, Error, FileKind, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
+use fs::{Timestamp, XattrMode};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Set-user-id.
+const S_ISUID: u16 = 0o4000;
+/// Set-group-id.
+const S_ISGID: u16 = 0o2000;
+/// The group may execute.
+const S_IXGRP: u16 = 0o10;
+/// The capabilities that a program gets when it is run; they go when it is changed.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+/// Most bytes copied in one request, so that none runs for long; programs ask again for the rest.
+const MOST_COPIED: u64 = 64 << 20;
+/// Bytes copied at once.
+const PIECE: usize = 1 << 20;
+
+/// Flags that chattr(1) changes: EXT4_FL_USER_MODIFIABLE without the two that say how the content is mapped.
+const MODIFIABLE: u32 = 0x6003_C0FF;
+
+/// FS_XFLAG_: the flags of FS_IOC_FSSETXATTR, and those of an inode that they are.
+const XFLAGS: [(u32, InodeFlags); 7] = [
+    (0x8, InodeFlags::IMMUTABLE),
+    (0x10, InodeFlags::APPEND),
+    (0x20, InodeFlags::SYNC),
+    (0x40, InodeFlags::NOATIME),
+    (0x80, InodeFlags::NODUMP),
+    (0x200, InodeFlags::PROJINHERIT),
+    (0x8000, InodeFlags::DAX),
+];
+
+/// `struct fsxattr`.
+#[repr(C)]
+#[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+struct FsXattr {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    copy_extent_size: u32,
+    padding: [u8; 8],
+}
+
+/// What is left of permission bits when a file is written or gets another owner.
+fn without_privileges(mode: u16) -> u16 {
+    let mode = mode & !S_ISUID;
+    if mode & S_IXGRP == 0 { mode } else { mode & !S_ISGID }
+}
+
+/// What a change of attributes asks for, of a file that has `a` now.
+fn asked(a: &Attributes, changes: &Changes, now: Timestamp) -> SetAttributes {
+    let time = |time| match time {
+        SetTime::Now => now,
+        SetTime::At(seconds, nanos) => Timestamp { seconds, nanos },
+    };
+    let bits = |mode: u32| (mode & 0o7777) as u16;
+    let mut mode = changes.mode.map(bits);
+    let owned_anew = changes.uid.is_some() || changes.gid.is_some();
+    if (owned_anew && a.kind != FileKind::Directory) || changes.kill_privileges {
+        let before = mode.unwrap_or(a.mode & 0o7777);
+        let after = without_privileges(before);
+        mode = mode.map(|_| after).or_else(|| (after != before).then_some(after));
+    }
+    SetAttributes {
+        mode,
+        uid: changes.uid,
+        gid: changes.gid,
+        atime: changes.atime.map(time),
+        mtime: changes.mtime.map(time),
+        ctime: changes.ctime.map(time),
+        ..SetAttributes::default()
+    }
+}
+
+/// The time of day, for what is set to now.
+fn now() -> Timestamp {
+    // a clock before 1970 counts as 1970
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+}
+
+/// A device's two numbers from the packed form.
+fn unpack(device: u32) -> (u32, u32) {
+    ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
+}
+
+/// What mknod(2) and its kin make.
+pub(super) struct Making<'a> {
+    pub(super) dir: u64,
+    /// `None`: a file without a name.
+    pub(super) name: Option<&'a [u8]>,
+    /// With the type.
+    pub(super) mode: u32,
+    pub(super) umask: u32,
+    pub(super) device: u32,
+    /// Whether it is open afterwards.
+    pub(super) open: bool,
+}
+
+impl Ops {
+    pub(super) fn make(&self, making: &Making<'_>, caller: &Caller, reply: &mut Reply<'_>) -> Answer<()> {
+        let kind = match making.mode & 0o170_000 {
+            0o100_000 | 0 => FileKind::Regular,
+            0o040_000 => FileKind::Directory,
+            0o020_000 => FileKind::CharDevice,
+            0o060_000 => FileKind::BlockDevice,
+            0o010_000 => FileKind::Fifo,
+            0o140_000 => FileKind::Socket,
+            _ => return Err(Errno::INVAL),
+        };
+        let file = NewFile {
+            kind,
+            mode: (making.mode & 0o7777) as u16,
+            umask: (making.umask & 0o777) as u16,
+            uid: caller.uid,
+            gid: caller.gid,
+            device: unpack(making.device),
+        };
+        let dir = self.number(making.dir)?;
+        let made = match making.name {
+            Some(name) => self.volume.create(dir, name, &file),
+            None => self.volume.tmpfile(dir, &file),
+        };
+        let inode = self.outcome(dir, made)?;
+        let entry = self.entry(&self.volume.attributes(&inode));
+        self.volume.hold(inode.number);
+        if making.open { reply.created(&entry) } else { reply.entry(&entry) }
+    }
+
+    pub(super) fn symlink(
+        &self,
+        dir: u64,
+        name: &[u8],
+        target: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Answer<()> {
+        let dir = self.number(dir)?;
+        let inode = self.outcome(dir, self.volume.symlink(dir, name, target, caller.uid, caller.gid))?;
+        self.volume.hold(inode.number);
+        reply.entry(&self.entry(&self.volume.attributes(&inode)))
+    }
+
+    pub(super) fn link(&self, target: u64, dir: u64, name: &[u8], reply: &mut Reply<'_>) -> Answer<()> {
+        let (target, dir) = (self.number(target)?, self.number(dir)?);
+        let inode = self.outcome(dir, self.volume.link(target, dir, name))?;
+        let attributes = self.outcome(target, self.volume.attributes_of(inode.number))?;
+        self.volume.hold(inode.number);
+        reply.entry(&self.entry(&attributes))
+    }
+
+    pub(super) fn remove(&self, dir: u64, name: &[u8], is_dir: bool) -> Answer<()> {
+        let dir = self.number(dir)?;
+        let volume = &self.volume;
+        self.outcome(dir, if is_dir { volume.rmdir(dir, name) } else { volume.unlink(dir, name) })
+    }
+
+    pub(super) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Answer<()> {
+        if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let flags = RenameFlags {
+            no_replace: flags & RENAME_NOREPLACE != 0,
+            exchange: flags & RENAME_EXCHANGE != 0,
+            whiteout: flags & RENAME_WHITEOUT != 0,
+        };
+        let (old_dir, new_dir) = (self.number(from.0)?, self.number(to.0)?);
+        self.outcome(old_dir, self.volume.rename(old_dir, from.1, new_dir, to.1, flags))
+    }
+
+    pub(super) fn set_attributes(&self, node: u64, changes: &Changes, reply: &mut Reply<'_>) -> Answer<()> {
+        let number = self.number(node)?;
+        if let Some(size) = changes.size {
+            self.outcome(number, self.volume.truncate(number, size))?;
+        }
+        let before = self.outcome(number, self.volume.attributes_of(number))?;
+        let set = asked(&before, changes, now());
+        let size_alone = changes.size.is_some() && set == SetAttributes::default();
+        if !size_alone {
+            self.outcome(number, self.volume.set_attributes(number, &set))?;
+        }
+        if changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+            self.drop_capability(number)?;
+        }
+        reply.attr(&super::attr(&self.getattr(node)?), self.keep)
+    }
+
+    pub(super) fn write(&self, node: u64, offset: u64, data: &[u8], kill_privileges: bool) -> Answer<u32> {
+        let number = self.number(node)?;
+        let written = self.outcome(number, self.volume.write_at(number, offset, data))?;
+        if kill_privileges {
+            self.drop_privileges(number)?;
+        }
+        self.drop_capability(number)?;
+        // a request has at most 1 MiB
+        Ok(u32::try_from(written).unwrap_or(u32::MAX))
+    }
+
+    /// Takes set-user-id off a file that was changed, and set-group-id.
+    fn drop_privileges(&self, number: InodeNo) -> Answer<()> {
+        let a = self.outcome(number, self.volume.attributes_of(number))?;
+        let mode = a.mode & 0o7777;
+        let left = without_privileges(mode);
+        if left == mode {
+            return Ok(());
+        }
+        let set = SetAttributes { mode: Some(left), ..SetAttributes::default() };
+        self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
+    }
+
+    /// Takes its capabilities off a file that was changed. The kernel asks for them before it first writes to a file, so
+    /// the files that have some are known.
+    fn drop_capability(&self, number: InodeNo) -> Answer<()> {
+        if !self.any_capable.load(Ordering::Acquire) || !lock(&self.capable).remove(&number) {
+            return Ok(());
+        }
+        match self.volume.remove_xattr(number, CAPABILITY) {
+            Err(Error::NoAttribute) => Ok(()),
+            outcome => self.outcome(number, outcome),
+        }
+    }
+
+    /// Remembers that a file has capabilities.
+    pub(super) fn note_capability(&self, number: InodeNo) {
+        lock(&self.capable).insert(number);
+        self.any_capable.store(true, Ordering::Release);
+    }
+
+    pub(super) fn fsync(&self, node: u64, data: bool) -> Answer<()> {
+        let number = self.number(node)?;
+        self.durable(number, self.volume.fsync(number, data))
+    }
+
+    pub(super) fn sync(&self) -> Answer<()> {
+        self.durable(InodeNo::ROOT, self.volume.sync())
+    }
+
+    /// What was written and did not reach the device is an error of the device to whoever asks for it, now and later.
+    fn durable(&self, number: InodeNo, outcome: fs::Result<()>) -> Answer<()> {
+        if self.volume.consistency().is_none() {
+            return Ok(());
+        }
+        self.outcome(number, outcome).map_err(|e| if e == Errno::ROFS { Errno::IO } else { e })
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        node: u64,
+        (name, value): (&[u8], &[u8]),
+        flags: u32,
+        kill_sgid: bool,
+    ) -> Answer<()> {
+        let number = self.number(node)?;
+        // XATTR_CREATE and XATTR_REPLACE
+        let mode = match flags {
+            0 => XattrMode::Any,
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        self.outcome(number, self.volume.set_xattr(number, name, value, mode))?;
+        if name == CAPABILITY {
+            self.note_capability(number);
+        }
+        let a = self.outcome(number, self.volume.attributes_of(number))?;
+        if kill_sgid && a.mode & S_ISGID != 0 {
+            let set = SetAttributes { mode: Some(a.mode & 0o7777 & !S_ISGID), ..SetAttributes::default() };
+            self.outcome(number, self.volume.set_attributes(number, &set))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<()> {
+        let number = self.number(node)?;
+        self.outcome(number, self.volume.remove_xattr(number, name))
+    }
+
+    pub(super) fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32, caller: &Caller) -> Answer<()> {
+        let number = self.number(node)?;
+        let flags = FallocateFlags::from_bits_retain(mode);
+        let keep = FallocateFlags::KEEP_SIZE;
+        let mode = match flags {
+            f if f.is_empty() => AllocateMode::Extend,
+            f if f == keep => AllocateMode::KeepSize,
+            f if f == FallocateFlags::PUNCH_HOLE | keep => AllocateMode::PunchHole,
+            f if f == FallocateFlags::ZERO_RANGE => AllocateMode::Zero,
+            f if f == FallocateFlags::ZERO_RANGE | keep => AllocateMode::ZeroKeepSize,
+            f if f == FallocateFlags::COLLAPSE_RANGE => AllocateMode::Collapse,
+            f if f == FallocateFlags::INSERT_RANGE => AllocateMode::Insert,
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        self.outcome(number, self.volume.allocate(number, mode, offset, length))?;
+        // the request does not say whether they may stay
+        if caller.uid != 0 {
+            self.drop_privileges(number)?;
+        }
+        self.drop_capability(number)
+    }
+
+    /// Copies from `node` to another file as far as there is something; how much it was.
+    pub(super) fn copy(
+        &self,
+        (node, mut offset): (u64, u64),
+        (target, mut target_offset): (u64, u64),
+        length: u64,
+        caller: &Caller,
+    ) -> Answer<u64> {
+        let to = self.number(target)?;
+        let mut buffer = vec![0; PIECE];
+        let (mut left, mut copied) = (length.min(MOST_COPIED), 0);
+        while left > 0 {
+            let piece = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
+            let Some(piece) = buffer.get_mut(..piece) else { break };
+            let read = self.answer_for(node, |v, inode| v.read_at(inode, offset, piece))?;
+            let outcome = self.volume.write_at(to, target_offset, piece.get(..read).unwrap_or_default());
+            let written = match self.outcome(to, outcome) {
+                // what was copied before is told first
+                Err(_) if copied > 0 => break,
+                outcome => outcome? as u64,
+            };
+            if written == 0 {
+                break;
+            }
+            (offset, target_offset) = (offset.saturating_add(written), target_offset.saturating_add(written));
+            (left, copied) = (left.saturating_sub(written), copied + written);
+        }
+        if copied > 0 && caller.uid != 0 {
+            self.drop_privileges(to)?;
+        }
+        self.drop_capability(to)?;
+        Ok(copied)
+    }
+
+    /// chattr(1): FS_IOC_SETFLAGS.
+    pub(super) fn set_flags(&self, node: u64, input: &[u8]) -> Answer<()> {
+        let (flags, _) = <u32 as zerocopy::FromBytes>::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
+        let number = self.number(node)?;
+        let a = self.outcome(number, self.volume.attributes_of(number))?;
+        let flags = InodeFlags::from_bits_retain(a.flags.bits() & !MODIFIABLE | flags & MODIFIABLE);
+        let set = SetAttributes { flags: Some(flags), ..SetAttributes::default() };
+        self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
+    }
+
+    /// FS_IOC_FSGETXATTR.
+    pub(super) fn fsxattr(&self, node: u64, reply: &mut Reply<'_>) -> Answer<()> {
+        let a = self.getattr(node)?;
+        let flags = XFLAGS.iter().filter(|(_, flag)| a.flags.contains(*flag)).fold(0, |bits, (bit, _)| bits | bit);
+        let answer =
+            FsXattr { flags, extent_size: 0, extents: 0, project: a.project, copy_extent_size: 0, padding: [0; 8] };
+        reply.ioctl(zerocopy::IntoBytes::as_bytes(&answer))
+    }
+
+    /// FS_IOC_FSSETXATTR.
+    pub(super) fn set_fsxattr(&self, node: u64, input: &[u8]) -> Answer<()> {
+        let (asked, _) = <FsXattr as zerocopy::FromBytes>::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
+        let number = self.number(node)?;
+        let a = self.outcome(number, self.volume.attributes_of(number))?;
+        let known = XFLAGS.iter().fold(0, |bits, (bit, _)| bits | bit);
+        if asked.flags & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let flags = XFLAGS.iter().fold(a.flags, |mut flags, (bit, flag)| {
+            flags.set(*flag, asked.flags & bit != 0);
+            flags
+        });
+        let project = (asked.project != a.project).then_some(asked.project);
+        let set = SetAttributes { flags: Some(flags), project, ..SetAttributes::default() };
+        self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
+    }
+
+    /// Records that a file was read, where that is asked for.
+    pub(super) fn note_read(&self, node: u64) {
+        use crate::options::Atime;
+        if self.atime == Atime::Never || self.volume.consistency().is_none() {
+            return;
+        }
+        let Ok(number) = self.number(node) else { return };
+        let Ok(a) = self.volume.attributes_of(number) else { return };
+        let now = now();
+        let seconds = |t: Timestamp| (t.seconds, t.nanos);
+        // mount(8): the earlier access is not later than a change, or a day ago
+        let stale = seconds(a.atime) <= seconds(a.mtime.max(a.ctime)) || now.seconds - a.atime.seconds >= 24 * 3600;
+        if a.flags.contains(InodeFlags::NOATIME) || (self.atime == Atime::Relative && !stale) {
+            return;
+        }
+        let set = SetAttributes { atime: Some(now), ctime: Some(a.ctime), ..SetAttributes::default() };
+        // what was read was read
+        let _ = self.volume.set_attributes(number, &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_user_id_goes_and_set_group_id_where_the_group_may_execute() {
+        for (before, after) in [
+            (0o6777, 0o777),
+            (0o4755, 0o755),
+            (0o2755, 0o755),
+            (0o2745, 0o2745),
+            (0o6744, 0o2744),
+            (0o1777, 0o1777),
+            (0o755, 0o755),
+        ] {
+            assert_eq!(without_privileges(before), after, "{before:o}");
+        }
+    }
+
+    #[test]
+    fn devices_are_unpacked_as_they_are_packed() {
+        for numbers in [(1, 3), (8, 255), (259, 1), (4095, 70_000), (0xfff, 0xf_ffff)] {
+            assert_eq!(unpack(super::super::device(Some(numbers))), numbers);
+        }
+    }
+}
