@@ -1,6 +1,8 @@
 //! Journals that the kernel wrote: volumes copied while they were mounted.
 
+use super::applied::{applied, replayed_by_e2fsck};
 use super::*;
+use extant_store::Error;
 use std::fs::{self, File};
 use std::io::Write as _;
 use testkit::{need, oracle};
@@ -47,6 +49,9 @@ fn journals_written_by_the_kernel() {
         assert!(recovered.transactions > 0, "{args:?} {options}");
         let changed = assert_same(&before, &ours, &replayed_by_debugfs(&before), &runs);
         assert!(changed > 0, "{args:?} {options}: the volume showed all of its journal already");
+        let home = applied(&before, &runs).unwrap();
+        assert_same(&before, &home, &replayed_by_e2fsck(&before), &runs);
+        assert_same(&before, &home, &ours, &runs);
     }
 }
 
@@ -68,6 +73,8 @@ fn fast_commits_are_counted() {
     drop(mounted);
     let (recovered, _) = replay(&before, &runs).unwrap();
     assert_eq!(recovered.damage, []);
+    let refused = applied(&before, &runs);
+    assert!(matches!(&refused, Err(Error::Journal(what)) if what.contains("fast commits")), "{refused:?}");
     let log = oracle::debugfs(Image::from_bytes(&before).path(), "logdump -a");
     let area = log.split("Fast Commit Area").nth(1).expect("fast commits in the dump");
     let count = |kinds: &[&str]| kinds.iter().map(|kind| area.matches(&format!("tag {kind}")).count()).sum::<usize>();

@@ -1,5 +1,6 @@
 //! Journals replayed in memory, against what e2fsprogs writes when it replays the same journal.
 
+mod applied;
 #[path = "../common/mod.rs"]
 mod common;
 mod kernel;

@@ -270,7 +270,7 @@ fn logs_of_every_form_and_end() {
             2 if sums != Sums::None => {
                 writer.data(&[a, b]);
                 writer.commit();
-                let (back, byte) = if sums == Sums::V1 { (2, 700) } else { (1, 100) };
+                let (back, byte) = if sums == Sums::V1 { (2, 700) } else { (1, 20) };
                 writer.spoil(back, byte);
                 let sequence = writer.sequence.wrapping_sub(1);
                 damage.push(Damage::Checksum { sequence, block: writer.block_back(1) });
