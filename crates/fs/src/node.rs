@@ -220,6 +220,11 @@ impl Volume {
         self.nodes.rename.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The lock for the users of attribute inodes.
+    pub(crate) fn values_lock(&self) -> MutexGuard<'_, ()> {
+        self.nodes.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Holds an inode: it stays, with its content, until it is released as often as it was held, even when its last name
     /// is removed meanwhile.
     pub fn hold(&self, number: InodeNo) {

@@ -241,7 +241,10 @@ impl Volume {
             pack::pack_inode(&mut packed, body).ok_or(Error::NoSpace)?;
         }
         let tag = Tag { kind: Kind::Attributes, owner: inode.number, seed: 0 };
-        let (mut file_acl, mut more, mut fewer) = (old.at.map_or(0, |(at, _)| at.get()), 0, 0);
+        let mut file_acl = old.at.map_or(0, |(at, _)| at.get());
+        // values in inodes of their own count for each file that has them
+        let (mut more, mut fewer) =
+            (self.charged(body.iter().chain(block)), self.charged(old.body.iter().chain(&old.block)));
         // reads and allocations end here; what follows are edits
         if block != old.block {
             match old.at {
@@ -252,13 +255,19 @@ impl Volume {
                     if !block.is_empty() {
                         let new = change.allocate(self.goal(inode), 1, Purpose::Metadata)?.first;
                         change.fresh(new, tag, |bytes| pack::pack_block(bytes, block)).ok_or(Error::NoSpace)?;
-                        (file_acl, more) = (new.get(), 1);
+                        file_acl = new.get();
+                        more += 1;
                     } else {
                         file_acl = 0;
                     }
-                    if let Some((at, _)) = old.at {
+                    if let Some((at, users)) = old.at {
                         self.leave_block(change, at, tag)?;
-                        fewer = 1;
+                        fewer += 1;
+                        // both blocks name what stays
+                        let stays = |holder: &InodeNo| old.block.iter().any(|attr| holder_of(attr) == Some(*holder));
+                        for holder in block.iter().filter_map(holder_of).filter(|h| users > 1 && stays(h)) {
+                            self.share_value(change, holder)?;
+                        }
                     }
                 }
             }
@@ -298,10 +307,8 @@ impl Volume {
         buf.set_links(1);
         buf.set_flags(InodeFlags::EA_INODE);
         self.make_map(&mut buf);
-        let disk = buf.disk_mut();
-        disk.i_generation = generation.into();
-        // the reference count takes the places of version and change time
-        disk.i_version_lo = 1.into();
+        buf.disk_mut().i_generation = generation.into();
+        set_value_users(&mut buf, 1);
         let hash = inode_value_hash(value, self.sb.geometry.checksum_seed);
         let hash = Timestamp { seconds: i64::from(hash.cast_signed()), nanos: 0 };
         buf.set_mtime(change.now());
@@ -325,24 +332,41 @@ impl Volume {
         self.abandon(change, &inode)
     }
 
+    /// Blocks that values in inodes of their own count for.
+    fn charged<'a>(&self, attrs: impl Iterator<Item = &'a Attr>) -> u64 {
+        let cluster = u64::from(self.sb.geometry.cluster_blocks);
+        let bytes = u64::from(self.sb.geometry.block_size) * cluster;
+        let blocks = |attr: &Attr| match attr.value {
+            Stored::Inode { size, .. } => u64::from(size).div_ceil(bytes) * cluster,
+            Stored::Here(_) => 0,
+        };
+        attrs.map(blocks).sum()
+    }
+
+    /// One more block of attributes names a value's inode.
+    fn share_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<()> {
+        let _counting = self.values_lock();
+        let inode = self.inode(holder)?;
+        let users = value_users(&inode).saturating_add(1);
+        change.update_inode(&inode, |buf| set_value_users(buf, users)).map(drop)
+    }
+
     /// Takes one user off a value's inode. Gives it where none is left: it is an orphan then.
     fn drop_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<Option<InodeNo>> {
         let sound = self.may_be_named(holder) && self.sb.features.incompat.contains(Incompat::EA_INODE);
+        let counting = self.values_lock();
         let Ok(inode) = self.inode(holder) else { return Ok(None) };
         if !sound || !inode.raw().flags().contains(InodeFlags::EA_INODE) {
             return Ok(None);
         }
-        let disk = inode.raw().disk;
-        let users = u64::from(disk.i_ctime.get()) << 32 | u64::from(disk.i_version_lo.get());
-        let left = users.saturating_sub(1);
+        let left = value_users(&inode).saturating_sub(1);
         let inode = change.update_inode(&inode, |buf| {
-            let disk = buf.disk_mut();
-            disk.i_ctime = ((left >> 32) as u32).into();
-            disk.i_version_lo = (left as u32).into();
+            set_value_users(buf, left);
             if left == 0 {
-                disk.i_links_count = 0.into();
+                buf.set_links(0);
             }
         })?;
+        drop(counting);
         if left > 0 {
             return Ok(None);
         }
@@ -386,6 +410,18 @@ impl Volume {
             Stored::Inode { .. } => None,
         }))
     }
+}
+
+/// How often a value's inode is named: the count takes the places of version and change time.
+fn value_users(inode: &Inode) -> u64 {
+    let disk = inode.raw().disk;
+    u64::from(disk.i_ctime.get()) << 32 | u64::from(disk.i_version_lo.get())
+}
+
+fn set_value_users(buf: &mut InodeBuf, users: u64) {
+    let disk = buf.disk_mut();
+    disk.i_ctime = ((users >> 32) as u32).into();
+    disk.i_version_lo = (users as u32).into();
 }
 
 fn holder_of(attr: &Attr) -> Option<InodeNo> {

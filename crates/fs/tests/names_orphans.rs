@@ -1,0 +1,147 @@
+//! Files without a name: held, released, left behind by a crash.
+
+mod common;
+
+use common::{assert_sound, content, open_writable};
+use extant_fs::{Error, FileKind, InodeNo, NewFile, Volume, WriteOptions};
+use testkit::oracle::kernel_mount;
+use testkit::{Image, cases, need, tools};
+
+const ROOT: InodeNo = InodeNo::ROOT;
+
+const SHAPES: &[&[&str]] = &[
+    &["-t", "ext3", "-b", "1024"],
+    &["-t", "ext4", "-b", "4096"],
+    &["-t", "ext4", "-b", "1024", "-O", "orphan_file"],
+    &["-t", "ext4", "-b", "1024", "-I", "512", "-O", "inline_data,ea_inode"],
+];
+
+fn new(kind: FileKind) -> NewFile {
+    NewFile { kind, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) }
+}
+
+fn free(volume: &Volume) -> (u64, u64) {
+    volume.sync().expect("sync");
+    (volume.statfs().blocks_free, volume.statfs().files_free)
+}
+
+#[test]
+fn a_file_that_is_held_stays_until_it_is_released() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for args in SHAPES {
+        for case in cases("orphans", 2) {
+            let mut rng = case.rng();
+            let image = Image::mke2fs(args, 32 << 20).build();
+            let volume = open_writable(image.path(), WriteOptions::default());
+            let at_first = free(&volume);
+            let mut held = Vec::new();
+            for n in 0..30u32 {
+                let name = format!("file{n}");
+                let kind = *rng.pick(&[FileKind::Regular, FileKind::Regular, FileKind::Directory, FileKind::Fifo]);
+                let number = volume.create(ROOT, name.as_bytes(), &new(kind)).expect("create").number;
+                let length = rng.magnitude(60_000) as usize;
+                let bytes = if kind == FileKind::Regular { rng.bytes(length) } else { Vec::new() };
+                volume
+                    .write_at(number, 0, &bytes)
+                    .map(drop)
+                    .or_else(|e| if bytes.is_empty() { Ok(()) } else { Err(e) })
+                    .expect("write");
+                volume.hold(number);
+                volume.hold(number);
+                match kind {
+                    FileKind::Directory => volume.rmdir(ROOT, name.as_bytes()).expect("rmdir"),
+                    _ => volume.unlink(ROOT, name.as_bytes()).expect("unlink"),
+                }
+                held.push((number, bytes, kind));
+                if rng.chance(40) {
+                    let (number, bytes, kind) = held.remove(rng.index(held.len()));
+                    volume.release(number, 1).expect("release");
+                    if kind == FileKind::Regular {
+                        assert!(content(&volume, number) == bytes);
+                    }
+                    assert!(matches!(volume.link(number, ROOT, b"x"), Err(Error::NotFound | Error::NotPermitted(_))));
+                    volume.release(number, 1).expect("release");
+                    assert!(volume.inode(number).is_err());
+                }
+            }
+            for (number, ..) in held {
+                volume.release(number, 2).expect("release");
+            }
+            assert_eq!(free(&volume), at_first, "{args:?}");
+            volume.unmount().expect("unmount");
+            drop(volume);
+            assert_sound(image.path(), args);
+        }
+    }
+}
+
+#[test]
+fn what_was_held_goes_with_the_volume_or_after_a_crash() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for args in SHAPES {
+        let image = Image::mke2fs(args, 32 << 20).build();
+        let volume = open_writable(image.path(), WriteOptions::default());
+        let at_first = free(&volume);
+        for n in 0..20u32 {
+            let name = format!("file{n}");
+            let number = volume.create(ROOT, name.as_bytes(), &new(FileKind::Regular)).expect("create").number;
+            volume.write_at(number, 0, &vec![n as u8; 3000 * n as usize + 1]).expect("write");
+            volume.hold(number);
+            volume.unlink(ROOT, name.as_bytes()).expect("unlink");
+        }
+        let nameless = volume.tmpfile(ROOT, &new(FileKind::Regular)).expect("tmpfile").number;
+        volume.write_at(nameless, 0, b"kept by nobody").expect("write");
+        volume.sync().expect("sync");
+        // as after a loss of power: one copy for us, one for the kernel
+        let (crashed, for_kernel) = (Image::from_bytes(&image.bytes()), Image::from_bytes(&image.bytes()));
+        let after = open_writable(crashed.path(), WriteOptions::default());
+        assert_eq!(free(&after), at_first, "{args:?}");
+        after.unmount().expect("unmount");
+        drop(after);
+        assert_sound(crashed.path(), args);
+        if tools::has_loop() {
+            kernel_mount(for_kernel.path(), "").expect("mount").unmount();
+            assert_sound(for_kernel.path(), args);
+        }
+        // put away in order, held or not
+        volume.unmount().expect("unmount");
+        drop(volume);
+        assert_sound(image.path(), args);
+        let volume = open_writable(image.path(), WriteOptions::default());
+        assert_eq!(free(&volume), at_first, "{args:?}");
+    }
+}
+
+#[test]
+fn a_file_without_a_name_can_get_one() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for args in SHAPES {
+        let image = Image::mke2fs(args, 32 << 20).build();
+        let volume = open_writable(image.path(), WriteOptions::default());
+        let all: Vec<_> =
+            (0..5).map(|_| volume.tmpfile(ROOT, &new(FileKind::Regular)).expect("tmpfile").number).collect();
+        for (n, number) in all.iter().enumerate() {
+            volume.write_at(*number, 0, format!("content {n}").as_bytes()).expect("write");
+        }
+        for n in [3, 1] {
+            volume.link(all[n], ROOT, format!("named{n}").as_bytes()).expect("link");
+            assert_eq!(volume.attributes(&volume.inode(all[n]).expect("named")).links, 1);
+        }
+        for number in &all {
+            volume.release(*number, 1).expect("release");
+        }
+        for n in [0, 2, 4] {
+            assert!(volume.inode(all[n]).is_err());
+        }
+        assert!(content(&volume, all[1]) == b"content 1");
+        volume.unmount().expect("unmount");
+        drop(volume);
+        assert_sound(image.path(), args);
+    }
+}
