@@ -476,6 +476,58 @@ mod tests {
         assert_eq!(device.snapshot().reads.requests, before, "a block in constant use was evicted");
     }
 
+    /// Does something while a block is being read.
+    struct Meanwhile {
+        device: MemoryDevice,
+        act: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl BlockDevice for Meanwhile {
+        fn geometry(&self) -> blockdev::Geometry {
+            self.device.geometry()
+        }
+        fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
+            self.device.read(offset, buf)?;
+            let act = self.act.lock().unwrap().take();
+            act.into_iter().for_each(|act| act());
+            Ok(())
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
+            self.device.write(offset, data)
+        }
+        fn flush(&self) -> blockdev::Result<()> {
+            Ok(())
+        }
+        fn discard(&self, _: u64, _: u64) -> blockdev::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_slow_read_does_not_bring_back_what_was_changed_meanwhile() {
+        for batch in [false, true] {
+            let device = MemoryDevice::from_vec((0..=255u8).flat_map(|n| [n; 1024]).collect());
+            let device = Arc::new(Meanwhile { device, act: Mutex::new(None) });
+            let cache = Arc::new(BlockCache::new(Arc::clone(&device) as Arc<dyn BlockDevice>, 1024, 16 * 1024));
+            let (inner, below) = (Arc::clone(&cache), Arc::clone(&device));
+            // the block is changed, written home and evicted
+            let act = move || {
+                let tag = Tag { kind: Kind::Directory, owner: format::InodeNo(2), seed: 0 };
+                inner.edit(FsBlock(7), tag, |bytes| bytes.fill(0xCC)).unwrap();
+                let closed = inner.close(|_, _, _| ());
+                below.write(7 * 1024, &closed[0].data).unwrap();
+                inner.unpin(&[FsBlock(7)]);
+                (8..=255).for_each(|n| drop(inner.get(FsBlock(n)).unwrap()));
+                assert!(inner.shard(FsBlock(7)).slot(FsBlock(7)).is_none(), "still cached: the test tests nothing");
+            };
+            *device.act.lock().unwrap() = Some(Box::new(act));
+            let got =
+                if batch { cache.get_many(&[FsBlock(7)]).unwrap().remove(0) } else { cache.get(FsBlock(7)).unwrap() };
+            assert_eq!(got[0], 0xCC);
+            assert_eq!(cache.get(FsBlock(7)).unwrap()[0], 0xCC);
+        }
+    }
+
     #[test]
     fn many_threads_see_the_same_bytes() {
         let device = device();
