@@ -127,6 +127,8 @@ pub(crate) struct Nodes {
     shards: Box<[Mutex<HashMap<InodeNo, Arc<Node>>>]>,
     /// Held by a rename between directories, so that what is above what does not change meanwhile.
     rename: Mutex<()>,
+    /// Held while the users of an attribute inode are counted, which belongs to several files. Nothing is locked under it.
+    values: Mutex<()>,
     /// Bytes of delayed content of all of them.
     delayed: AtomicUsize,
 }
@@ -144,7 +146,7 @@ impl Locked<'_> {
 impl Nodes {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, rename: Mutex::default(), delayed: AtomicUsize::new(0) }
+        Self { shards, rename: Mutex::default(), values: Mutex::default(), delayed: AtomicUsize::new(0) }
     }
 
     fn shard(&self, number: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Arc<Node>>> {
