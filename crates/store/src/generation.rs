@@ -138,7 +138,8 @@ impl<'a> Operation<'a> {
         self.store.forget(first, count);
     }
 
-    /// As [`Operation::forget`] for blocks that held file data: nothing to do unless the engine journals data.
+    /// As [`Operation::forget`] for blocks that held file data: nothing to do unless the engine journals data. Not for data
+    /// that was written with [`Operation::edit`] or [`Operation::fresh`], which went the way of metadata.
     pub fn forget_data(&self, first: FsBlock, count: u64) {
         if self.store.journals_data() {
             self.store.forget(first, count);

@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 /// Longest single request made for writes that follow each other, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
+/// Bytes handed to the device at once: what is joined is copied, and the copies of a long log need not be there all
+/// together.
+const MAX_BATCH: usize = 8 << 20;
 
 /// One write of a plan.
 #[derive(Debug, Clone)]
@@ -54,43 +57,77 @@ impl Plan {
     }
 }
 
-/// Hands all writes to the device as one ascending batch, those that follow each other in one request.
+/// Hands all writes to the device in ascending order, those that follow each other in one request.
 fn write_all(device: &dyn BlockDevice, writes: &[PlannedWrite]) -> Result<()> {
     let mut order: Vec<&PlannedWrite> = writes.iter().collect();
     order.sort_unstable_by_key(|w| w.at);
-    let mut runs: Vec<(u64, Vec<&PlannedWrite>, usize)> = Vec::new();
-    for write in order {
-        match runs.last_mut() {
-            Some((at, run, len)) if *at + *len as u64 == write.at && *len + write.data.len() <= MAX_REQUEST => {
-                *len += write.data.len();
-                run.push(write);
-            }
-            _ => runs.push((write.at, vec![write], write.data.len())),
-        }
+    let mut buffer = Vec::new();
+    let mut rest = &order[..];
+    while !rest.is_empty() {
+        let mut len = 0;
+        let fit = rest.iter().take_while(|w| {
+            len += w.data.len();
+            len <= MAX_BATCH
+        });
+        let (batch, after) = rest.split_at(fit.count().max(1));
+        rest = after;
+        write_batch(device, batch, &mut buffer)?;
     }
-    let joined: Vec<Option<Vec<u8>>> = runs
-        .iter()
-        .map(|(_, run, len)| {
-            (run.len() > 1).then(|| {
-                let mut bytes = Vec::with_capacity(*len);
-                run.iter().for_each(|w| bytes.extend_from_slice(&w.data));
-                bytes
-            })
+    Ok(())
+}
+
+fn write_batch(device: &dyn BlockDevice, order: &[&PlannedWrite], buffer: &mut Vec<u8>) -> Result<()> {
+    let mut in_run = 0;
+    let runs: Vec<&[&PlannedWrite]> = order
+        .chunk_by(|a, b| {
+            in_run += a.data.len();
+            let joined = a.at + a.data.len() as u64 == b.at && in_run + b.data.len() <= MAX_REQUEST;
+            in_run = if joined { in_run } else { 0 };
+            joined
         })
         .collect();
-    let mut batch: Vec<Write<'_>> = runs
-        .iter()
-        .zip(&joined)
-        .map(|((at, run, _), joined)| Write::new(*at, joined.as_deref().unwrap_or(&run[0].data)))
-        .collect();
-    device.write_many(&mut batch);
-    batch.into_iter().try_for_each(|w| w.result).map_err(Error::from)
+    buffer.clear();
+    for run in runs.iter().filter(|run| run.len() > 1) {
+        run.iter().for_each(|w| buffer.extend_from_slice(&w.data));
+    }
+    let mut joined = &buffer[..];
+    let mut requests: Vec<Write<'_>> = Vec::with_capacity(runs.len());
+    for run in runs {
+        let bytes = match run {
+            [alone] => &alone.data[..],
+            _ => {
+                let (bytes, after) = joined.split_at(run.iter().map(|w| w.data.len()).sum());
+                joined = after;
+                bytes
+            }
+        };
+        requests.push(Write::new(run[0].at, bytes));
+    }
+    device.write_many(&mut requests);
+    requests.into_iter().try_for_each(|w| w.result).map_err(Error::from)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use blockdev::{MemoryDevice, Trace};
+
+    #[test]
+    fn long_runs_are_cut() {
+        let blocks = 12 << 10;
+        let device = Trace::new(MemoryDevice::from_vec(vec![0; blocks * 1024 + 512]));
+        let write = |n: usize| PlannedWrite {
+            at: n as u64 * 1024 + 512,
+            data: Arc::from([(n % 251) as u8; 1024]),
+            kind: Kind::Engine,
+        };
+        let stage = Stage { writes: (0..blocks).rev().map(write).collect(), flush: false };
+        Plan { stages: vec![stage], home: Vec::new() }.execute(&device).unwrap();
+        assert_eq!(device.snapshot().writes.requests, 12);
+        let mut bytes = vec![0; blocks * 1024];
+        device.read(512, &mut bytes).unwrap();
+        assert!(bytes.chunks(1024).enumerate().all(|(n, block)| block.iter().all(|b| *b == (n % 251) as u8)));
+    }
 
     #[test]
     fn neighbours_are_written_in_one_request() {
