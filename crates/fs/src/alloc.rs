@@ -25,7 +25,7 @@ use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{FsBlock, GroupNo};
 use groups::GroupState;
-use space::{GroupTotals, Policy, Pool, Run, Totals};
+use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -87,6 +87,7 @@ pub(crate) struct Space {
     policy: Policy,
     pub(crate) pool: Mutex<Pool>,
     pub(crate) free_inodes: AtomicU64,
+    directories: AtomicU64,
     /// Groups changed in the open generation, each once.
     changed: Mutex<Vec<u32>>,
     /// Groups with a bitmap in memory.
@@ -132,6 +133,7 @@ impl Space {
             policy,
             pool: Mutex::new(pool),
             free_inodes: AtomicU64::new(sum(|g| g.free_inodes)),
+            directories: AtomicU64::new(sum(|g| g.directories)),
             groups: groups.into_iter().map(GroupCell::new).collect(),
             changed: Mutex::default(),
             loaded: Mutex::default(),
@@ -199,6 +201,14 @@ impl Totals for Space {
             blocks: cell.blocks.load(Ordering::Relaxed),
             inodes: cell.inodes.load(Ordering::Relaxed),
             directories: cell.directories.load(Ordering::Relaxed),
+        }
+    }
+
+    fn all(&self) -> Sum {
+        Sum {
+            blocks: lock(&self.pool).room(Claim::Promised),
+            inodes: self.free_inodes.load(Ordering::Relaxed),
+            directories: self.directories.load(Ordering::Relaxed),
         }
     }
 }

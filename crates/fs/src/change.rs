@@ -35,7 +35,7 @@ impl Volume {
     pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
         let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
         let op = self.store.begin(all)?;
-        let (claim, freed) = (Cell::new(Claim::Ordinary), RefCell::default());
+        let (claim, freed) = (Cell::new(self.usual_claim()), RefCell::default());
         Ok(Change { volume: self, op, now: self.now(), claim, freed })
     }
 }

@@ -45,6 +45,17 @@ impl Space {
     }
 }
 
+/// Takes over what a superblock says of errors.
+fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
+    let state = State::from_bits_retain(from.s_state.get()) & State::ERROR;
+    sb.s_state = (sb.s_state.get() | state.bits()).into();
+    sb.s_error_count = from.s_error_count;
+    sb.s_first_error_time = from.s_first_error_time;
+    sb.s_first_error_time_hi = from.s_first_error_time_hi;
+    sb.s_last_error_time = from.s_last_error_time;
+    sb.s_last_error_time_hi = from.s_last_error_time_hi;
+}
+
 impl Client for Space {
     fn finish(&self, closing: &Closing<'_>) -> store::Result<()> {
         self.finish_groups(closing)?;
@@ -84,7 +95,10 @@ impl Client for Space {
     }
 
     fn mark(&self, mark: Mark) -> (u64, Arc<[u8]>) {
-        let sb = self.marked(*lock(&self.closed), mark);
+        let mut sb = *lock(&self.closed);
+        // that something is wrong with the volume does not wait for the next generation
+        with_errors(&mut sb, &lock(&self.superblock));
+        let sb = self.marked(sb, mark);
         (OFFSET, Arc::from(sb.as_bytes()))
     }
 }

@@ -29,7 +29,7 @@ const MAX_JOURNAL_RUNS: usize = 1 << 20;
 /// How to open a volume.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Most bytes of metadata kept in memory. 32 MiB unless set.
+    /// Most bytes of metadata kept in memory, and as many again of bitmaps where the volume is written. 32 MiB unless set.
     pub cache_bytes: usize,
     /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
     /// group descriptors that belong to it. The primary unless set.
@@ -102,7 +102,7 @@ impl Volume {
         let mut beacon = Beacon::light(&volume, write)?;
         let outcome = volume.replay(options).and_then(|()| {
             volume.note_state();
-            volume.start_writing(write.clone())
+            volume.start_writing(write.clone(), options.cache_bytes)
         });
         match (outcome, &volume.writing) {
             (Ok(()), Some(writing)) => *lock(&writing.beacon) = beacon,

@@ -22,14 +22,14 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::METADATA_CSUM)
     .union(RoCompat::ORPHAN_PRESENT);
 
-/// Bytes of bitmaps kept between generations.
-const BITMAP_BYTES: usize = 32 << 20;
+/// Groups whose bitmaps are kept between generations, whatever the options say; else as many as the cache has room for.
+const LEAST_BITMAPS: usize = 16;
 /// Blocks that a generation may hold, whatever the options say: four of the largest operations.
 const LEAST_DIRTY: usize = 512;
 
 impl Volume {
     /// Begins writing to a volume whose journal, if it has one, is empty.
-    pub(crate) fn start_writing(&mut self, options: WriteOptions) -> Result<()> {
+    pub(crate) fn start_writing(&mut self, options: WriteOptions, cache_bytes: usize) -> Result<()> {
         let consistency = self.consistency_for(&options)?;
         let block_size = self.sb.geometry.block_size;
         let space = SpaceOptions {
@@ -37,7 +37,7 @@ impl Volume {
             was_valid: self.state().contains(State::VALID),
             hold_data: consistency == Consistency::Journal,
             seed: options.seed(),
-            bitmaps: (BITMAP_BYTES / (2 * block_size as usize)).max(64),
+            bitmaps: (cache_bytes / (2 * block_size as usize)).max(LEAST_BITMAPS),
             clock: Arc::clone(&options.clock),
         };
         let superblock = mounted(&self.sb.disk, &options, (options.clock)());

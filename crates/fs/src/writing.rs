@@ -50,6 +50,8 @@ pub struct WriteOptions {
     pub clock: Clock,
     /// Where the numbers begin that tell one use of an inode from the next; from the time of day unless set.
     pub seed: Option<u64>,
+    /// Whoever works on the volume may use the blocks that are kept for the superuser. Not unless set.
+    pub superuser: bool,
     /// Where the volume is mounted, for its superblock; at most 63 bytes of it are kept.
     pub mounted_at: Option<Vec<u8>>,
 }
@@ -63,6 +65,7 @@ impl Default for WriteOptions {
             dirty_bytes: 64 << 20,
             clock: Arc::new(system_time),
             seed: None,
+            superuser: false,
             mounted_at: None,
         }
     }
@@ -141,6 +144,14 @@ impl Volume {
     #[must_use]
     pub fn damaged_groups(&self) -> Vec<DamagedGroup> {
         self.space().map(|space| space.damaged()).unwrap_or_default()
+    }
+
+    /// Something in the volume contradicts the format: it is marked as having errors, so that it is checked before it is
+    /// written again. Does nothing where it is open for reading only.
+    pub fn mark_for_check(&self) {
+        if let Ok(space) = self.space() {
+            space.note_error();
+        }
     }
 
     /// Returns when everything that was done before the call would survive a loss of power, as far as the volume's

@@ -15,5 +15,5 @@ mod policy;
 mod pool;
 
 pub use map::{FreeMap, GroupMap, Run};
-pub use policy::{GroupTotals, Policy, Totals};
+pub use policy::{GroupTotals, Policy, Sum, Totals};
 pub use pool::{Claim, Pool, Purpose};

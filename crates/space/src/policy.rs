@@ -22,6 +22,9 @@ pub trait Totals {
 
     /// The totals of one group.
     fn of(&self, group: u32) -> GroupTotals;
+
+    /// The sums over all groups.
+    fn all(&self) -> Sum;
 }
 
 /// Where to look first, for a volume of a given shape.
@@ -38,12 +41,25 @@ pub struct Policy {
 /// Flexible groups of at least so many groups keep files out of their first group, which holds the metadata.
 const SPACIOUS: u32 = 4;
 
-/// The totals of a unit: a flexible group.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    blocks: u64,
-    inodes: u64,
-    directories: u64,
+/// The totals of several groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sum {
+    /// Free blocks.
+    pub blocks: u64,
+    /// Free inodes.
+    pub inodes: u64,
+    /// Directories.
+    pub directories: u64,
+}
+
+impl FromIterator<GroupTotals> for Sum {
+    fn from_iter<I: IntoIterator<Item = GroupTotals>>(groups: I) -> Self {
+        groups.into_iter().fold(Self::default(), |sum, group| Self {
+            blocks: sum.blocks + u64::from(group.blocks),
+            inodes: sum.inodes + u64::from(group.inodes),
+            directories: sum.directories + u64::from(group.directories),
+        })
+    }
 }
 
 impl Policy {
@@ -57,11 +73,7 @@ impl Policy {
     }
 
     fn sum(&self, totals: &dyn Totals, unit: u32) -> Sum {
-        self.mates(unit, totals.groups()).map(|g| totals.of(g)).fold(Sum::default(), |sum, t| Sum {
-            blocks: sum.blocks + u64::from(t.blocks),
-            inodes: sum.inodes + u64::from(t.inodes),
-            directories: sum.directories + u64::from(t.directories),
-        })
+        self.mates(unit, totals.groups()).map(|g| totals.of(g)).collect()
     }
 
     /// The group for the inode of a new directory; `top` where it should lie apart from its parent. `None` where no group
@@ -70,11 +82,7 @@ impl Policy {
     pub fn directory(&self, totals: &dyn Totals, parent: u32, top: bool) -> Option<u32> {
         let units = totals.groups().div_ceil(self.flex());
         let count = u64::from(units.max(1));
-        let all = (0..units).map(|unit| self.sum(totals, unit)).fold(Sum::default(), |a, b| Sum {
-            blocks: a.blocks + b.blocks,
-            inodes: a.inodes + b.inodes,
-            directories: a.directories + b.directories,
-        });
+        let all = totals.all();
         let (mean_inodes, mean_blocks) = (all.inodes / count, all.blocks / count);
         let home = parent / self.flex();
         let order = || (0..units).map(move |n| (home + n) % units.max(1));

@@ -1,6 +1,6 @@
 //! The bitmap beside a plain set of units, and the policy's promises.
 
-use extant_space::{Claim, FreeMap, GroupMap, GroupTotals, Policy, Pool, Run, Totals};
+use extant_space::{Claim, FreeMap, GroupMap, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -129,6 +129,10 @@ impl Totals for Fixed {
 
     fn of(&self, group: u32) -> GroupTotals {
         self.0[group as usize]
+    }
+
+    fn all(&self) -> Sum {
+        self.0.iter().copied().collect()
     }
 }
 

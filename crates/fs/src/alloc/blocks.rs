@@ -251,6 +251,12 @@ impl Volume {
         geometry.group_start(GroupNo(group))
     }
 
+    /// What whoever works on the volume may use.
+    pub(crate) fn usual_claim(&self) -> Claim {
+        let superuser = self.writing.as_ref().is_some_and(|writing| writing.options.superuser);
+        if superuser { Claim::Superuser } else { Claim::Ordinary }
+    }
+
     /// Promises `blocks` blocks to content that has no place yet. To be called outside of a change: it may have to wait
     /// until what was freed is durable.
     ///
@@ -259,7 +265,7 @@ impl Volume {
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
         let writing = self.writing()?;
         let space = Arc::clone(&writing.space);
-        let promised = |space: &Space| lock(&space.pool).promise(blocks, Claim::Ordinary);
+        let promised = |space: &Space| lock(&space.pool).promise(blocks, self.usual_claim());
         if !promised(&space) {
             self.wait_for_space()?;
             if !promised(&space) {

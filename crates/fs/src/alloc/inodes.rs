@@ -103,6 +103,7 @@ impl Space {
         descriptor.directories += u32::from(is_directory);
         cell.inodes.fetch_sub(1, Ordering::Relaxed);
         cell.directories.fetch_add(u32::from(is_directory), Ordering::Relaxed);
+        self.directories.fetch_add(u64::from(is_directory), Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some(run.start))
     }
@@ -139,6 +140,7 @@ impl Space {
         descriptor.directories -= directories;
         cell.inodes.fetch_add(1, Ordering::Relaxed);
         cell.directories.fetch_sub(directories, Ordering::Relaxed);
+        self.directories.fetch_sub(u64::from(directories), Ordering::Relaxed);
         self.free_inodes.fetch_add(1, Ordering::Relaxed);
     }
 }

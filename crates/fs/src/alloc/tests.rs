@@ -17,16 +17,17 @@ const SHAPES: &[&[&str]] = &[
     &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
     &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg,^64bit"],
     &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg,^flex_bg"],
-    &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode", "-g", "1024"],
+    &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode", "-g", "512"],
     &["-t", "ext4", "-b", "1024", "-O", "sparse_super2,64bit", "-G", "4", "-N", "8000"],
 ];
 
 fn options(consistency: Consistency) -> OpenOptions {
     let clock: Clock = Arc::new(|| Timestamp { seconds: 1_800_000_000, nanos: 0 });
     let write = WriteOptions { consistency: Some(consistency), clock, seed: Some(7), ..WriteOptions::default() };
-    OpenOptions { write: Some(write), ..OpenOptions::default() }
+    OpenOptions { cache_bytes: 64 << 10, write: Some(write), ..OpenOptions::default() }
 }
 
+/// The least that is kept between generations: bitmaps are dropped and read again.
 fn open(image: &Path, consistency: Consistency) -> Volume {
     let writable = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, writable).expect("opening an image"));
@@ -78,6 +79,10 @@ fn what_is_taken_and_given_back_leaves_a_sound_volume() {
             }
             if round % 50 == 0 {
                 volume.sync().expect("sync");
+                // what was freed in this generation is held until it was written, and its maps stay for the next one
+                volume.sync().expect("sync");
+                let space = volume.space().expect("writable");
+                assert!(lock(&space.loaded).len() <= space.options.bitmaps, "{shape:?}");
             }
         }
         blocks.sort_by_key(|extent| extent.first);
@@ -152,4 +157,84 @@ fn all_blocks_can_be_used_and_none_twice() {
     volume.unmount().expect("unmount");
     let verdict = oracle::e2fsck(image.path());
     assert!(verdict.clean, "{}", verdict.text);
+}
+
+#[test]
+fn many_threads_share_the_space() {
+    if !tools::need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-N", "4000"], 24 << 20).build();
+    let volume = open(image.path(), Consistency::Journal);
+    let free = volume.statfs();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let volume = &volume;
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                let (mut blocks, mut inodes) = (Vec::new(), Vec::new());
+                for round in 0..600u32 {
+                    if rng.chance(55) {
+                        let goal = FsBlock(rng.below(24_000));
+                        let change = volume.change(1).expect("a change");
+                        blocks.extend(change.allocate(goal, 1 << rng.below(7), Purpose::Data).ok());
+                        drop(change);
+                        inodes.push(put_empty(volume, FileKind::Regular));
+                    } else if let (Some(extent), Some(number)) = (blocks.pop(), inodes.pop()) {
+                        let change = volume.change(1).expect("a change");
+                        change.free(extent.first, extent.count.into(), Purpose::Data).expect("free");
+                        change.free_inode(number, false).expect("free");
+                    }
+                    if round % 100 == 99 {
+                        volume.store.sync().expect("sync");
+                    }
+                }
+                let change = volume.change(1).expect("a change");
+                inodes.iter().for_each(|number| change.free_inode(*number, false).expect("free"));
+                for extent in blocks {
+                    change.free(extent.first, extent.count.into(), Purpose::Metadata).expect("free");
+                }
+            });
+        }
+    });
+    volume.sync().expect("sync");
+    assert_eq!((volume.statfs(), volume.damaged_groups()), (free, vec![]));
+    volume.unmount().expect("unmount");
+    let verdict = oracle::e2fsck(image.path());
+    assert!(verdict.clean, "{}", verdict.text);
+}
+
+#[test]
+fn a_large_volume_is_opened_and_used() {
+    if !tools::need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-E", "lazy_itable_init=1", "-N", "100000", "-O", "^has_journal"], 1 << 40).build();
+    let volume = open(image.path(), Consistency::DirtyBit);
+    let free = volume.statfs().blocks_free;
+    let root = volume.inode(InodeNo::ROOT).expect("the root");
+    let change = volume.change(0).expect("a change");
+    let mut taken: Vec<_> = [5 << 20, 200 << 20, 250 << 20, 0]
+        .map(|goal| change.allocate(FsBlock(goal), 30_000, Purpose::Data).expect("there is room"))
+        .to_vec();
+    taken.push(change.allocate(volume.goal(&root), 1, Purpose::Metadata).expect("there is room"));
+    drop(change);
+    assert_eq!(volume.statfs().blocks_free, free - taken.iter().map(|extent| u64::from(extent.count)).sum::<u64>());
+    assert!(taken.iter().take(4).all(|extent| extent.count == 30_000), "{taken:?}");
+    // directories at the top are spread
+    let groups: std::collections::BTreeSet<u32> = (0..20)
+        .map(|_| put_empty(&volume, FileKind::Directory))
+        .map(|number| volume.sb.geometry.inode_slot(number).expect("it exists").group.get() / 16)
+        .collect();
+    assert_eq!(groups.len(), 20);
+    volume.sync().expect("sync");
+    let change = volume.change(0).expect("a change");
+    for extent in taken {
+        change.free(extent.first, extent.count.into(), Purpose::Data).expect("free");
+    }
+    drop(change);
+    volume.unmount().expect("unmount");
+    let verdict = oracle::e2fsck(image.path());
+    // the directories have no names
+    assert!(!verdict.text.contains("Free blocks count wrong"), "{}", verdict.text);
 }
