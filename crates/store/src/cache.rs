@@ -107,8 +107,8 @@ impl Shard {
         Some(data)
     }
 
-    /// Puts a block in that is not there, and gives its slot.
-    fn place(&mut self, slot: Slot) -> &mut Slot {
+    /// Puts a block in that is not there, and gives the place of its slot.
+    fn place(&mut self, slot: Slot) -> usize {
         let block = slot.block;
         let victim = if self.slots.len() < self.capacity { None } else { self.victim() };
         let at = match victim {
@@ -124,7 +124,7 @@ impl Shard {
             }
         };
         self.index.insert(block, at);
-        &mut self.slots[at]
+        at
     }
 
     /// The slot to reuse, if one may go: after one turn of the hand no mark is left.
@@ -234,9 +234,9 @@ impl BlockCache {
     pub(crate) fn edit<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         loop {
             let mut shard = self.shard(block);
-            if let Some(slot) = shard.slot(block) {
-                let outcome = change(Arc::make_mut(&mut slot.data));
-                self.make_dirty(&mut shard, block, tag);
+            if let Some(&at) = shard.index.get(&block) {
+                let outcome = change(Arc::make_mut(&mut shard.slots[at].data));
+                self.make_dirty(&mut shard, at, tag);
                 return Ok(outcome);
             }
             drop(shard);
@@ -250,23 +250,26 @@ impl BlockCache {
         let mut data: Arc<[u8]> = std::iter::repeat_n(0, self.block_size as usize).collect();
         let outcome = change(Arc::make_mut(&mut data));
         let mut shard = self.shard(block);
-        match shard.slot(block) {
-            Some(slot) => slot.data = data,
-            None => drop(shard.place(Slot::clean(block, data))),
-        }
-        self.make_dirty(&mut shard, block, tag);
+        let at = match shard.index.get(&block) {
+            Some(&at) => {
+                shard.slots[at].data = data;
+                at
+            }
+            None => shard.place(Slot::clean(block, data)),
+        };
+        self.make_dirty(&mut shard, at, tag);
         outcome
     }
 
-    fn make_dirty(&self, shard: &mut Shard, block: FsBlock, tag: Tag) {
-        let Some(slot) = shard.slot(block) else { return };
+    fn make_dirty(&self, shard: &mut Shard, at: usize, tag: Tag) {
+        let slot = &mut shard.slots[at];
         slot.used = true;
         slot.checked = true;
         slot.changed = true;
         slot.forgotten = false;
         slot.is_data = tag.kind == Kind::Data;
         if slot.dirty.replace(tag).is_none() {
-            shard.dirty.push(block);
+            shard.dirty.push(slot.block);
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
     }
