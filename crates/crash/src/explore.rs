@@ -453,7 +453,8 @@ impl Judge<'_> {
                 if self.system.promise().recovery == Recovery::Mount {
                     promise::same(&whole.state, &content.state).map_err(|why| (Kind::Promise, why))?;
                 }
-                self.promise(moment, &content)
+                // where it calls itself clean, that is now the word of the recovery
+                self.promise(moment, &Content { clean: false, ..content })
             });
             match judged {
                 Ok(()) => ControlFlow::Continue(()),

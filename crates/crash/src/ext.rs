@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::{Options as CheckOptions, Repair};
-use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState};
+use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState, Superblock};
 use fs::mkfs::{Kind, MkfsOptions};
-use fs::{Clock, Consistency, DataMode, InodeNo, OpenOptions, Timestamp, Volume, WriteOptions};
+use fs::{
+    AllocateMode, Clock, Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, RenameFlags, SetAttributes,
+    Timestamp, Volume, WriteOptions, XattrMode,
+};
 use rustix::io::Errno;
 
 use crate::model::State;
@@ -59,8 +62,15 @@ impl Ext {
         self.promise.recovery == Recovery::Mount
     }
 
+    fn mount_once(&self, device: Arc<dyn BlockDevice>) -> Result<(), Refused> {
+        let mounted = self.open(device).map_err(|e| format!("mounting: {e}"))?;
+        mounted.volume.unmount().map_err(|e| format!("unmounting: {e}"))
+    }
+
     fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted, fs::Error> {
-        let time = Arc::new(AtomicI64::new(0));
+        // later than all that is on the volume, so that no change has the time of one before the mount
+        let before = superblock(&*device).map_or(START, |sb| i64::from(sb.disk.s_wtime.get()));
+        let time = Arc::new(AtomicI64::new((before - START + 60) * 1000));
         let (consistency, data) = self.consistency();
         let write = WriteOptions {
             consistency: Some(consistency),
@@ -131,11 +141,16 @@ impl System for Ext {
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused> {
         if self.journaled() {
-            let mounted = self.open(device).map_err(|e| format!("mounting: {e}"))?;
-            mounted.volume.unmount().map_err(|e| format!("unmounting: {e}"))?;
+            self.mount_once(device)?;
             return Ok(false);
         }
-        if self.promise.recovery == Recovery::CheckUnlessClean && is_clean(&*device) {
+        if self.promise.recovery == Recovery::CheckUnlessClean
+            && let Some(sb) = clean_superblock(&*device)
+        {
+            // what was open without a name waits for the next mount, also on a volume that is sound
+            if sb.disk.s_last_orphan.get() != 0 {
+                self.mount_once(device)?;
+            }
             return Ok(true);
         }
         let options = CheckOptions { repair: Repair::All, now: Some(START as u64), ..check_options() };
@@ -162,14 +177,18 @@ fn check_options() -> CheckOptions {
     CheckOptions { threads: 1, ..CheckOptions::default() }
 }
 
-/// Whether the volume says of itself that it is sound. One without a superblock says nothing.
-fn is_clean(device: &dyn BlockDevice) -> bool {
+fn superblock(device: &dyn BlockDevice) -> Option<Superblock> {
     let mut bytes = [0; DiskSuperblock::SIZE];
-    let parsed = device.read(OFFSET, &mut bytes).ok().and_then(|()| format::superblock::Superblock::parse(&bytes).ok());
-    parsed.is_some_and(|sb| {
-        let state = VolumeState::from_bits_retain(sb.disk.s_state.get());
-        state.contains(VolumeState::VALID) && !state.contains(VolumeState::ERROR)
-    })
+    device.read(OFFSET, &mut bytes).ok()?;
+    Superblock::parse(&bytes).ok()
+}
+
+/// The superblock of a volume that says of itself that it is sound. One without a superblock says nothing, and one in
+/// which a repair was broken off needs its end.
+fn clean_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
+    let sb = superblock(device).filter(|_| !check::unfinished(device))?;
+    let state = VolumeState::from_bits_retain(sb.disk.s_state.get());
+    (state.contains(VolumeState::VALID) && !state.contains(VolumeState::ERROR)).then_some(sb)
 }
 
 /// A mounted volume and its open files.
@@ -178,4 +197,179 @@ struct Mounted {
     /// Milliseconds since the start.
     time: Arc<AtomicI64>,
     open: HashMap<String, InodeNo>,
+}
+
+impl Mounted {
+    /// The number of a file by path, or of an open one; links are not followed.
+    fn file(&self, path: &str) -> Result<InodeNo, Errno> {
+        match path.strip_prefix('@') {
+            Some(name) => self.open.get(name).copied().ok_or(Errno::BADF),
+            None => self.volume.resolve_nofollow(format!("/{path}").as_bytes()).map_err(|e| errno(&e)),
+        }
+    }
+
+    /// The directory that a path lies in, and its name there.
+    fn place<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8]), Errno> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        Ok((self.file(dir)?, name.as_bytes()))
+    }
+
+    fn new_file(kind: FileKind, mode: u16) -> NewFile {
+        NewFile { kind, mode, umask: 0, uid: 0, gid: 0, device: (0, 0) }
+    }
+
+    fn hold(&mut self, name: &str, number: InodeNo) {
+        self.volume.hold(number);
+        self.open.insert(name.to_owned(), number);
+    }
+
+    fn write(&self, path: &str, offset: u64, len: u64, seed: u32) -> Result<(), Errno> {
+        let mut rest = &pattern(seed, offset, len)[..];
+        let (number, mut at) = (self.file(path)?, offset);
+        while !rest.is_empty() {
+            let written = self.volume.write_at(number, at, rest).map_err(|e| errno(&e))?;
+            if written == 0 {
+                return Err(Errno::IO);
+            }
+            at += written as u64;
+            rest = &rest[written.min(rest.len())..];
+        }
+        Ok(())
+    }
+
+    fn wait(&self, time: Duration) -> fs::Result<()> {
+        let mut rest = time;
+        while !rest.is_zero() {
+            let step = rest.min(TICK);
+            rest -= step;
+            let millis = step.as_millis() as i64;
+            let now = self.time.fetch_add(millis, Ordering::Relaxed) + millis;
+            self.volume.tick(Duration::from_millis(now.unsigned_abs()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Session for Mounted {
+    fn apply(&mut self, op: &Op) -> Result<(), Errno> {
+        // no two operations have the same time
+        self.time.fetch_add(1, Ordering::Relaxed);
+        let volume = &self.volume;
+        let done = match op {
+            Op::Create { path } => {
+                let (dir, name) = self.place(path)?;
+                volume.create(dir, name, &Self::new_file(FileKind::Regular, 0o644)).map(|_| ())
+            }
+            Op::Mkdir { path } => {
+                let (dir, name) = self.place(path)?;
+                volume.create(dir, name, &Self::new_file(FileKind::Directory, 0o755)).map(|_| ())
+            }
+            Op::Symlink { target, path } => {
+                let (dir, name) = self.place(path)?;
+                volume.symlink(dir, name, target.as_bytes(), 0, 0).map(|_| ())
+            }
+            Op::Rmdir { path } => {
+                let (dir, name) = self.place(path)?;
+                volume.rmdir(dir, name)
+            }
+            Op::Unlink { path } => {
+                let (dir, name) = self.place(path)?;
+                volume.unlink(dir, name)
+            }
+            Op::Link { from, to } => {
+                let number = self.file(from)?;
+                let (dir, name) = self.place(to)?;
+                volume.link(number, dir, name).map(|_| ())
+            }
+            Op::Rename { from, to, how } => {
+                let ((old, old_name), (new, new_name)) = (self.place(from)?, self.place(to)?);
+                let flags = RenameFlags {
+                    no_replace: *how == RenameHow::NoReplace,
+                    exchange: *how == RenameHow::Exchange,
+                    ..RenameFlags::default()
+                };
+                volume.rename(old, old_name, new, new_name, flags)
+            }
+            Op::Write { path, offset, len, seed } => return self.write(path, *offset, *len, *seed),
+            Op::Append { path, len, seed } => {
+                let size = volume.inode(self.file(path)?).map_err(|e| errno(&e))?.size;
+                return self.write(path, size, *len, *seed);
+            }
+            Op::Truncate { path, size } => volume.truncate(self.file(path)?, *size),
+            Op::Fallocate { path, how, offset, len } => {
+                let mode = match how {
+                    FallocateHow::Plain => AllocateMode::Extend,
+                    FallocateHow::KeepSize => AllocateMode::KeepSize,
+                    FallocateHow::Zero => AllocateMode::Zero,
+                    FallocateHow::ZeroKeepSize => AllocateMode::ZeroKeepSize,
+                    FallocateHow::Punch => AllocateMode::PunchHole,
+                    FallocateHow::Collapse => AllocateMode::Collapse,
+                    FallocateHow::Insert => AllocateMode::Insert,
+                };
+                volume.allocate(self.file(path)?, mode, *offset, *len)
+            }
+            Op::SetXattr { path, name, len, seed } => {
+                let value = pattern(*seed, 0, *len);
+                volume.set_xattr(self.file(path)?, name.as_bytes(), &value, XattrMode::Any)
+            }
+            Op::RemoveXattr { path, name } => volume.remove_xattr(self.file(path)?, name.as_bytes()),
+            Op::Chmod { path, mode } => {
+                let set = SetAttributes { mode: Some(*mode), ..SetAttributes::default() };
+                volume.set_attributes(self.file(path)?, &set).map(|_| ())
+            }
+            Op::Open { path } => {
+                let number = self.file(path)?;
+                self.hold(path, number);
+                Ok(())
+            }
+            Op::Close { path } => {
+                let number = self.open.remove(path.trim_start_matches('@')).ok_or(Errno::BADF)?;
+                self.volume.release(number, 1)
+            }
+            Op::Tmpfile { dir, path } => {
+                let file = Self::new_file(FileKind::Regular, 0o644);
+                let made = volume.tmpfile(self.file(dir)?, &file).map_err(|e| errno(&e))?;
+                self.open.insert(path.clone(), made.number);
+                Ok(())
+            }
+            Op::Fsync { path } => volume.fsync(self.file(path)?, false),
+            Op::Fdatasync { path } => volume.fsync(self.file(path)?, true),
+            Op::Sync => volume.sync(),
+            Op::Wait { seconds } => self.wait(Duration::from_secs(u64::from(*seconds))),
+        };
+        done.map_err(|e| errno(&e))
+    }
+
+    fn unmount(mut self: Box<Self>) -> Result<(), Refused> {
+        // as the kernel does before it lets a volume go
+        for (_, number) in std::mem::take(&mut self.open) {
+            self.volume.release(number, 1).map_err(|e| e.to_string())?;
+        }
+        self.volume.unmount().map_err(|e| e.to_string())
+    }
+}
+
+/// The answer of POSIX.
+fn errno(e: &fs::Error) -> Errno {
+    use fs::Error as E;
+    match e {
+        E::Io(_) => Errno::IO,
+        E::Unsupported(_) => Errno::OPNOTSUPP,
+        E::Corrupt { .. } | E::NoSuperblock(_) => Errno::UCLEAN,
+        E::NotFound => Errno::NOENT,
+        E::NotADirectory => Errno::NOTDIR,
+        E::IsADirectory => Errno::ISDIR,
+        E::NameTooLong => Errno::NAMETOOLONG,
+        E::TooManyLinks => Errno::LOOP,
+        E::NoAttribute => Errno::NODATA,
+        E::Encrypted => Errno::NOKEY,
+        E::Invalid(_) => Errno::INVAL,
+        E::NoSpace => Errno::NOSPC,
+        E::Exists => Errno::EXIST,
+        E::NotEmpty => Errno::NOTEMPTY,
+        E::TooManyNames => Errno::MLINK,
+        E::FileTooLarge => Errno::FBIG,
+        E::NotPermitted(_) => Errno::PERM,
+        E::ReadOnly(_) => Errno::ROFS,
+    }
 }

@@ -19,6 +19,7 @@
 pub mod campaign;
 pub mod enumerate;
 pub mod explore;
+pub mod ext;
 pub mod generate;
 pub mod history;
 pub mod minimise;

@@ -337,8 +337,10 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
             same_node(node, found).and_then(|()| same_content(node, found)).map_err(|why| format!("/{path}: {why}"))?;
         }
     }
-    // what lost its name may be anywhere, but must be there; a file that was pinned without a name need not
-    for (id, _) in model.nodes.iter().filter(|(_, node)| node.entries().is_none() && node.links > 0) {
+    // what lost its name may be anywhere, but must be there; a file that was pinned without a name need not, and one of
+    // no bytes is not kept by a check
+    let needed = |node: &Node| node.links > 0 && node.entries().is_none() && node.data().is_none_or(|d| !d.is_empty());
+    for (id, _) in model.nodes.iter().filter(|(_, node)| needed(node)) {
         let Some(node) = kept(*id) else { continue };
         let alike = |other: &Node| {
             let other = Node { links: node.links, ..other.clone() };
