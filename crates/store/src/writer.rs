@@ -6,7 +6,8 @@
 //! 3. One generation is on its way at a time (the `committer` lock): a later one never overtakes an earlier one.
 //! 4. After a write or flush has failed, no operation begins and nothing is written, and everyone who asks for durability
 //!    hears of it.
-//! 5. Writes that no flush has followed are known by two counts: `written` grows after each write has returned, `flushed`
+//! 5. A panic in the middle of an operation, of closing or of planning is such a failure: what is half done stays in memory.
+//! 6. Writes that no flush has followed are known by two counts: `written` grows after each write has returned, `flushed`
 //!    is what `written` was before the newest flush that has returned began. So nobody takes a flush that is still under
 //!    way for one that is done.
 //!
@@ -18,7 +19,7 @@ use crate::{Cause, Client, ClosedGeneration, Closing, Engine, Error, Kind, Opera
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 /// What a store needs to write.
@@ -75,6 +76,15 @@ struct Clock {
     /// When an operation was last seen to have ended, and how many had by then.
     active: Duration,
     operations: u64,
+}
+
+/// Ends writing if the thread panics while this exists. Made after a lock is taken, so that it acts before the lock is free.
+struct EndOnPanic<'a>(&'a Store);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.end_on_panic();
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -160,7 +170,14 @@ impl Store {
         }
     }
 
+    fn end_on_panic(&self) {
+        if std::thread::panicking() {
+            self.fail(&"an internal error left a change half done");
+        }
+    }
+
     pub(crate) fn operation_ends(&self, credits: usize) {
+        self.end_on_panic();
         if let Some(writer) = self.writer.get() {
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
             writer.operations.fetch_add(1, Ordering::Relaxed);
@@ -270,6 +287,7 @@ impl Store {
     fn commit(&self, generation: u64, cause: Cause) -> Result<()> {
         let writer = self.writer()?;
         let mut committer = lock(&writer.committer);
+        let _guard = EndOnPanic(self);
         writer.check()?;
         // another thread may have written it while this one waited
         if self.durable_generation() >= generation {
@@ -328,7 +346,13 @@ impl Store {
     pub fn tick(&self, now: Duration) -> Result<()> {
         let writer = self.writer()?;
         // whoever commits just now does what is due
-        let Ok(mut committer) = writer.committer.try_lock() else { return Ok(()) };
+        let mut committer = match writer.committer.try_lock() {
+            Ok(committer) => committer,
+            Err(TryLockError::Poisoned(committer)) => committer.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        let _guard = EndOnPanic(self);
+        writer.check()?;
         let dirty = self.cache.dirty() > 0;
         let operations = writer.operations.load(Ordering::Relaxed);
         let clock = &mut committer.clock;
@@ -361,6 +385,7 @@ impl Store {
         let mut committer = lock(&writer.committer);
         // operations that began since the sync have ended when the gate is held; those that wait there do not begin
         let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _guard = EndOnPanic(self);
         writer.check()?;
         let outcome = self.put_away(writer, &mut committer, &mut gate).inspect_err(|e| self.fail(e));
         writer.stopped.store(true, Ordering::Release);

@@ -43,10 +43,13 @@ pub(crate) struct Listener {
     pub(crate) sealed: AtomicU64,
     /// What closing adds: a block and its byte.
     pub(crate) adds: Mutex<Option<(u64, u8)>>,
+    /// Closing panics.
+    pub(crate) panics: AtomicBool,
 }
 
 impl Client for Listener {
     fn finish(&self, closing: &Closing<'_>) -> Result<()> {
+        assert!(!self.panics.load(Ordering::SeqCst), "as the test wants it");
         self.finished.lock().unwrap().push(closing.generation());
         if let Some((block, byte)) = *self.adds.lock().unwrap() {
             closing.edit(FsBlock(block), TAG, |bytes| bytes.fill(byte))?;

@@ -133,3 +133,34 @@ fn a_flush_under_way_is_not_one_that_is_done() {
     });
     assert_eq!(device.returned.load(Ordering::SeqCst), 1, "one flush was enough for all");
 }
+
+#[test]
+fn what_a_panic_left_half_done_is_not_written() {
+    for in_operation in [true, false] {
+        let device: Arc<dyn BlockDevice> = Arc::new(memory());
+        let rig = Rig::new(Arc::clone(&device), Showing::new(64));
+        let thread = thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let op = rig.store.begin(2).unwrap();
+                op.edit(FsBlock(1), TAG, |bytes| bytes.fill(0xAA)).unwrap();
+                if in_operation {
+                    op.edit(FsBlock(2), TAG, |_| panic!("as the test wants it")).unwrap();
+                }
+                drop(op);
+                rig.client.panics.store(true, Ordering::SeqCst);
+                rig.store.sync().unwrap();
+            });
+            thread.join()
+        });
+        assert!(thread.is_err());
+        rig.client.panics.store(false, Ordering::SeqCst);
+        let refused = |result: extant_store::Result<()>| {
+            assert!(matches!(result, Err(extant_store::Error::Failed(why)) if why.contains("half done")));
+        };
+        refused(rig.store.sync());
+        refused(rig.store.tick(INTERVAL * 2));
+        refused(rig.store.stop_writing());
+        refused(rig.store.begin(1).map(drop));
+        assert_eq!(block(&*device, 1), 1);
+    }
+}
