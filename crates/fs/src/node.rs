@@ -122,9 +122,11 @@ impl Node {
     }
 }
 
+type Shard = Mutex<HashMap<InodeNo, Arc<Node>>>;
+
 /// All nodes of a volume.
 pub(crate) struct Nodes {
-    shards: Box<[Mutex<HashMap<InodeNo, Arc<Node>>>]>,
+    shards: Box<[Shard]>,
     /// Held by a rename between directories, so that what is above what does not change meanwhile.
     rename: Mutex<()>,
     /// Held while the users of an attribute inode are counted, which belongs to several files. Nothing is locked under it.

@@ -33,7 +33,7 @@ fn cookie(hash: NameHash) -> u64 {
 /// The hash from which names with this cookie or a later one may have theirs.
 fn hash_of(cookie: u64) -> u32 {
     let major = cookie.saturating_sub(NAMES) >> (MINOR_BITS + ORDINAL_BITS);
-    u32::try_from(major << 1).unwrap_or(u32::MAX & !CONTINUES)
+    u32::try_from(major << 1).unwrap_or(!CONTINUES)
 }
 
 /// A name with its place in the order.
