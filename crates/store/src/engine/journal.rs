@@ -53,7 +53,7 @@ const QUIET: Duration = Duration::from_secs(5);
 const QUIET_BLOCKS: u32 = 2048;
 
 /// How a journal is used.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub struct JournalOptions {
     /// File data goes through the log too (data=journal).
     pub journal_data: bool,
@@ -64,7 +64,7 @@ pub struct JournalOptions {
     /// Most blocks in a generation; the length of the log may say fewer.
     pub dirty_blocks: usize,
     /// Tells the time since the beginning of 1970, for commit blocks.
-    pub clock: fn() -> Duration,
+    pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 /// The engine `journal`.
@@ -73,7 +73,7 @@ pub struct Journal {
     superblock: DiskSuperblock,
     superblock_at: u64,
     limits: Limits,
-    clock: fn() -> Duration,
+    clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     /// When the last transaction was committed; commit times do not run backwards.
     committed_at: Duration,
     /// The next transaction.

@@ -164,3 +164,28 @@ fn what_a_panic_left_half_done_is_not_written() {
         assert_eq!(block(&*device, 1), 1);
     }
 }
+
+#[test]
+fn who_waited_while_the_volume_was_put_away_does_not_begin() {
+    let device = Arc::new(Held::new());
+    let engine = extant_store::engine::Unordered::new(SIZE as u32, 64);
+    let (store, _) = start(device.clone(), Box::new(engine));
+    device.hold();
+    let asked = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| store.stop_writing().unwrap());
+        // the mark at mount was the first
+        device.wait_for_flush(2);
+        scope.spawn(|| {
+            asked.store(true, Ordering::SeqCst);
+            assert!(matches!(store.begin(1).map(drop), Err(extant_store::Error::ReadOnly)));
+        });
+        while !asked.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        for _ in 0..1000 {
+            thread::yield_now();
+        }
+        device.release();
+    });
+}

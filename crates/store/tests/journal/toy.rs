@@ -64,7 +64,7 @@ impl Volume {
             checksums: features.ro_compat.contains(RoCompat::METADATA_CSUM),
             wide: features.incompat.contains(Incompat::BIT64),
             dirty_blocks: 1 << 20,
-            clock: || Duration::new(1_600_000_000, 77),
+            clock: Arc::new(|| Duration::new(1_600_000_000, 77)),
         }
     }
 

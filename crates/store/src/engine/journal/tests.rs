@@ -22,16 +22,18 @@ fn superblock(change: impl FnOnce(&mut DiskSuperblock)) -> recovery::Journal {
     recovery::Journal::internal(Arc::new(MemoryDevice::from_vec(bytes)), SIZE, runs)
 }
 
-const OPTIONS: JournalOptions = JournalOptions {
-    journal_data: false,
-    checksums: true,
-    wide: true,
-    dirty_blocks: 10_000,
-    clock: || Duration::from_secs(1000),
-};
+fn options() -> JournalOptions {
+    JournalOptions {
+        journal_data: false,
+        checksums: true,
+        wide: true,
+        dirty_blocks: 10_000,
+        clock: Arc::new(|| Duration::from_secs(1000)),
+    }
+}
 
 fn engine() -> Journal {
-    Journal::new(superblock(|_| ()), OPTIONS).unwrap()
+    Journal::new(superblock(|_| ()), options()).unwrap()
 }
 
 struct Nobody;
@@ -256,7 +258,7 @@ impl Tail {
 
 #[test]
 fn what_cannot_be_written_on_is_refused() {
-    let refusal = |change: fn(&mut DiskSuperblock)| match Journal::new(superblock(change), OPTIONS) {
+    let refusal = |change: fn(&mut DiskSuperblock)| match Journal::new(superblock(change), options()) {
         Ok(_) => panic!("accepted"),
         Err(e) => e.to_string(),
     };
@@ -273,15 +275,15 @@ fn features_are_those_that_the_kernel_sets() {
         let engine = Journal::new(superblock(change), options).unwrap();
         (engine.superblock.compat(), engine.superblock.incompat())
     };
-    let plain = JournalOptions { checksums: false, wide: false, ..OPTIONS };
-    assert_eq!(features(|_| (), plain), (Compat::empty(), Incompat::REVOKE));
+    let plain = JournalOptions { checksums: false, wide: false, ..options() };
+    assert_eq!(features(|_| (), plain.clone()), (Compat::empty(), Incompat::REVOKE));
     let all = Incompat::REVOKE | Incompat::CSUM_V3 | Incompat::BIT64;
-    assert_eq!(features(|_| (), OPTIONS), (Compat::empty(), all));
+    assert_eq!(features(|_| (), options()), (Compat::empty(), all));
     let v1 = |sb: &mut DiskSuperblock| sb.set_features(Compat::CHECKSUM, Incompat::ASYNC_COMMIT);
-    assert_eq!(features(v1, plain), (Compat::CHECKSUM, Incompat::REVOKE), "commits are not asynchronous");
-    assert_eq!(features(v1, OPTIONS), (Compat::empty(), all), "one scheme of checksums");
+    assert_eq!(features(v1, plain.clone()), (Compat::CHECKSUM, Incompat::REVOKE), "commits are not asynchronous");
+    assert_eq!(features(v1, options()), (Compat::empty(), all), "one scheme of checksums");
     let v2 = |sb: &mut DiskSuperblock| sb.set_features(Compat::empty(), Incompat::CSUM_V2);
-    assert_eq!(features(v2, OPTIONS).1, Incompat::REVOKE | Incompat::CSUM_V2 | Incompat::BIT64);
+    assert_eq!(features(v2, options()).1, Incompat::REVOKE | Incompat::CSUM_V2 | Incompat::BIT64);
     let old = |sb: &mut DiskSuperblock| {
         sb.s_header.h_blocktype = 3.into();
         sb.as_mut_bytes()[0x24..].fill(0xAB);
@@ -296,7 +298,7 @@ fn the_fast_commit_area_is_left_alone() {
         sb.s_num_fc_blks = 4.into();
         sb.set_features(Compat::empty(), Incompat::FAST_COMMIT);
     };
-    let mut engine = Journal::new(superblock(area), OPTIONS).unwrap();
+    let mut engine = Journal::new(superblock(area), options()).unwrap();
     assert!(engine.superblock.incompat().contains(Incompat::FAST_COMMIT));
     let mut highest = 0;
     for n in 0..30 {
@@ -312,7 +314,7 @@ fn limits_fit_the_log() {
     let most = engine.limits().dirty_blocks;
     assert!(most > 4 * 60, "operations must fit into the smallest log");
     assert!(engine.log.blocks_for(most, most) <= 512, "half of it");
-    let few = Journal::new(superblock(|_| ()), JournalOptions { dirty_blocks: 100, ..OPTIONS }).unwrap();
+    let few = Journal::new(superblock(|_| ()), JournalOptions { dirty_blocks: 100, ..options() }).unwrap();
     assert_eq!(few.limits().dirty_blocks, 100);
 }
 
