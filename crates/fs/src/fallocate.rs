@@ -46,6 +46,9 @@ impl FileEdit<'_> {
         if len == 0 {
             return Err(Error::Invalid("the range is empty"));
         }
+        if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
+            self.may_shrink()?;
+        }
         let limit = self.volume.max_file_size(&self.inode);
         let end = offset.checked_add(len).filter(|end| *end <= limit || mode == AllocateMode::PunchHole);
         let end = end.ok_or(Error::FileTooLarge)?;
@@ -145,7 +148,7 @@ impl FileEdit<'_> {
             let len = (to - at).min(run.len).min(u64::from(MAX_INIT_LEN) - 1) as u32;
             let unwritten = Extent { logical: FileBlock(at), physical, len, unwritten: true };
             let inode = Arc::clone(&self.inode);
-            let change = self.volume.change(ONE_PLACE)?;
+            let change = self.volume.splitting(ONE_PLACE)?;
             (self.inode, ()) = change.edit_inode(&inode, |buf| change.map_convert(&inode, buf, unwritten))?;
             at += u64::from(len);
         }
@@ -174,7 +177,7 @@ impl FileEdit<'_> {
         let (mut clear, mut shift) = (Some(from), Some(from + by));
         while shift.is_some() {
             let inode = Arc::clone(&self.inode);
-            let change = self.volume.change(CLEARING)?;
+            let change = self.volume.splitting(CLEARING)?;
             (self.inode, ()) = change.edit_inode(&inode, |buf| {
                 let mut steps = Steps::new();
                 if let Some(at) = clear {
@@ -203,7 +206,7 @@ impl FileEdit<'_> {
         let mut shift = Some(u64::MAX);
         while let Some(at) = shift {
             let inode = Arc::clone(&self.inode);
-            let change = self.volume.change(CLEARING)?;
+            let change = self.volume.splitting(CLEARING)?;
             (self.inode, shift) = change.edit_inode(&inode, |buf| {
                 buf.set_size(size);
                 stamp(buf, change.now());

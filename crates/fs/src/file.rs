@@ -5,9 +5,11 @@ mod inline;
 mod write;
 
 use crate::inline::is_inline;
+use crate::map::purpose;
 use crate::node::NodeState;
 use crate::{Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, Place, Result, Volume};
 use format::{FileBlock, FsBlock, Structure, Where};
+use space::Purpose;
 use store::DataRead;
 
 impl Volume {
@@ -32,11 +34,7 @@ impl Volume {
 
     /// An inode as it is now, with what of it is only in memory, while nobody changes it. Where the volume is open for
     /// reading only, it is what it was, and all there is.
-    fn current<R>(
-        &self,
-        inode: &Inode,
-        read: impl FnOnce(&Inode, Option<&NodeState>) -> Result<R>,
-    ) -> Result<R> {
+    fn current<R>(&self, inode: &Inode, read: impl FnOnce(&Inode, Option<&NodeState>) -> Result<R>) -> Result<R> {
         if self.writing.is_none() {
             return read(inode, None);
         }
@@ -81,9 +79,7 @@ impl Volume {
         if is_inline(inode) {
             return Ok(self.inline_data(inode)?.read_at(offset, buf));
         }
-        if self.writing.is_some() && inode.kind != FileKind::Regular
-            || inode.raw().flags().contains(InodeFlags::EA_INODE)
-        {
+        if self.writing.is_some() && purpose(inode) == Purpose::Metadata {
             self.read_cached(inode, offset, buf)?;
         } else {
             self.read_mapped(inode, offset, buf)?;

@@ -23,6 +23,7 @@ impl Volume {
 
 impl FileEdit<'_> {
     fn truncate(&mut self, size: u64) -> Result<()> {
+        self.may_shrink()?;
         if size > self.volume.max_file_size(&self.inode) {
             return Err(Error::FileTooLarge);
         }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_sound, content, number, open_writable};
-use extant_fs::{AllocateMode, Error, InodeFlags, InodeNo, Volume, WriteOptions};
+use extant_fs::{AllocateMode, DataMode, Error, InodeFlags, InodeNo, Volume, WriteOptions};
 use testkit::{Image, Rng, cases, need, oracle, tools};
 
 /// Volumes, their files' block size, and the largest size a model file gets.
@@ -46,7 +46,8 @@ impl Bed {
         let image = Image::mke2fs(args, 24 << 20).debugfs(&commands).build();
         // now and then hardly anything may wait
         let dirty_bytes = *rng.pick(&[64 << 20, 1 << 20, 200_000]);
-        let options = WriteOptions { dirty_bytes, ..WriteOptions::default() };
+        let data = *rng.pick(&[DataMode::Ordered, DataMode::Writeback, DataMode::Journal]);
+        let options = WriteOptions { dirty_bytes, data, ..WriteOptions::default() };
         let volume = open_writable(image.path(), options.clone());
         let files = (0..FILES).map(|n| File { number: number(&volume, &name(n)), model: Vec::new() }).collect();
         Self { image, volume: Some(volume), files, block_size, largest, options }

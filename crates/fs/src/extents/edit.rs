@@ -128,11 +128,17 @@ impl Change<'_> {
                 Ok(path) => path,
                 Err(e) => break Err(e),
             };
-            let next = path.end;
-            let carved = carve(&path.extents, at, to, None);
+            let mut next = path.end;
+            let mut carved = carve(&path.extents, at, to, None);
             if !carved.removed.is_empty() {
-                if !steps.take() {
-                    break Ok(Some(at));
+                let runs = carved.removed.iter().map(|e| (e.logical.get(), u64::from(e.len)));
+                match steps.take(runs) {
+                    None => break Ok(Some(at)),
+                    Some(stop) if stop < next.min(to) => {
+                        carved = carve(&path.extents, at, stop, None);
+                        next = stop;
+                    }
+                    Some(_) => {}
                 }
                 if let Err(e) = self.put_leaf(owner, buf, path, carved.entries, 0) {
                     break Err(e);
@@ -171,7 +177,7 @@ impl Change<'_> {
             }
             let next = if up { first } else { path.end };
             if path.extents.iter().any(moves) {
-                if !steps.take() {
+                if steps.take(std::iter::empty()).is_none() {
                     return Ok(Some(limit));
                 }
                 let mut entries = Vec::with_capacity(path.extents.len() + 1);

@@ -1,10 +1,12 @@
 //! A regular file while it is changed: its lock held, its inode as it is now.
 
+use crate::change::Change;
 use crate::map::{CLEARING, Steps};
 use crate::node::{Node, NodeState};
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Place, Result, Run, Timestamp, Volume};
 use format::FileBlock;
 use format::inode::InodeBuf;
+use space::Claim;
 use std::sync::Arc;
 
 /// Times of changes are kept as exactly as the kernel keeps them, by its own tick: in nanoseconds.
@@ -31,6 +33,13 @@ impl Volume {
             }
             outcome => outcome,
         }
+    }
+
+    /// A change that allocates no more than the nodes it needs to split others: there is always room for these.
+    pub(crate) fn splitting(&self, credits: usize) -> Result<Change<'_>> {
+        let change = self.change(credits)?;
+        change.claim_as(Claim::Promised);
+        Ok(change)
     }
 
     fn try_file<R>(&self, number: InodeNo, node: &Node, work: &impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
@@ -65,6 +74,14 @@ impl Volume {
 }
 
 impl FileEdit<'_> {
+    /// Refuses what an append-only file must not suffer.
+    pub(crate) fn may_shrink(&self) -> Result<()> {
+        if self.inode.raw().flags().contains(InodeFlags::APPEND) {
+            return Err(Error::NotPermitted("the file may only grow"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn block_size(&self) -> usize {
         self.volume.sb.geometry.block_size as usize
     }
@@ -156,7 +173,7 @@ impl FileEdit<'_> {
         self.map_changes();
         let mut at = Some(from);
         while let Some(from) = at {
-            let change = self.volume.change(CLEARING)?;
+            let change = self.volume.splitting(CLEARING)?;
             let inode = Arc::clone(&self.inode);
             (self.inode, at) = change.edit_inode(&inode, |buf| {
                 stamp(buf, change.now());

@@ -66,6 +66,15 @@ fn set_pointers(bytes: &mut [u8], index: usize, count: usize, first: Option<FsBl
     }
 }
 
+/// What a list of pointers, of which the first is that of block `at`, maps: the first block of each run, and its length.
+fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
+    let follows = |a: &(u64, u64), b: &(u64, u64)| a.0 + 1 == b.0 && a.1 + 1 == b.1;
+    let mapped = list.iter().zip(at..).map(|(p, n)| (n, u64::from(p.get()))).filter(|(_, p)| *p != 0);
+    let mapped: Vec<(u64, u64)> = mapped.collect();
+    let runs = mapped.chunk_by(follows).filter_map(|run| Some((run.first()?.0, run.len() as u64)));
+    runs.collect()
+}
+
 impl Volume {
     fn indirect_way(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Way> {
         let path = path(self.sb.geometry.block_size, at).ok_or(Error::FileTooLarge)?;
@@ -210,10 +219,12 @@ impl Change<'_> {
             }
             let words = words_of(buf);
             let list = way.list(&words);
-            let count = (list.len() as u64).min(to - at);
-            if list.iter().take(count as usize).any(|p| p.get() != 0) {
-                if !steps.take() {
-                    break Ok(Some(at));
+            let mut count = (list.len() as u64).min(to - at);
+            let runs = runs_of(list.get(..count as usize).unwrap_or_default(), at);
+            if !runs.is_empty() {
+                match steps.take(runs.into_iter()) {
+                    None => break Ok(Some(at)),
+                    Some(stop) => count = count.min(stop.saturating_sub(at)),
                 }
                 if let Err(e) = self.clear_pointers(owner, buf, &way, count as usize, &mut freed) {
                     break Err(e);

@@ -23,20 +23,45 @@ const LEAVES: usize = 12;
 /// Metadata blocks that such a change may dirty: the leaves and their neighbours, what is above them, and the inode.
 pub(crate) const CLEARING: usize = 2 * LEAVES + 16;
 
-/// How many leaves of a map a change may still dirty.
-pub(crate) struct Steps(usize);
+/// How much of a map a change may still clear.
+pub(crate) struct Steps {
+    leaves: usize,
+    /// Runs of blocks: each may lie in a group of its own, whose bitmap is changed.
+    runs: usize,
+    /// Blocks: an engine that journals data has to be told of each.
+    blocks: u64,
+}
 
 impl Steps {
-    /// As many as [`CLEARING`] blocks allow.
+    /// As much as [`CLEARING`] credits allow.
     pub(crate) fn new() -> Self {
-        Self(LEAVES)
+        Self { leaves: LEAVES, runs: 128, blocks: 1 << 18 }
     }
 
-    /// Takes one, if one is left.
-    pub(crate) fn take(&mut self) -> bool {
-        let left = self.0.checked_sub(1);
-        self.0 = left.unwrap_or(0);
-        left.is_some()
+    /// All that was allocated in the same change.
+    pub(crate) fn all() -> Self {
+        Self { leaves: usize::MAX, runs: usize::MAX, blocks: u64::MAX }
+    }
+
+    /// Takes a leaf in which these runs would be cleared, ascending: the first block in the file, and how many. Gives the
+    /// block where to stop before; `None` where nothing may be cleared any more.
+    pub(crate) fn take(&mut self, runs: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
+        if self.runs == 0 || self.blocks == 0 {
+            return None;
+        }
+        self.leaves = self.leaves.checked_sub(1)?;
+        for (first, len) in runs {
+            if self.runs == 0 || self.blocks == 0 {
+                return Some(first);
+            }
+            let taken = len.min(self.blocks);
+            self.runs -= 1;
+            self.blocks -= taken;
+            if taken < len {
+                return Some(first + taken);
+            }
+        }
+        Some(u64::MAX)
     }
 }
 
@@ -224,8 +249,7 @@ impl Change<'_> {
                         runs.push(run);
                     }
                     Err(e) => {
-                        // a few leaves at most: values end at 16 MiB, and were allocated just now
-                        self.map_clear(inode, buf, 0, count, &mut Steps(usize::MAX))?;
+                        self.map_clear(inode, buf, 0, count, &mut Steps::all())?;
                         return Err(e);
                     }
                 }

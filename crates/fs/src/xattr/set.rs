@@ -328,7 +328,7 @@ impl Volume {
     fn undo_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<()> {
         let inode = self.any_inode(holder)?;
         let (inode, _) = change
-            .edit_inode(&inode, |buf| change.map_clear(&inode, buf, 0, u64::MAX, &mut crate::map::Steps::new()))?;
+            .edit_inode(&inode, |buf| change.map_clear(&inode, buf, 0, u64::MAX, &mut crate::map::Steps::all()))?;
         self.abandon(change, &inode)
     }
 

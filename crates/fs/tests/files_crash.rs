@@ -1,0 +1,166 @@
+//! A crash at any moment of work on files: the journal brings the volume to a sound state, in which no file shows what a
+//! block held before, and a truncation that was cut short is finished.
+
+mod common;
+
+use blockdev::{BlockDevice, MemoryDevice, Record};
+use common::{assert_sound, content, number};
+use extant_fs::{AllocateMode, DataMode, FileBlock, InodeNo, OpenOptions, Place, Volume, WriteOptions};
+use std::sync::Arc;
+use testkit::{Image, Rng, cases, need, rounds};
+
+/// What every free block holds.
+const STALE: u8 = 0xEE;
+
+fn open(device: Arc<dyn BlockDevice>, data: DataMode) -> Volume {
+    let write = WriteOptions { data, dirty_bytes: 300_000, seed: Some(1), ..WriteOptions::default() };
+    Volume::open(device, &OpenOptions { write: Some(write), ..OpenOptions::default() }).expect("open")
+}
+
+/// A volume whose free blocks hold something, and with two empty files.
+fn base(args: &[&str]) -> Vec<u8> {
+    let image = Image::mke2fs(args, 12 << 20).debugfs(&["write /dev/null a", "write /dev/null b"]).build();
+    let device = Arc::new(MemoryDevice::from_vec(image.bytes()));
+    let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);
+    let file = number(&volume, "/a");
+    let mut size = 0;
+    while let Ok(len) = volume.write_at(file, size, &[STALE; 100_000]) {
+        size += len as u64;
+    }
+    assert!(size > 4 << 20, "{size}");
+    volume.truncate(file, 0).expect("truncate");
+    volume.unmount().expect("unmount");
+    drop(volume);
+    Arc::into_inner(device).expect("nobody has it").into_vec()
+}
+
+fn data(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = rng.bytes(len);
+    bytes.iter_mut().filter(|byte| **byte == STALE).for_each(|byte| *byte = 1);
+    bytes
+}
+
+/// Something that changes a file.
+fn work(volume: &Volume, file: InodeNo, rng: &mut Rng) {
+    let size = volume.attributes_of(file).expect("attributes").size;
+    let offset = rng.below(size.min(2 << 20) + 100_000);
+    let len = rng.magnitude(400_000);
+    let outcome = match rng.below(12) {
+        0..6 => {
+            let bytes = data(rng, len as usize);
+            volume.write_at(file, offset, &bytes).map(drop)
+        }
+        6 => volume.truncate(file, offset),
+        7 => volume.allocate(file, AllocateMode::PunchHole, offset, len),
+        8 => volume.allocate(file, AllocateMode::Extend, offset, len),
+        9 => volume.allocate(file, AllocateMode::Zero, offset, len),
+        10 => volume.fsync(file, rng.chance(50)),
+        _ => volume.sync(),
+    };
+    match outcome {
+        Ok(()) | Err(extant_fs::Error::Unsupported(_) | extant_fs::Error::NoSpace) => {}
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// What must hold after a crash, whatever was done.
+fn judge(bytes: Vec<u8>, about: &str) {
+    let device = Arc::new(MemoryDevice::from_vec(bytes));
+    let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);
+    for path in ["/a", "/b"] {
+        let file = number(&volume, path);
+        let stale = content(&volume, file).iter().filter(|byte| **byte == STALE).count();
+        assert_eq!(stale, 0, "{about}: {path} shows what a block held before");
+    }
+    volume.unmount().expect("unmount");
+    drop(volume);
+    let image = Image::from_bytes(&Arc::into_inner(device).expect("nobody has it").into_vec());
+    assert_sound(image.path(), &about);
+}
+
+#[test]
+fn no_crash_shows_what_a_block_held_before() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let shapes: [(&[&str], DataMode); 4] = [
+        (&["-t", "ext4", "-b", "1024"], DataMode::Ordered),
+        (&["-t", "ext4", "-b", "4096", "-J", "size=4"], DataMode::Ordered),
+        (&["-t", "ext3", "-b", "1024"], DataMode::Ordered),
+        (&["-t", "ext4", "-b", "1024"], DataMode::Journal),
+    ];
+    for (args, mode) in shapes {
+        let base = base(args);
+        for case in cases("no_crash_shows", 3) {
+            let mut rng = case.rng();
+            let record = Arc::new(Record::in_memory(MemoryDevice::from_vec(base.clone())));
+            let volume = open(Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&record), mode);
+            let files = [number(&volume, "/a"), number(&volume, "/b")];
+            for _ in 0..60 {
+                work(&volume, *rng.pick(&files), &mut rng);
+            }
+            for file in files {
+                assert!(!content(&volume, file).contains(&STALE), "{args:?} {mode:?}: it shows without a crash");
+            }
+            volume.sync().expect("sync");
+            let log = record.log().expect("the log");
+            for _ in 0..rounds(12) {
+                let point = rng.index(log.entries().len() + 1);
+                let device = MemoryDevice::from_vec(base.clone());
+                log.replay_to(point, &device).expect("replay");
+                judge(device.into_vec(), &format!("{args:?} {mode:?} at {point} of {}", log.entries().len()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_truncation_cut_short_is_finished() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"]] {
+        let image = Image::mke2fs(args, 32 << 20).debugfs(&["write /dev/null a", "write /dev/null b"]).build();
+        let device = Arc::new(MemoryDevice::from_vec(image.bytes()));
+        let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);
+        let file = number(&volume, "/a");
+        // in many pieces
+        for block in 0..9_000u64 {
+            volume.write_at(file, block * 2048, &[7; 1024]).expect("write");
+        }
+        volume.unmount().expect("unmount");
+        drop(volume);
+        let base = Arc::into_inner(device).expect("nobody has it").into_vec();
+
+        let record = Arc::new(Record::in_memory(MemoryDevice::from_vec(base.clone())));
+        let volume = open(Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&record), DataMode::Ordered);
+        volume.truncate(file, 5000).expect("truncate");
+        volume.sync().expect("sync");
+        let log = record.log().expect("the log");
+        let (mut cut, mut whole) = (0, 0);
+        for n in 0..30 {
+            let point = log.entries().len() * n / 29;
+            let device = Arc::new(MemoryDevice::from_vec(base.clone()));
+            log.replay_to(point, &*device).expect("replay");
+            let volume = open(Arc::<MemoryDevice>::clone(&device), DataMode::Ordered);
+            let inode = volume.inode(file).expect("the inode");
+            if inode.size == 5000 {
+                cut += 1;
+                let mut at = FileBlock(5);
+                while at.get() < 18_000 {
+                    let run = volume.map(&inode, at).expect("map");
+                    assert_eq!(run.place, Place::Hole, "{args:?} {run:?}");
+                    at = run.end();
+                }
+            } else {
+                whole += 1;
+                assert_eq!(inode.size, 8_999 * 2048 + 1024);
+            }
+            volume.unmount().expect("unmount");
+            drop(volume);
+            let image = Image::from_bytes(&Arc::into_inner(device).expect("nobody has it").into_vec());
+            assert_sound(image.path(), &(args, point));
+        }
+        assert!(cut > 0 && whole > 0, "{args:?} {cut} {whole}");
+    }
+}
