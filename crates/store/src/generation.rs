@@ -75,7 +75,8 @@ pub enum Cause {
 /// None of these may begin an operation, or take a lock that is held by someone who begins one.
 pub trait Client: Send + Sync {
     /// Brings what is kept outside the cache (bitmaps, descriptors, the superblock's counts) into the closing generation.
-    /// No operation is running.
+    /// No operation is running. Nothing reckons with blocks that are changed here for the first time, so they must be few:
+    /// an operation that will make a block change here edits it too, so that it counts.
     ///
     /// # Errors
     /// Any error turns the volume read-only: the generation cannot be written as a whole.
@@ -144,12 +145,6 @@ impl<'a> Operation<'a> {
         if self.store.journals_data() {
             self.store.forget(first, count);
         }
-    }
-
-    /// Closing the generation will change `blocks` more blocks than it would have without this operation
-    /// ([`Client::finish`] will: a bitmap of another group, say). The generation closes early enough to hold them.
-    pub fn at_close(&self, blocks: usize) {
-        self.store.announce_at_close(blocks);
     }
 
     /// Writes file data from byte `offset` of block `first` on. Blocks that were just allocated must be written whole.

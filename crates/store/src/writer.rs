@@ -34,8 +34,6 @@ pub(crate) struct Writer {
     durable: AtomicU64,
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
-    /// Blocks that closing the open generation will add.
-    at_close: AtomicUsize,
     /// Operations that have ended; tells whether the volume is quiet.
     operations: AtomicU64,
     /// Requests of any kind written; see the invariants.
@@ -115,7 +113,6 @@ impl Store {
             committer: Mutex::new(Committer { engine, clock: Clock::default() }),
             durable: AtomicU64::new(0),
             credits: AtomicUsize::new(0),
-            at_close: AtomicUsize::new(0),
             operations: AtomicU64::new(0),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
@@ -159,8 +156,7 @@ impl Store {
             // it may have ended while this thread waited at the gate
             writer.check()?;
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
-            let at_close = writer.at_close.load(Ordering::Relaxed);
-            if self.cache.dirty() + at_close + announced <= limit {
+            if self.cache.dirty() + announced <= limit {
                 return Ok(Operation::new(self, open, credits));
             }
             let full = *open;
@@ -181,12 +177,6 @@ impl Store {
         if let Some(writer) = self.writer.get() {
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
             writer.operations.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn announce_at_close(&self, blocks: usize) {
-        if let Some(writer) = self.writer.get() {
-            writer.at_close.fetch_add(blocks, Ordering::Relaxed);
         }
     }
 
@@ -333,7 +323,6 @@ impl Store {
         }
         let blocks = self.cache.close(|block, tag, bytes| writer.client.seal(block, tag, bytes));
         forgotten.sort_unstable_by_key(|run| run.first);
-        writer.at_close.store(0, Ordering::Relaxed);
         *gate = number + 1;
         Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed() })
     }
