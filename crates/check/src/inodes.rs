@@ -133,6 +133,12 @@ impl InodeCheck<'_> {
             return;
         }
         self.judge_role(inode, role, &raw);
+        if !matches!(role, Role::Ordinary | Role::Root) && self.is_low_dtime(&raw) {
+            self.report(Problem::new(Code::OrphanLinkInDeletionTime).inode(inode));
+        }
+        if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
+            self.report(Problem::new(Code::InodeMapUndecidable).inode(inode));
+        }
         if role == Role::Reserved && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
             self.report(Problem::new(Code::CasefoldFlagOnNonDirectory).inode(inode));
         }
@@ -490,13 +496,9 @@ impl InodeCheck<'_> {
         let has_acl = self.judge_acl_block(&facts, acl, &mut tally, harvest);
         let special =
             matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
-        // the volume's own inodes have maps and no type where they are not in use
-        let own = inode.get() < volume.geometry.first_inode && inode != InodeNo::ROOT;
-        if special || kind.is_none() && !own {
-            // their i_blocks is looked at only where they have an attribute block, as e2fsck does
-            if special && has_acl {
-                self.settle(facts, tally, has_acl, false, harvest);
-            }
+        // the list of bad blocks is a map without a type; without one all others have no map that counts
+        if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
+            self.settle(facts, tally, has_acl, false, harvest);
             return;
         }
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };

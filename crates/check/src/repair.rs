@@ -192,12 +192,14 @@ impl Turns<'_> {
     /// Whether the problem is one to work on now.
     fn may_mend(&self, problem: &Problem) -> bool {
         let code = problem.code;
-        let allowed = match (self.mode, code.preen(), code.severity()) {
-            (Repair::No, ..) => false,
-            (Repair::Safe, Preen::Leaves, _) | (Repair::Safe, Preen::Stops, Severity::Advice) => false,
-            _ => true,
+        let forbidden = match self.mode {
+            Repair::No => true,
+            Repair::Safe => {
+                code.preen() == Preen::Leaves || code.preen() == Preen::Stops && code.severity() == Severity::Advice
+            }
+            Repair::All => false,
         };
-        allowed && code.mender() != Mender::Nobody && !self.given_up.contains(&code.mender())
+        !forbidden && code.mender() != Mender::Nobody && !self.given_up.contains(&code.mender())
     }
 
     /// Writes the device and says what became of the volume.

@@ -112,6 +112,11 @@ impl Case<'_, '_> {
         if self.number == InodeNo::ROOT {
             return super::connections::make_root(self.work);
         }
+        // one of the volume's own is either whole or not there
+        if self.number.get() < self.work.volume().geometry.first_inode {
+            self.work.make_stale();
+            return self.work.wipe_inode(self.number);
+        }
         self.work.clear_inode(self.number)
     }
 
@@ -151,7 +156,10 @@ impl Case<'_, '_> {
                 inode.disk_mut().i_dtime = if links == 0 { now } else { 0 }.into();
             }
             Code::DeletedInodeWithoutTime => inode.disk_mut().i_dtime = now.into(),
-            Code::ReservedInodeModeWrong => inode.set_mode(0),
+            Code::ReservedInodeModeWrong if matches!(self.number, InodeNo::BOOT_LOADER | InodeNo::RESIZE) => {
+                inode.set_mode(0);
+            }
+            Code::ReservedInodeModeWrong | Code::InodeMapUndecidable => return Ok(Fate::Clear),
             Code::JournalInodeModeWrong | Code::QuotaInodeModeWrong | Code::OrphanFileModeWrong => {
                 inode.set_mode(REGULAR)
             }
@@ -365,7 +373,6 @@ fn is_shape_problem(code: Code) -> bool {
         Code::InlineInodeHasExtentFlag
             | Code::ExtentInodeHasInlineFlag
             | Code::BlockMapInodeHasMapFlags
-            | Code::InodeMapUndecidable
             | Code::SpecialFileHasMapFlag
             | Code::ExtentFlagMissing
             | Code::FastSymlinkHasExtentFlag

@@ -1,4 +1,7 @@
-//! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not.
+//! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not; and repair mends them.
+
+mod cuts;
+mod mended;
 
 use blockdev::MemoryDevice;
 use extant_check::{Options, check};

@@ -1,0 +1,147 @@
+//! Repair of spoilt volumes: it ends, a second run is clean, and e2fsck finds nothing either.
+
+use crate::{Volume, volumes};
+use blockdev::{BlockDevice, MemoryDevice};
+use extant_check::report::{Report, exit};
+use extant_check::{Options, Refusal, Repair, check, repair};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use testkit::oracle::e2fsck;
+use testkit::tools::run;
+use testkit::{Image, Rng, cases, need, repair_checksums};
+
+/// The time of all repairs, so that two of the same volume end alike.
+pub(crate) const NOW: u64 = 1_760_000_000;
+
+pub(crate) fn options(mode: Repair) -> Options {
+    Options { threads: 2, repair: mode, now: Some(NOW), ..Options::default() }
+}
+
+/// Everything a device holds.
+pub(crate) fn contents(device: &dyn BlockDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.geometry().len as usize];
+    device.read(0, &mut bytes).expect("memory can be read");
+    bytes
+}
+
+/// Repairs these bytes.
+pub(crate) fn mend(bytes: &mut Vec<u8>, mode: Repair) -> Result<Report, Refusal> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(std::mem::take(bytes)));
+    let report = repair("volume", &device, &options(mode), &(), None);
+    *bytes = contents(&*device);
+    report
+}
+
+/// Spoils a volume in a few places.
+pub(crate) fn spoil(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> String {
+    let faults = 1 + rng.magnitude(20);
+    let said: Vec<_> = (0..faults).map(|_| volume.damager.any(bytes, rng)).collect();
+    // a file ends where its last block does
+    bytes.resize(volume.bytes.len(), 0);
+    if rng.chance(70) {
+        repair_checksums(bytes);
+    }
+    said.join("; ")
+}
+
+/// What is wrong with the repair of a volume; `None` where nothing is.
+fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
+    let mut mended = bytes.to_vec();
+    let outcome = match catch_unwind(AssertUnwindSafe(|| mend(&mut mended, Repair::All))) {
+        Err(_) => return Some("the repair panicked".to_owned()),
+        Ok(outcome) => outcome,
+    };
+    let left = match &outcome {
+        Err(refusal) => Some(refusal.sentence.clone()),
+        Ok(report) if report.exit & !exit::MENDED != 0 => {
+            let kept = report.problems.iter().filter(|p| !p.fixed).take(3).map(|p| p.text.clone());
+            Some(kept.collect::<Vec<_>>().join(" "))
+        }
+        Ok(_) => None,
+    };
+    if let Some(left) = left {
+        // where e2fsck does not come to an end either, nobody is to blame
+        scratch.set_bytes(bytes);
+        run("e2fsck", &["-fy".as_ref(), scratch.path().as_os_str()]);
+        return e2fsck(scratch.path()).clean.then(|| format!("left: {left}"));
+    }
+    let device = MemoryDevice::from_vec(mended.clone());
+    match check("volume", &device, &options(Repair::No), &()) {
+        Ok(report) if report.clean => {}
+        Ok(report) => return Some(format!("the second run finds: {:?}", report.problems.first().map(|p| &p.text))),
+        Err(refusal) => return Some(format!("the second run is refused: {refusal}")),
+    }
+    scratch.set_bytes(&mended);
+    let verdict = e2fsck(scratch.path());
+    if verdict.clean || verdict.exit.is_none() {
+        return None;
+    }
+    let text = verdict.text.lines().filter(|l| !l.is_empty() && !l.starts_with("Pass"));
+    Some(format!("e2fsck ({:?}): {:?}", verdict.exit, text.take(4).collect::<Vec<_>>()))
+}
+
+#[test]
+fn spoilt_volumes_are_mended_and_e2fsck_agrees() {
+    if !need(&["mke2fs", "e2fsck", "e2image"]) {
+        return;
+    }
+    let volumes = volumes();
+    let scratch = Image::from_bytes(&[]);
+    let mut findings = Vec::new();
+    for case in cases("repair", 60) {
+        let mut rng = case.rng();
+        let volume = rng.pick(&volumes);
+        let mut bytes = volume.bytes.clone();
+        let said = spoil(volume, &mut bytes, &mut rng);
+        if let Some(wrong) = judge(&bytes, &scratch) {
+            let (seed, name) = (case.seed, &volume.name);
+            findings.push(format!("EXTANT_SEED={seed:#x} mke2fs {name}: {said}\n  {wrong}"));
+        }
+    }
+    assert!(findings.is_empty(), "{} not mended:\n{}", findings.len(), findings.join("\n"));
+}
+
+#[test]
+fn a_sound_volume_is_only_marked() {
+    if !need(&["mke2fs", "e2fsck", "e2image"]) {
+        return;
+    }
+    for volume in volumes() {
+        for mode in [Repair::Safe, Repair::All] {
+            let mut bytes = volume.bytes.clone();
+            let report = mend(&mut bytes, mode).expect("a volume");
+            assert_eq!((report.exit, report.mended, report.errors), (exit::CLEAN, false, 0), "{}", volume.name);
+            let changed = (0..bytes.len()).filter(|n| bytes[*n] != volume.bytes[*n]);
+            let outside: BTreeSet<_> = changed.filter(|n| !(1024..2048).contains(n)).map(|n| n / 4096).collect();
+            // the redo log of the superblock's two sectors, in free blocks
+            assert!(outside.len() <= 2, "{}: changed at {outside:?}", volume.name);
+        }
+    }
+}
+
+#[test]
+fn what_a_person_has_to_decide_is_left_alone() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"], 8 << 20)
+        .debugfs(&["mkdir a", "mkdir a/b", "unlink a/b"])
+        .build();
+    let before = image.bytes();
+    let mut bytes = before.clone();
+    let report = mend(&mut bytes, Repair::Safe).expect("a volume");
+    assert_eq!((report.exit, report.mended), (exit::LEFT, false));
+    assert!(bytes == before, "nothing is written");
+    let report = mend(&mut bytes, Repair::All).expect("a volume");
+    assert_eq!((report.exit, report.mended), (exit::MENDED, true));
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+    // and what is safe is mended unasked
+    image.debugfs(&["set_inode_field a links_count 9", "setb 4000 20"]);
+    let mut bytes = image.bytes();
+    let report = mend(&mut bytes, Repair::Safe).expect("a volume");
+    assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{:?}", report.problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+}
