@@ -96,6 +96,7 @@ impl Volume {
         let Some(write) = &options.write else {
             volume.replay(options)?;
             volume.note_state();
+            volume.note_user();
             return Ok(volume);
         };
         volume.may_be_written(options)?;
@@ -214,6 +215,9 @@ impl Volume {
         if !state.contains(State::VALID) && !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
             self.notes.push(Note::NotUnmounted);
         }
+    }
+
+    fn note_user(&mut self) {
         if let Some(host) = self.user() {
             self.notes.push(Note::InUse { host });
         }

@@ -8,7 +8,7 @@ use crate::{Consistency, DataMode, Error, Note, OpenOptions, Result, Timestamp, 
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use store::engine::{DirtyBit, Journal, JournalOptions, Unordered};
 use store::{Engine, Mark};
 
@@ -55,12 +55,13 @@ impl Volume {
             Consistency::None => Box::new(Unordered::new(block_size, dirty_blocks)),
             Consistency::DirtyBit => Box::new(DirtyBit::new(block_size, dirty_blocks)),
             Consistency::Journal => {
+                let clock = Arc::clone(&options.clock);
                 let journal = JournalOptions {
                     journal_data: options.data == DataMode::Journal,
                     checksums: self.sb.geometry.metadata_csum,
                     wide: self.sb.features.incompat.contains(Incompat::BIT64),
                     dirty_blocks,
-                    clock: since_1970,
+                    clock: Arc::new(move || since_1970(clock())),
                 };
                 Box::new(Journal::new(self.journal()?, journal)?)
             }
@@ -138,8 +139,9 @@ fn refuse<T>(why: &str) -> Result<T> {
     Err(Error::ReadOnly(format!("the volume can only be read: {why}")))
 }
 
-fn since_1970() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+/// A time before 1970 counts as 1970.
+fn since_1970(time: Timestamp) -> Duration {
+    Duration::new(u64::try_from(time.seconds).unwrap_or_default(), time.nanos)
 }
 
 /// The superblock of a volume that is mounted now.

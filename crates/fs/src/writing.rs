@@ -200,13 +200,13 @@ impl Volume {
         if let Some(background) = lock(&writing.background).take() {
             background.stop();
         }
-        self.end_orphans()?;
-        self.flush_all_delayed()?;
+        // what one file cannot have does not keep the volume from being put away
+        let outcome = self.end_orphans().and(self.flush_all_delayed());
         self.store.stop_writing()?;
-        match lock(&writing.beacon).take() {
-            Some(mut beacon) => beacon.clear(&writing.options),
-            None => Ok(()),
+        if let Some(mut beacon) = lock(&writing.beacon).take() {
+            beacon.clear(&writing.options)?;
         }
+        outcome
     }
 
     /// Writes nothing any more: what is in memory may be wrong, as after a panic in a call into the volume. The volume can

@@ -423,6 +423,7 @@ fn a_volume_in_use_says_so() {
     }
     let image = Image::mke2fs(&["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"], 16 << 20).build();
     let volume = open_writable(image.path(), WriteOptions::default());
+    assert_eq!(volume.notes(), []);
     volume.create(InodeNo::ROOT, b"file", &new(FileKind::Regular)).expect("a file");
     volume.sync().expect("sync");
     let seen = image.bytes();
