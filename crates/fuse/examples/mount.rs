@@ -20,7 +20,8 @@ fn main() -> ExitCode {
 fn serve() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().collect();
     let [_, image, dir, list] = &args[..] else { return Err("usage: mount IMAGE DIRECTORY OPTIONS".into()) };
-    let options = MountOptions::parse(&[list])?;
+    let mut options = MountOptions::parse(&[list])?;
+    options.device = Some(image.into());
     let access = blockdev::OpenOptions { write: !options.read_only, ..blockdev::OpenOptions::default() };
     let device = Arc::new(blockdev::FileDevice::open(image, access)?);
     let opened = options.volume_options().into_iter().map(|how| fs::Volume::open(Arc::clone(&device) as _, &how));

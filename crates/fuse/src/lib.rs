@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `options` | what `-o` may say |
 //! | `mount` | attaching the file system to a directory and detaching it, as root or through fusermount3 |
+//! | `claim` | a block device for the kernel to mount, so that it tells of sync(2) and umount(2) |
 //! | `session` | a mounted file system from its mounting to its end |
 //! | `protocol` | the kernel's structures and numbers |
 //! | `request`, `reply` | requests read from bytes, answers written to them |
@@ -23,6 +24,7 @@
 //!    only root gets in: see [`MountOptions::kernel_checks`].
 #![deny(unsafe_code)]
 
+mod claim;
 mod errno;
 mod error;
 mod mount;
@@ -36,7 +38,7 @@ mod session;
 mod transport;
 
 pub use error::{Error, Result};
-pub use mount::unmount;
+pub use mount::{remount, unmount};
 pub use options::{Access, Atime, MountOptions};
 pub use protocol::{Attr, Features, StatFs};
 pub use reply::{Answer, Entry, Reply};

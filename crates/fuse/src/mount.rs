@@ -3,11 +3,13 @@
 //! Root mounts with mount(2). Other users, and all who ask for `auto_unmount`, go through fusermount3, which has the
 //! privilege and forces nosuid and nodev; it hands back the open /dev/fuse through a socket.
 //!
-//! Waiting for the serving process: umount(2) of a FUSE file system returns before its server has ended, so
-//! [`unmount`] asks the mounted volume for the server's process first and waits for that after.
+//! Waiting for the serving process: umount(2) of a FUSE file system returns before its server has ended (of `fuseblk`:
+//! after the volume is sound, but before the process is gone), so [`unmount`] asks the mounted volume for the server's
+//! process first and waits for that after.
 
-use crate::ops::DAEMON;
-use crate::options::{Access, MountOptions};
+use crate::claim::Claim;
+use crate::ops::{ACCESS, DAEMON};
+use crate::options::{Access, Atime, MountOptions};
 use crate::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -27,6 +29,8 @@ use std::process::{Command, Stdio};
 
 /// As the list of mounts shows it.
 const TYPE: &str = "fuse.extant";
+/// The same for one on a block device.
+const TYPE_ON_DEVICE: &str = "fuseblk.extant";
 /// The type's part behind the dot.
 const SUBTYPE: &str = "extant";
 const DEVICE: &str = "/dev/fuse";
@@ -122,14 +126,49 @@ fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     if options.access != Access::Owner {
         data.push_str(",allow_other");
     }
+    let (flags, data) = (flags(options), CString::new(data)?);
+    if let Some(volume) = options.device.as_deref().filter(|_| !options.read_only) {
+        // the device goes with the mount
+        let claim = Claim::on(volume);
+        let mounted = claim
+            .and_then(|claim| Ok(rustix::mount::mount(claim.device(), dir, TYPE_ON_DEVICE, flags, data.as_c_str())?));
+        if mounted.is_ok() {
+            return Ok(device);
+        }
+    }
+    rustix::mount::mount(source(options), dir, TYPE, flags, data.as_c_str())?;
+    Ok(device)
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NODEV, options.nodev);
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NOEXEC, options.noexec);
-    let data = CString::new(data)?;
-    rustix::mount::mount(source(options), dir, TYPE, flags, data.as_c_str())?;
-    Ok(device)
+    // the volume's own business
+    flags.set(MountFlags::NOATIME, options.atime == Atime::Never);
+    flags
+}
+
+/// Changes the options of a mounted volume, as mount(8) does with `remount`: `ro`, `rw`, `nodev`, `nosuid`, `noexec`. The
+/// server stays as it is, so what it opened for reading cannot be written.
+///
+/// # Errors
+/// [`Error::Mount`]: nothing of ours is mounted there, or it was mounted read-only and shall be written.
+pub fn remount(dir: &Path, options: &MountOptions) -> Result<()> {
+    let change = || {
+        let dir = resolve(dir)?;
+        is_ours(&dir)?;
+        let mut mode = [0; 8];
+        let length = rustix::fs::getxattr(&dir, OsStr::new(ACCESS), &mut mode[..])?;
+        if !options.read_only && mode.get(..length) != Some(b"rw".as_slice()) {
+            let why = "it was mounted read-only; unmount it, and mount it again";
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why));
+        }
+        Ok(rustix::mount::mount_remount(dir, flags(options), "")?)
+    };
+    change().map_err(|source| Error::Mount { dir: dir.to_owned(), source })
 }
 
 fn source(options: &MountOptions) -> &str {
@@ -252,16 +291,7 @@ pub fn unmount(dir: &Path) -> Result<()> {
 
 fn unmount_and_wait(dir: &Path) -> io::Result<()> {
     let dir = resolve(dir)?;
-    match type_mounted_on(&dir)? {
-        None => return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
-        Some(other) if other != TYPE => {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("what is mounted there is {}, not ours", other.display()),
-            ));
-        }
-        Some(_) => {}
-    }
+    is_ours(&dir)?;
     // unknown where the server has died, or where this user may not look
     let server = server_of(&dir).and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
     detach(&dir, false)?;
@@ -279,6 +309,18 @@ fn unmount_and_wait(dir: &Path) -> io::Result<()> {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, still));
             }
             Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// Whether what is mounted on a directory is of this program.
+fn is_ours(dir: &Path) -> io::Result<()> {
+    match type_mounted_on(dir)? {
+        None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
+        Some(kind) if kind == TYPE || kind == TYPE_ON_DEVICE => Ok(()),
+        Some(other) => {
+            let what = format!("what is mounted there is {}, not ours", other.display());
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
     }
 }

@@ -41,6 +41,9 @@ pub(crate) const ROOT: u64 = 1;
 /// namespace that ext4 knows, so it can hide none, and no list shows it.
 pub(crate) const DAEMON: &str = "extant.daemon";
 
+/// Another: whether the server can write, `ro` or `rw`.
+pub(crate) const ACCESS: &str = "extant.access";
+
 /// "As long as it likes": ten years, in seconds.
 const ALWAYS: u64 = 10 * 365 * 24 * 3600;
 
@@ -532,6 +535,9 @@ impl Ops {
     fn getxattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         if node == ROOT && name == DAEMON.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
+        }
+        if node == ROOT && name == ACCESS.as_bytes() {
+            return Ok(if self.volume.consistency().is_some() { b"rw".to_vec() } else { b"ro".to_vec() });
         }
         let value = self.answer_for(node, |v, inode| v.get_xattr(inode, name))?;
         if name == CAPABILITY {

@@ -2,6 +2,7 @@
 
 use crate::{Error, Result, Transport};
 use fs::{Consistency, DataMode, FsBlock, WriteOptions};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Who may use a mounted volume. The kernel then checks permissions as on any file system.
@@ -55,6 +56,10 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// The kernel checks permissions also where only root gets in.
     pub default_permissions: bool,
+    /// Where the volume lies: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
+    /// that hears of sync(2), and whose umount(2) returns when all is on the device; where the system has no loop device
+    /// to spare they are of the plain kind.
+    pub device: Option<PathBuf>,
     /// Which way requests take.
     pub transport: Transport,
     /// What the list of mounts names as its source. The device unless set.
