@@ -9,6 +9,9 @@
 //! | read content | [`Volume::read_at`], [`Volume::seek_data`], [`Volume::read_link`], [`Volume::map`] |
 //! | read attributes | [`Volume::list_xattrs`], [`Volume::get_xattr`] |
 //! | see the volume as a whole | [`Volume::superblock`], [`Volume::group`], [`Volume::statfs`], [`Volume::notes`] |
+//! | change names | [`Volume::create`], [`Volume::symlink`], [`Volume::link`], [`Volume::unlink`], [`Volume::rmdir`], [`Volume::rename`] |
+//! | change what an inode says | [`Volume::set_attributes`], [`Volume::set_xattr`], [`Volume::remove_xattr`] |
+//! | use a file without a name | [`Volume::tmpfile`], [`Volume::hold`], [`Volume::release`] |
 //! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`] |
 //!
 //! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
@@ -34,8 +37,8 @@ mod layout;
 mod lookup;
 mod map;
 pub mod mkfs;
-mod names;
 mod mmp;
+mod names;
 mod node;
 mod nokey;
 mod notes;

@@ -131,11 +131,11 @@ impl Volume {
     /// Content that waits for its place gets it before its file takes the name of another, so that after a crash the name
     /// leads to the old content or to the new.
     fn settle_content(&self, old_dir: InodeNo, old_name: &[u8], new_dir: InodeNo, new_name: &[u8]) -> Result<()> {
-        let old = self.inode(old_dir)?;
-        let source = self.lookup(&old, old_name)?;
         let new = self.inode(new_dir)?;
-        match self.lookup(&new, new_name) {
-            Ok(target) if target != source => self.flush_delayed(source),
+        let Ok(target) = self.lookup(&new, new_name) else { return Ok(()) };
+        let old = self.inode(old_dir)?;
+        match self.lookup(&old, old_name) {
+            Ok(source) if source != target => self.flush_delayed(source),
             _ => Ok(()),
         }
     }
@@ -171,9 +171,12 @@ impl Volume {
         exchange: bool,
     ) -> Result<()> {
         let below_itself = || Error::Invalid("a directory would get below itself");
+        // neither name may lead to the directory it stands in
+        if source.inode == old_dir || target.is_some_and(|target| target.inode == new_dir) {
+            return Err(Self::leads_back(old_dir));
+        }
         if old_dir == new_dir {
-            let leads_back = source.inode == old_dir || target.is_some_and(|target| target.inode == old_dir);
-            return if leads_back { Err(Self::leads_back(old_dir)) } else { Ok(()) };
+            return Ok(());
         }
         if self.is_above(source.inode, new_dir)? {
             return Err(below_itself());
