@@ -46,6 +46,8 @@ pub(crate) struct NodeState {
     pub(crate) size: Option<u64>,
     /// Blocks of the file that are known to have no place.
     pub(crate) hole: Option<Range<u64>>,
+    /// Content was lost since somebody last asked for it to be durable: the map was damaged.
+    pub(crate) lost: bool,
     /// How much of `delayed` the volume's total has counted.
     counted: usize,
 }
@@ -58,7 +60,7 @@ impl NodeState {
 
     /// Forgets what has no place yet, and what is known of the map.
     pub(crate) fn drop_delayed(&mut self) {
-        *self = Self { counted: self.counted, ..Self::default() };
+        *self = Self { counted: self.counted, lost: self.lost, ..Self::default() };
     }
 }
 
@@ -118,7 +120,7 @@ impl Node {
     }
 
     fn is_idle(&self) -> bool {
-        !self.is_held() && self.state.try_read().is_ok_and(|state| state.delayed.is_empty())
+        !self.is_held() && self.state.try_read().is_ok_and(|state| state.delayed.is_empty() && !state.lost)
     }
 }
 

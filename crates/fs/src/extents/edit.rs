@@ -278,7 +278,7 @@ impl Change<'_> {
         let blocks = self.volume.sb.geometry.blocks;
         loop {
             let root = buf.raw().disk.i_block;
-            let Node::Inner(&[ref only], depth) = Node::parse(&root, None, blocks).of(owner.number)? else {
+            let Node::Inner([only], depth) = Node::parse(&root, None, blocks).of(owner.number)? else {
                 return Ok(());
             };
             let child = only.child();

@@ -27,7 +27,8 @@ impl Volume {
         let node = self.node(number);
         match self.try_file(number, &node, &work) {
             Err(Error::NoSpace) => {
-                self.flush_all_delayed()?;
+                // whose content finds no place hears of it from fsync
+                let _ = self.flush_all_delayed();
                 self.wait_for_space()?;
                 self.try_file(number, &node, &work)
             }

@@ -16,7 +16,7 @@ use crate::map::ONE_PLACE;
 use crate::{Error, Inode, InodeFlags, InodeNo, Place, Result, Run, Volume};
 use format::extent::{Extent, room};
 use format::indirect::{DIRECT, path, pointers_per_block};
-use format::{FileBlock, FsBlock};
+use format::{FileBlock, FsBlock, Structure, Where};
 use space::Claim;
 use std::sync::Arc;
 
@@ -36,7 +36,13 @@ impl Volume {
     /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::NotPermitted`], [`Error::Encrypted`],
     /// [`Error::IsADirectory`], [`Error::Invalid`] for other kinds, [`Error::ReadOnly`].
     pub fn write_at(&self, number: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        self.edit_file(number, |file| file.write(offset, data))
+        let (written, sync) = self.edit_file(number, |file| {
+            Ok((file.write(offset, data)?, file.inode.raw().flags().contains(InodeFlags::SYNC)))
+        })?;
+        if sync {
+            self.fsync(number, false)?;
+        }
+        Ok(written)
     }
 
     /// Gives all delayed content of a file its place.
@@ -71,13 +77,18 @@ impl Volume {
     /// would survive a loss of power. Serves any kind of file.
     ///
     /// # Errors
-    /// As [`Volume::flush_delayed`]; those of the device. Once it failed, the volume is read-only.
+    /// As [`Volume::flush_delayed`], also of an earlier call of somebody else; those of the device, and then the volume is
+    /// read-only.
     pub fn fsync(&self, number: InodeNo, data_only: bool) -> Result<()> {
         if self.writing.is_none() {
             return Ok(());
         }
         self.flush_delayed(number)?;
         let node = self.node(number);
+        if node.read().lost && std::mem::take(&mut node.write().lost) {
+            let what = "content that waited for its place was lost";
+            return Err(Error::corrupt(Structure::Inode, Where::Inode(number), what));
+        }
         let newest = if data_only { node.changed() } else { node.touched() };
         let generation = newest.min(self.store.open_generation());
         self.store.sync_generation(generation)?;
@@ -336,9 +347,12 @@ impl FileEdit<'_> {
     /// Gives all delayed content its place.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let outcome = self.flush_pieces();
-        if outcome.as_ref().is_err_and(Error::is_corruption) {
+        if let Err(e) = &outcome
+            && !matches!(e, Error::NoSpace | Error::Io(_) | Error::ReadOnly(_))
+        {
             // it will never have a place, and must not stand in the way of what will
             self.state.drop_delayed();
+            self.state.lost = true;
         }
         outcome
     }

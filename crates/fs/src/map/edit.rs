@@ -115,6 +115,7 @@ impl Volume {
         let node = self.node(number);
         let mut state = node.write();
         state.drop_delayed();
+        self.nodes.count_delayed(&mut state);
         let inode = self.inode(number)?;
         if !has_map(inode.kind) || is_inline(&inode) || inode.is_fast_symlink() {
             return Ok(());
