@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_sound, content, open_writable};
+use common::{assert_sound, content, open, open_writable};
 use extant_fs::{Error, FileKind, InodeNo, NewFile, Volume, WriteOptions};
 use testkit::oracle::kernel_mount;
 use testkit::{Image, cases, need, tools};
@@ -23,6 +23,15 @@ fn new(kind: FileKind) -> NewFile {
 fn free(volume: &Volume) -> (u64, u64) {
     volume.sync().expect("sync");
     (volume.statfs().blocks_free, volume.statfs().files_free)
+}
+
+/// Sound, and nothing is said to be left to do.
+fn assert_put_away(image: &Image, args: &[&str]) {
+    assert_sound(image.path(), &args);
+    let volume = open(image.path());
+    let sb = volume.superblock();
+    assert_eq!(sb.disk.s_last_orphan.get(), 0, "{args:?}");
+    assert!(!sb.features.ro_compat.contains(format::feature::RoCompat::ORPHAN_PRESENT), "{args:?}");
 }
 
 #[test]
@@ -72,7 +81,7 @@ fn a_file_that_is_held_stays_until_it_is_released() {
             assert_eq!(free(&volume), at_first, "{args:?}");
             volume.unmount().expect("unmount");
             drop(volume);
-            assert_sound(image.path(), args);
+            assert_put_away(&image, args);
         }
     }
 }
@@ -102,7 +111,7 @@ fn what_was_held_goes_with_the_volume_or_after_a_crash() {
         assert_eq!(free(&after), at_first, "{args:?}");
         after.unmount().expect("unmount");
         drop(after);
-        assert_sound(crashed.path(), args);
+        assert_put_away(&crashed, args);
         if tools::has_loop() {
             kernel_mount(for_kernel.path(), "").expect("mount").unmount();
             assert_sound(for_kernel.path(), args);
@@ -110,7 +119,7 @@ fn what_was_held_goes_with_the_volume_or_after_a_crash() {
         // put away in order, held or not
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), args);
+        assert_put_away(&image, args);
         let volume = open_writable(image.path(), WriteOptions::default());
         assert_eq!(free(&volume), at_first, "{args:?}");
     }
@@ -142,6 +151,6 @@ fn a_file_without_a_name_can_get_one() {
         assert!(content(&volume, all[1]) == b"content 1");
         volume.unmount().expect("unmount");
         drop(volume);
-        assert_sound(image.path(), args);
+        assert_put_away(&image, args);
     }
 }

@@ -123,7 +123,7 @@ impl Volume {
     }
 
     /// The hash function for directories that become trees; `None` where none do.
-    fn version_of_new_trees(&self) -> Option<HashVersion> {
+    pub(super) fn version_of_new_trees(&self) -> Option<HashVersion> {
         let wanted = self.sb.features.compat.contains(Compat::DIR_INDEX);
         let version = HashVersion::from_raw(self.sb.disk.s_def_hash_version).filter(|_| wanted)?;
         matches!(version, HashVersion::Legacy | HashVersion::HalfMd4 | HashVersion::Tea).then_some(version)

@@ -10,7 +10,6 @@ use crate::inline::is_inline;
 use crate::{FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
 use format::FileBlock;
 use format::dir::{DirFormat, Entries, Entry, dot_entries};
-use format::feature::Compat;
 use format::hash::{CONTINUES, HashVersion, Hasher, NameHash};
 
 /// The cookies of "." and "..", and the first that a name can have.
@@ -48,8 +47,7 @@ impl Volume {
     pub(super) fn lists_by_hash(&self, dir: &Inode) -> bool {
         let small = is_inline(dir) || dir.size == u64::from(self.sb.geometry.block_size);
         self.writing.is_some()
-            && self.sb.features.compat.contains(Compat::DIR_INDEX)
-            && (self.is_indexed(dir) || small)
+            && (self.is_indexed(dir) || small && self.version_of_new_trees().is_some())
             && (self.dir_format(dir).hashed || self.order_of(dir).is_some())
     }
 
