@@ -6,7 +6,7 @@
 //! process forks after it has threads or an open device.
 
 use crate::failure::{Failure, Result, say, without_errno};
-use crate::source::Source;
+use crate::source::{Opened, Source};
 use check::render::escape;
 use clap::Args;
 use fuse::{MountOptions, Session};
@@ -30,34 +30,61 @@ const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Mount a volume through FUSE, read-only",
+    about = "Mount a volume through FUSE",
     after_help = "Examples:
-  extant mount -o ro volume.img ./mnt
+  extant mount volume.img ./mnt
   extant mount -o ro,allow_other /dev/sdb1 /mnt
+  extant mount -o consistency=dirty-bit,commit=30 old-ext2.img ./mnt
+  extant mount -o remount,ro /dev/sdb1 /mnt
   extant mount -f -o ro,norecovery damaged.img ./mnt
 
 It returns when the volume can be used, and a process in the background serves it until
 `extant umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files are errors for those who read
-them; each is told of once, in the system's log (with -f: on standard error).
+them; each is told of once, in the system's log (with -f: on standard error). A volume that cannot be
+written (marked as having errors, write-protected, with features that only can be read) is mounted
+read-only with the reason; with -o rw it is not mounted.
 
 No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) gives:
 devices and set-user-id programs work unless nosuid and nodev are given.
 
+What is on the device when a call returns:
+  fsync        the file (and with a journal all that was done to names before)
+  sync, umount everything, where root mounted it (the list of mounts says fuseblk). Where another user
+               did, the kernel does not tell of sync(2), and umount(8) does not wait: all is on the
+               device when `extant umount` returns, or after SIGTERM when the process has ended, and
+               otherwise after the seconds of `commit`
+
 Options for -o, in lists as mount(8) takes them:
-  ro            read-only; required, since this version does not write
+  ro, rw        read-only, or not at all unless it can be written
+  consistency=none|dirty-bit|journal
+                how the volume stays sound through a crash: not; by a mark that asks for a check; by
+                its journal (the default where it has one, else dirty-bit)
+  data=ordered|writeback|journal
+                with a journal: file content before the metadata that leads to it (the default),
+                in any order, through the journal
+  commit=N      changes reach the device after N seconds at the latest (5)
+  noatime, relatime, strictatime
+                whether reading is recorded in files: no (the default), if the record is older than
+                the last change or a day, always; reads that the kernel answers are not seen
+  remount       with ro, rw, nodev, nosuid, noexec: change a mounted volume
   nodev, nosuid, noexec
                 device nodes, set-user-id bits, programs mean nothing
   allow_other   all users may use it, as far as modes and access control lists let them
                 (for users other than root, /etc/fuse.conf must say user_allow_other)
   allow_root    root may use it too, if another user mounts it
+  default_permissions
+                the kernel checks permissions even where only root can use the volume
   auto_unmount  unmounted by fusermount3 even if the serving process is killed
                 (for users other than root, only with allow_other or allow_root)
+  transport=best|device
+                requests come through io_uring where the kernel has it, or through /dev/fuse
   norecovery, noload
-                show what is on the device, without what the journal holds
-  sb=N          use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
+                with ro: show what is on the device, without what the journal holds
+  sb=N          with ro: use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
   fsname=NAME   what the list of mounts shows as the source, instead of DEVICE
 
-Exit status: 0 mounted (with -f: and unmounted again), 1 not mounted, 2 wrong usage."
+Exit status: 0 mounted (with -f: and unmounted again), 1 not mounted, 2 wrong usage. With -f also 1 if
+something that was written did not reach the device."
 )]
 pub(crate) struct Mount {
     #[command(flatten)]
@@ -79,24 +106,58 @@ pub(crate) struct Mount {
 impl Mount {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut options = MountOptions::parse(&self.options).map_err(|e| sentence(&e))?;
+        if options.remount {
+            fuse::remount(&self.dir, &options).map_err(|e| sentence(&e))?;
+            return Ok(0);
+        }
         let behind = std::env::var_os(BEHIND).is_some();
         if !self.foreground && !behind {
             return start_behind();
         }
-        let lock = blockdev::OpenOptions { exclusive: true, ..blockdev::OpenOptions::default() };
-        let opened = self.source.open_any(&options.volume_options(), lock)?;
+        let opened = self.open(&mut options)?;
         options.source.get_or_insert_with(|| self.source_name());
+        options.device = std::fs::canonicalize(&self.source.device).ok();
         // before the mount: from then on a signal must not leave it behind
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
         let tell = move |problem: &str| if behind { log(problem) } else { say(problem) };
         let volume = std::sync::Arc::clone(&opened.volume);
-        let session = fuse::mount(volume, &self.dir, &options, tell).map_err(|e| sentence(&e))?;
+        let session = fuse::mount(volume, &self.dir, &options, tell).map_err(|e| sentence(&e));
+        if session.is_err() && !options.read_only {
+            opened.unmount()?;
+        }
+        let session = session?;
         end_on(signals, &session, tell);
         if behind {
             detach()?;
         }
-        session.run().map_err(|e| sentence(&e))?;
+        session.run().map_err(|e| {
+            // nobody reads the standard error of a process in the background any more
+            tell(&e.to_string());
+            sentence(&e)
+        })?;
         Ok(0)
+    }
+
+    /// Opens the volume as the options say; for reading only where it cannot be written and need not be.
+    fn open(&self, options: &mut MountOptions) -> Result<Opened> {
+        let open = |options: &MountOptions| {
+            let access = blockdev::OpenOptions {
+                write: !options.read_only,
+                exclusive: true,
+                ..blockdev::OpenOptions::default()
+            };
+            self.source.open_any(&options.volume_options(), access)
+        };
+        let first = open(options);
+        if options.read_only || options.insist || first.is_ok() {
+            return first;
+        }
+        options.read_only = true;
+        let Ok(opened) = open(options) else { return first };
+        if let Err(Failure::Message(why)) = first {
+            say(&format!("{why}; it is mounted read-only"));
+        }
+        Ok(opened)
     }
 
     /// What the list of mounts names as the source: the device's path, where it has one.
@@ -150,7 +211,8 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts on the first signal. Files that are open then lose the volume a moment later.
+/// Unmounts on the first signal. Files that are open then lose the volume a moment later, when all that was written to
+/// it is on the device.
 fn end_on(mut signals: Signals, session: &Session, tell: impl Fn(&str) + Send + 'static) {
     let unmounter = session.unmounter();
     std::thread::spawn(move || {
@@ -158,7 +220,11 @@ fn end_on(mut signals: Signals, session: &Session, tell: impl Fn(&str) + Send + 
             match unmounter.unmount() {
                 Ok(()) => {
                     std::thread::sleep(GRACE);
-                    std::process::exit(0);
+                    let finished = unmounter.finish();
+                    if let Err(e) = &finished {
+                        tell(&e.to_string());
+                    }
+                    std::process::exit(i32::from(finished.is_err()));
                 }
                 Err(e) => tell(&e.to_string()),
             }

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Unmount a volume, and wait until its device is free",
+    about = "Unmount a volume, and wait until all is on its device",
     after_help = "Examples:
   extant umount /mnt
   extant umount ./mnt && extant check volume.img
 
-umount(8) and fusermount3 -u do the same, but return before the process behind the mount has ended.
+umount(8) and fusermount3 -u do the same, but return before the process behind the mount has ended;
+where root did not mount it, also before all is on the device.
 With files still open, nothing is done: fuser -vm DIR shows who has them.
 
 Exit status: 0 unmounted, 1 not unmounted, 2 wrong usage."

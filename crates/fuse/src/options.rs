@@ -34,6 +34,8 @@ pub enum Atime {
 pub struct MountOptions {
     /// Nothing is written.
     pub read_only: bool,
+    /// It was said that the volume shall be writable (`rw`): one that can only be read is not mounted.
+    pub insist: bool,
     /// How the volume stays sound through a crash; the best it has unless set.
     pub consistency: Option<Consistency>,
     /// What a journal does about file data.
@@ -117,8 +119,10 @@ impl MountOptions {
     fn set(&mut self, option: &str) -> Result<()> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         match (name, value) {
-            ("ro", None) => self.read_only = true,
-            ("rw", None) => self.read_only = false,
+            ("ro" | "rw", None) => {
+                self.read_only = name == "ro";
+                self.insist = name == "rw";
+            }
             ("consistency", Some(mode)) => self.consistency = Some(consistency(mode)?),
             ("data", Some(mode)) => self.data = data(mode)?,
             ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
@@ -238,6 +242,7 @@ mod tests {
         assert!(MountOptions::parse(&["ro,x-systemd.automount,defaults"]).expect("parse").read_only);
         let options = MountOptions::parse(&["rw,consistency=dirty-bit,data=journal,commit=0,relatime"]).expect("parse");
         let expected = MountOptions {
+            insist: true,
             consistency: Some(Consistency::DirtyBit),
             data: DataMode::Journal,
             commit: Some(5),

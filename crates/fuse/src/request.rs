@@ -66,6 +66,8 @@ pub enum Operation<'a> {
     Lookup { name: &'a [u8] },
     /// What stat(2) shows.
     GetAttr,
+    /// access(2) and chdir(2), where the kernel does not check permissions itself.
+    Access { mask: u32 },
     /// What statx(2) shows beyond that.
     StatX,
     /// chmod, chown, truncate, utimensat.
@@ -142,7 +144,8 @@ pub(crate) fn arguments(kind: u32, features: Features) -> Option<usize> {
         opcode::SETATTR => size_of::<wire::SetattrIn>(),
         opcode::MKNOD => size_of::<wire::MknodIn>(),
         opcode::MKDIR => size_of::<wire::MkdirIn>(),
-        opcode::RENAME | opcode::LINK => size_of::<u64>(),
+        // a node; a mask and padding
+        opcode::RENAME | opcode::LINK | opcode::ACCESS => size_of::<u64>(),
         opcode::RENAME2 => size_of::<wire::Rename2In>(),
         opcode::CREATE | opcode::TMPFILE => size_of::<wire::CreateIn>(),
         opcode::OPEN | opcode::OPENDIR => size_of::<wire::OpenIn>(),
@@ -186,6 +189,7 @@ impl<'a> Operation<'a> {
         Some(match kind {
             opcode::LOOKUP => Self::Lookup { name: text(rest)? },
             opcode::GETATTR => Self::GetAttr,
+            opcode::ACCESS => Self::Access { mask: read(arguments)? },
             opcode::STATX => Self::StatX,
             opcode::SETATTR => Self::SetAttr(changes(&read(arguments)?)),
             opcode::READLINK => Self::ReadLink,
