@@ -23,7 +23,7 @@ pub(crate) use space::Purpose;
 use crate::{Clock, Error, Result, Volume};
 use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
-use format::{FsBlock, GroupNo};
+use format::{FsBlock, GroupNo, Structure, Where};
 use groups::GroupState;
 use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,6 +119,10 @@ impl Space {
             }
             groups.push(volume.group(group)?);
         }
+        let Some(zones) = Zones::new(geometry, &groups) else {
+            let what = "the group descriptors put two structures into one place";
+            return Err(Error::corrupt(Structure::GroupDescriptor, Where::Volume, what));
+        };
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
         let free = sum(|g| g.free_clusters).min(geometry.blocks);
         let (kept, superuser) = (volume.kept_for_extents(), sb.disk.reserved_blocks_count());
@@ -129,7 +133,7 @@ impl Space {
             inodes_per_group: geometry.inodes_per_group,
         };
         Ok(Self {
-            zones: Zones::new(geometry, &groups),
+            zones,
             policy,
             pool: Mutex::new(pool),
             free_inodes: AtomicU64::new(sum(|g| g.free_inodes)),

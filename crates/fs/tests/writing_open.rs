@@ -453,3 +453,47 @@ fn a_volume_in_use_says_so() {
     assert!(volume.create(InodeNo::ROOT, b"late", &new(FileKind::Regular)).is_err());
     assert_eq!(volume.damaged_groups(), []);
 }
+
+#[test]
+fn the_same_work_writes_the_same_bytes() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    for shape in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext2", "-b", "1024"]] {
+        let run = || {
+            let image = Image::mke2fs(shape, 16 << 20).build();
+            let volume = open_writable(image.path(), WriteOptions::default());
+            work(&volume, &mut Rng::new(9), &mut Model::new(), 150);
+            volume.tick(Duration::from_secs(9)).expect("tick");
+            volume.unmount().expect("unmounted");
+            image.bytes()
+        };
+        assert!(run() == run(), "{shape:?}");
+    }
+}
+
+#[test]
+fn the_superuser_may_use_what_is_kept() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext2", "-b", "1024", "-m", "20"], 8 << 20).build();
+    let mut sizes = Vec::new();
+    for superuser in [false, true] {
+        let volume = open_writable(image.path(), WriteOptions { superuser, ..WriteOptions::default() });
+        let name = format!("{superuser}").into_bytes();
+        let file = volume.create(InodeNo::ROOT, &name, &new(FileKind::Regular)).expect("a file");
+        let mut at = 0;
+        while let Ok(written) = volume.write_at(file.number, at, &[1; 10_000]) {
+            at += written as u64;
+        }
+        sizes.push(at);
+        volume.sync().expect("sync");
+        assert_eq!(volume.statfs().blocks_available, 0);
+        volume.unmount().expect("unmounted");
+    }
+    assert_sound(image.path(), &sizes);
+    // a fifth of 8 MiB was kept
+    assert!(sizes[0] > 5 << 20 && (1_500 << 10..1_640 << 10).contains(&sizes[1]), "{sizes:?}");
+    assert!(open(image.path()).statfs().blocks_free < 30);
+}

@@ -171,13 +171,16 @@ impl Space {
             if there >= enough {
                 return Some((group, Run { start: from, len: there }));
             }
-            let found = map.find(from, want);
-            if let Some(run) = found {
+            // no longer than there can be, so that a group in pieces is not looked through again and again
+            let hoped = want.min(longest);
+            if let Some(run) = map.find(from, hoped) {
                 if run.len == want {
                     return Some((group, run));
                 }
-                // `find` had to look at every run: none is longer
-                cell.longest.store(run.len, Ordering::Relaxed);
+                if run.len < hoped {
+                    // `find` had to look at every run: none is longer
+                    cell.longest.store(run.len, Ordering::Relaxed);
+                }
                 if best.is_none_or(|(_, best)| run.len > best.len) {
                     best = Some((group, run));
                 }

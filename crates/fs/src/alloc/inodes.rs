@@ -100,7 +100,7 @@ impl Space {
         debug_assert!(taken, "the inode is free");
         let descriptor = &mut state.descriptor;
         descriptor.free_inodes = descriptor.free_inodes.saturating_sub(1);
-        descriptor.directories += u32::from(is_directory);
+        descriptor.directories = descriptor.directories.saturating_add(is_directory.into());
         cell.inodes.fetch_sub(1, Ordering::Relaxed);
         cell.directories.fetch_add(u32::from(is_directory), Ordering::Relaxed);
         self.directories.fetch_add(u64::from(is_directory), Ordering::Relaxed);

@@ -2,9 +2,11 @@
 
 use super::{Purpose, lock};
 use crate::{Clock, Consistency, Error, FileKind, InodeNo, OpenOptions, Timestamp, Volume, WriteOptions};
-use blockdev::{BlockDevice, FileDevice};
-use format::FsBlock;
+use blockdev::{BlockDevice, FileDevice, MemoryDevice};
+use format::group::Group;
 use format::inode::InodeBuf;
+use format::superblock::Geometry;
+use format::{FsBlock, GroupNo};
 use std::path::Path;
 use std::sync::Arc;
 use testkit::{Image, Rng, oracle, tools};
@@ -209,7 +211,9 @@ fn a_large_volume_is_opened_and_used() {
     if !tools::need(&["mke2fs", "e2fsck"]) {
         return;
     }
-    let image = Image::mke2fs(&["-t", "ext4", "-E", "lazy_itable_init=1", "-N", "100000", "-O", "^has_journal"], 1 << 40).build();
+    let image =
+        Image::mke2fs(&["-t", "ext4", "-E", "lazy_itable_init=1", "-N", "100000", "-O", "^has_journal"], 1 << 40)
+            .build();
     let volume = open(image.path(), Consistency::DirtyBit);
     let free = volume.statfs().blocks_free;
     let root = volume.inode(InodeNo::ROOT).expect("the root");
@@ -237,4 +241,32 @@ fn a_large_volume_is_opened_and_used() {
     let verdict = oracle::e2fsck(image.path());
     // the directories have no names
     assert!(!verdict.text.contains("Free blocks count wrong"), "{}", verdict.text);
+}
+
+#[test]
+fn descriptors_that_overlap_are_not_written_on() {
+    if !tools::need(&["mke2fs"]) {
+        return;
+    }
+    for shape in [&["-t", "ext2", "-b", "1024"][..], &["-t", "ext4", "-b", "1024"]] {
+        let image = Image::mke2fs(shape, 20 << 20).build();
+        let sound = open(image.path(), Consistency::None);
+        let (geometry, second) = (&sound.sb.geometry, sound.group(GroupNo(1)).expect("a group"));
+        let wrong: [fn(&mut Group, &Geometry); 4] = [
+            |group, geometry| group.block_bitmap = FsBlock(geometry.blocks),
+            |group, geometry| group.inode_bitmap = geometry.descriptor_block(0),
+            |group, _| group.block_bitmap = group.inode_bitmap,
+            |group, _| group.inode_table = FsBlock(group.inode_table.get() - 1),
+        ];
+        for change in wrong {
+            let mut bytes = image.bytes();
+            let mut group = second;
+            change(&mut group, geometry);
+            let at = geometry.descriptor_block(0).get() as usize * 1024 + geometry.descriptor_size as usize;
+            let place = &mut bytes[at..at + geometry.descriptor_size as usize];
+            group.seal(&sound.sb.disk, geometry, GroupNo(1), place);
+            let opened = Volume::open(Arc::new(MemoryDevice::from_vec(bytes)), &options(Consistency::None));
+            assert!(opened.is_err_and(|e| e.is_corruption()), "{shape:?}");
+        }
+    }
 }

@@ -8,8 +8,9 @@ use std::ops::Range;
 pub(crate) struct Zones(Vec<Range<u64>>);
 
 impl Zones {
-    /// The zones of a volume with these descriptors, which are in the order of their groups.
-    pub(crate) fn new(geometry: &Geometry, groups: &[Group]) -> Self {
+    /// The zones of a volume with these descriptors, which are in the order of their groups. `None` where two structures
+    /// overlap, or one lies outside the groups.
+    pub(crate) fn new(geometry: &Geometry, groups: &[Group]) -> Option<Self> {
         let mut all: Vec<Range<u64>> = Vec::with_capacity(groups.len() * 2);
         for (number, group) in geometry.group_numbers().zip(groups) {
             let table = group.inode_table.get();
@@ -22,7 +23,10 @@ impl Zones {
             all.extend(own.into_iter().filter(|zone| !zone.is_empty()));
         }
         all.sort_unstable_by_key(|zone| (zone.start, zone.end));
+        let mut sound = all.first().is_some_and(|zone| zone.start >= u64::from(geometry.first_data_block));
+        sound &= all.last().is_some_and(|zone| zone.end <= geometry.blocks);
         all.dedup_by(|next, before| {
+            sound &= next.start >= before.end;
             let joins = next.start <= before.end;
             if joins {
                 before.end = before.end.max(next.end);
@@ -30,7 +34,7 @@ impl Zones {
             joins
         });
         all.shrink_to_fit();
-        Self(all)
+        sound.then_some(Self(all))
     }
 
     /// The parts of `blocks` that lie in a zone, ascending.
