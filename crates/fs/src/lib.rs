@@ -9,6 +9,7 @@
 //! | read content | [`Volume::read_at`], [`Volume::seek_data`], [`Volume::read_link`], [`Volume::map`] |
 //! | read attributes | [`Volume::list_xattrs`], [`Volume::get_xattr`] |
 //! | see the volume as a whole | [`Volume::superblock`], [`Volume::group`], [`Volume::statfs`], [`Volume::notes`] |
+//! | change content | [`Volume::write_at`], [`Volume::truncate`], [`Volume::allocate`], [`Volume::fsync`], [`Volume::attributes_of`] |
 //! | change names | [`Volume::create`], [`Volume::symlink`], [`Volume::link`], [`Volume::unlink`], [`Volume::rmdir`], [`Volume::rename`] |
 //! | change what an inode says | [`Volume::set_attributes`], [`Volume::set_xattr`], [`Volume::remove_xattr`] |
 //! | use a file without a name | [`Volume::tmpfile`], [`Volume::hold`], [`Volume::release`] |

@@ -297,3 +297,154 @@ fn encoded(block: FsBlock, content: &Content, depth: u16, fresh: bool, block_siz
     content.write(depth, &mut bytes)?;
     Some(NodeWrite { block, bytes, fresh })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::extent::Node;
+    use std::collections::BTreeMap;
+    use testkit::cases;
+
+    const BLOCK: usize = 128;
+    const BLOCKS: u64 = 1 << 40;
+
+    fn extent(logical: u64, physical: u64, len: u32, unwritten: bool) -> Extent {
+        Extent { logical: FileBlock(logical), physical: FsBlock(physical), len, unwritten }
+    }
+
+    #[test]
+    fn a_range_is_carved_out_and_what_fits_is_joined() {
+        let leaf = [extent(0, 100, 10, false), extent(10, 200, 10, false), extent(30, 300, 5, true)];
+        let carved = carve(&leaf, 5, 12, None);
+        assert_eq!(carved.entries, [extent(0, 100, 5, false), extent(12, 202, 8, false), leaf[2]]);
+        assert_eq!(carved.removed, [extent(5, 105, 5, false), extent(10, 200, 2, false)]);
+        // between two that continue it
+        let carved = carve(&[leaf[0], extent(15, 115, 3, false)], 10, 15, Some(extent(10, 110, 5, false)));
+        assert_eq!(carved, Carved { entries: vec![extent(0, 100, 18, false)], removed: vec![] });
+        // in the middle of one that is unwritten
+        let carved = carve(&leaf, 31, 32, Some(extent(31, 301, 1, false)));
+        let rest = [extent(30, 300, 1, true), extent(31, 301, 1, false), extent(32, 302, 3, true)];
+        assert_eq!(carved.entries[2..], rest);
+        // not longer than an entry can say
+        let long = extent(0, 1000, 32_767, false);
+        let carved = carve(&[long], 32_767, 32_769, Some(extent(32_767, 33_767, 2, false)));
+        assert_eq!(carved.entries.len(), 2);
+        assert!(carve(&[], 3, 9, None).entries.is_empty());
+    }
+
+    /// A tree in memory, as the volume has it.
+    struct Tree {
+        root: [u8; ROOT],
+        blocks: BTreeMap<u64, Vec<u8>>,
+        next: u64,
+    }
+
+    impl Tree {
+        fn node(&self, block: Option<FsBlock>) -> Node<'_> {
+            let bytes = block.map_or(&self.root[..], |b| &self.blocks[&b.get()]);
+            Node::parse(bytes, None, BLOCKS).unwrap()
+        }
+
+        fn path(&self, at: u64) -> Path {
+            let mut path = Path { inner: Vec::new(), block: None, extents: Vec::new(), end: END, absorbed: None };
+            loop {
+                match self.node(path.block) {
+                    Node::Leaf(extents) => {
+                        path.extents = extents.iter().map(Extent::from).collect();
+                        return path;
+                    }
+                    Node::Inner(children, _) => {
+                        let children: Vec<_> = children.iter().map(Child::from).collect();
+                        let index = children.partition_point(|c| c.logical.get() <= at).saturating_sub(1);
+                        path.end = children.get(index + 1).map_or(path.end, |next| next.logical.get());
+                        let block = Some(children[index].block);
+                        path.inner.push(Inner { block: path.block, children, at: index });
+                        path.block = block;
+                    }
+                }
+            }
+        }
+
+        fn set(&mut self, from: u64, to: u64, new: Option<Extent>) {
+            let mut path = self.path(from);
+            assert!(to <= path.end);
+            let mut entries = carve(&path.extents, from, to, new).entries;
+            if let Some(neighbour) = path.neighbour(entries.len(), BLOCK) {
+                let Node::Leaf(others) = self.node(Some(neighbour.0)) else { panic!("no leaf") };
+                let others: Vec<_> = others.iter().map(Extent::from).collect();
+                entries = path.join(&entries, neighbour, &others, BLOCK).unwrap_or(entries);
+            }
+            let blocks: Vec<_> =
+                (0..path.blocks_needed(entries.len(), BLOCK) as u64).map(|n| FsBlock(self.next + n)).collect();
+            self.next += blocks.len() as u64;
+            let edits = path.replace(entries, &blocks, BLOCK).unwrap();
+            let fresh: Vec<_> = edits.nodes.iter().filter(|n| n.fresh).map(|n| n.block).collect();
+            assert!(blocks.iter().all(|block| fresh.contains(block)) && fresh.len() == blocks.len());
+            for node in edits.nodes {
+                assert_eq!(self.blocks.insert(node.block.get(), node.bytes).is_none(), node.fresh);
+            }
+            for block in edits.freed {
+                assert!(self.blocks.remove(&block.get()).is_some());
+            }
+            self.root = edits.root.unwrap_or(self.root);
+        }
+
+        /// All extents in order; keys and depths are as they must be, and no block is lost.
+        fn check(&self) -> Vec<Extent> {
+            let (mut all, mut seen) = (Vec::new(), 0);
+            self.walk(None, None, &mut all, &mut seen);
+            assert_eq!(seen, self.blocks.len());
+            assert!(all.is_sorted_by(|a, b| end_of(a) <= b.logical.get()));
+            all
+        }
+
+        fn walk(&self, block: Option<FsBlock>, key: Option<FileBlock>, all: &mut Vec<Extent>, seen: &mut usize) {
+            match self.node(block) {
+                Node::Leaf(extents) => {
+                    assert!(block.is_none() || extents.first().map(|e| Extent::from(e).logical) == key);
+                    all.extend(extents.iter().map(Extent::from));
+                }
+                Node::Inner(children, _) => {
+                    let children: Vec<_> = children.iter().map(Child::from).collect();
+                    assert!(!children.is_empty() && (block.is_none() || Some(children[0].logical) == key));
+                    for child in children {
+                        *seen += 1;
+                        self.walk(Some(child.block), Some(child.logical), all, seen);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tree_holds_what_was_set_whatever_was_split_and_joined() {
+        for case in cases("a_tree_holds", 60) {
+            let mut rng = case.rng();
+            let mut root = [0; ROOT];
+            write_leaf(&mut root, &[]).unwrap();
+            let mut tree = Tree { root, blocks: BTreeMap::new(), next: 1 << 20 };
+            let mut model: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+            let grows = rng.between(40, 90);
+            for _ in 0..600 {
+                let from = rng.below(3_000);
+                let end = tree.path(from).end;
+                let to = (from + rng.magnitude(12)).min(end);
+                let new = rng
+                    .chance(grows)
+                    .then(|| extent(from, 5_000 * rng.between(1, 9) + from, (to - from) as u32, rng.chance(40)));
+                tree.set(from, to, new);
+                for block in from..to {
+                    model.remove(&block);
+                    if let Some(new) = new {
+                        model.insert(block, (new.physical.get() + block - from, new.unwritten));
+                    }
+                }
+                let blocks = |e: &Extent| {
+                    let (first, physical, unwritten) = (e.logical.get(), e.physical.get(), e.unwritten);
+                    (0..u64::from(e.len)).map(move |n| (first + n, (physical + n, unwritten)))
+                };
+                assert!(tree.check().iter().flat_map(blocks).eq(model.iter().map(|(n, place)| (*n, *place))));
+            }
+        }
+    }
+}
