@@ -151,24 +151,13 @@ impl Journal {
         })
     }
 
-    /// Blocks of the log that are in use.
-    #[must_use]
-    pub fn used(&self) -> u32 {
-        self.log.used()
-    }
-
-    /// The journal's superblock as it is now.
-    fn superblock_write(&mut self) -> PlannedWrite {
-        self.superblock.seal();
-        PlannedWrite { at: self.superblock_at, data: Arc::from(self.superblock.as_bytes()), kind: Kind::Engine }
-    }
-
     /// The journal's superblock with the tail at the oldest transaction, or with none.
     fn tail_write(&mut self) -> PlannedWrite {
         let (start, sequence) = self.transactions.front().map_or((0, self.sequence), |t| (t.start, t.sequence));
         self.superblock.s_start = start.into();
         self.superblock.s_sequence = sequence.into();
-        self.superblock_write()
+        self.superblock.seal();
+        PlannedWrite { at: self.superblock_at, data: Arc::from(self.superblock.as_bytes()), kind: Kind::Engine }
     }
 
     /// The live blocks among those freed, ascending.

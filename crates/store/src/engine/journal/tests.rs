@@ -117,7 +117,7 @@ fn a_life() {
     assert_eq!(plan(closed(&[50], 4, &[(50, 1)])), "descriptor 12, copies 1 | commit 14 |", "freed and used again");
     assert_eq!(plan(closed(&[], 0, &[(7, 1)])), "revoke 15 | commit 16 |");
     assert_eq!(story(&engine.close(&Nobody).unwrap()), "home 50 | tail 6@0 | home 1 |");
-    assert!(engine.live.is_empty() && engine.used() == 0);
+    assert!(engine.live.is_empty() && engine.log.used() == 0);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn hot_blocks_stay_in_the_log() {
                 *homes.entry(block).or_default() += 1;
             }
         }
-        assert!(engine.used() <= engine.most_used, "more than half of the log is in use");
+        assert!(engine.log.used() <= engine.most_used, "more than half of the log is in use");
     }
     assert!(homes.len() > 400 && !homes.contains_key(&40) && !homes.contains_key(&41), "{homes:?}");
 }
@@ -171,11 +171,11 @@ fn a_generation_that_finds_no_room_waits_for_a_checkpoint() {
     assert!(first.starts_with("home 1400, ") && first.matches("home").count() == 500, "{first}");
     assert!(rest.contains("descriptor") && !rest.contains("home"));
     // one that never fits is refused, with nothing changed
-    let used = engine.used();
+    let used = engine.log.used();
     let all: Vec<u64> = (2..90).chain(130..290).chain(1301..2300).collect();
     let refused = engine.plan(closed(&all, 3, &[]), &Nobody);
     assert!(matches!(refused, Err(Error::Journal(what)) if what.contains("does not fit")));
-    assert_eq!(engine.used(), used);
+    assert_eq!(engine.log.used(), used);
 }
 
 /// Random generations: each block that one changed is given back to the cache exactly once for each that did, log blocks
