@@ -62,6 +62,30 @@ fn change(volume: &Volume, file: InodeNo, rng: &mut Rng) -> bool {
 }
 
 #[test]
+fn a_size_that_no_inode_holds_is_refused() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-O", "inline_data"];
+    let image = Image::mke2fs(&args, 8 << 20).debugfs(&["write /dev/null f"]).build();
+    let volume = open_writable(image.path(), WriteOptions::default());
+    let file = number(&volume, "/f");
+    volume.write_at(file, 0, b"short").expect("write");
+    volume.unmount().expect("unmount");
+    drop(volume);
+    image.debugfs(&["set_inode_field /f size 4611686018427387908"]);
+    let volume = open_writable(image.path(), WriteOptions::default());
+    for outcome in [
+        volume.write_at(file, 3, b"x").map(drop),
+        volume.write_at(file, 3000, b"x").map(drop),
+        volume.truncate(file, 2000),
+        volume.allocate(file, AllocateMode::KeepSize, 0, 1),
+    ] {
+        assert!(outcome.is_err_and(|e| e.is_corruption()));
+    }
+}
+
+#[test]
 fn damaged_files_are_changed_without_harm() {
     if !need(&["mke2fs", "debugfs", "dumpe2fs"]) {
         return;

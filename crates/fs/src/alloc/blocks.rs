@@ -278,15 +278,17 @@ impl Volume {
         Ok(Reservation { space, blocks })
     }
 
-    /// Does `work`, which must leave everything as it was where there is no room; then once more, when content in memory
-    /// has its place and what was freed may be used. To be called outside of a change and without a node's lock.
+    /// Does `work`; where there is no room, once more, when content in memory has its place and what was freed may be used.
+    /// It must leave everything as it was then, or not mind that a part was done. To be called outside of a change and
+    /// without a node's lock.
     ///
     /// # Errors
     /// Those of `work`, and of a sync.
     pub(crate) fn with_space<R>(&self, work: impl Fn() -> Result<R>) -> Result<R> {
         match work() {
             Err(Error::NoSpace) => {
-                self.flush_all_delayed()?;
+                // whose content finds no place hears of it from fsync
+                let _ = self.flush_all_delayed();
                 self.wait_for_space()?;
                 work()
             }

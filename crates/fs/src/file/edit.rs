@@ -24,16 +24,7 @@ impl Volume {
     /// Changes a regular file. Where there is no room, `work` is tried once more after all delayed content got its place
     /// and what was freed may be used again: it must not mind that its first try did a part.
     pub(crate) fn edit_file<R>(&self, number: InodeNo, work: impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
-        let node = self.node(number);
-        match self.try_file(number, &node, &work) {
-            Err(Error::NoSpace) => {
-                // whose content finds no place hears of it from fsync
-                let _ = self.flush_all_delayed();
-                self.wait_for_space()?;
-                self.try_file(number, &node, &work)
-            }
-            outcome => outcome,
-        }
+        self.with_space(|| self.try_file(number, &work))
     }
 
     /// A change that allocates no more than the nodes it needs to split others: there is always room for these.
@@ -43,11 +34,12 @@ impl Volume {
         Ok(change)
     }
 
-    fn try_file<R>(&self, number: InodeNo, node: &Node, work: &impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
+    fn try_file<R>(&self, number: InodeNo, work: &impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
         let writing = self.writing()?;
         if let Some(why) = self.store.failure() {
             return Err(Error::ReadOnly(why.to_string()));
         }
+        let node = self.node(number);
         let mut state = node.write();
         let inode = self.inode(number)?;
         let flags = inode.raw().flags();
@@ -62,7 +54,7 @@ impl Volume {
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY | InodeFlags::EA_INODE) {
             return Err(Error::NotPermitted("the file may not be changed"));
         }
-        let mut file = FileEdit { volume: self, node, state: &mut state, inode };
+        let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode };
         let mut outcome = work(&mut file);
         // whoever has made it too much brings its own to the device
         let (own, limit) = (file.state.delayed.bytes(), writing.options.dirty_bytes);

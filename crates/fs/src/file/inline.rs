@@ -68,12 +68,13 @@ impl FileEdit<'_> {
         no_blocks && self.size() == 0 && self.state.delayed.is_empty()
     }
 
-    /// The content, cut or lengthened by zeroes.
+    /// The content, cut or lengthened by zeroes to `len` bytes: what fits into an inode, or the file's own size.
     fn inline_content(&self, len: usize) -> Result<Vec<u8>> {
+        let data = if is_inline(&self.inode) { Some(self.volume.inline_data(&self.inode)?) } else { None };
         let mut content = vec![0; len];
-        if is_inline(&self.inode) {
+        if let Some(data) = data {
             // what it has less is zero
-            let _len = self.volume.inline_data(&self.inode)?.read_at(0, &mut content);
+            let _len = data.read_at(0, &mut content);
         }
         Ok(content)
     }

@@ -152,7 +152,10 @@ impl Volume {
             if end > inode.size {
                 buf.set_size(end);
             }
-            stamp(buf, change.now());
+            // delayed content changed the file when it was written; times may have been set since
+            if !promised {
+                stamp(buf, change.now());
+            }
             Ok(u64::from(extent.len))
         })
     }
@@ -372,7 +375,8 @@ impl FileEdit<'_> {
             }
         }
         if self.state.size.take().is_some_and(|size| size > self.inode.size) {
-            self.set_size(size)?;
+            let change = volume.change(1)?;
+            self.inode = change.update_inode(&self.inode, |buf| buf.set_size(size))?;
         }
         self.state.promise = None;
         Ok(())
