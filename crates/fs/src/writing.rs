@@ -149,8 +149,11 @@ impl Volume {
     /// Something in the volume contradicts the format: it is marked as having errors, so that it is checked before it is
     /// written again. Does nothing where it is open for reading only.
     pub fn mark_for_check(&self) {
-        if let Ok(space) = self.space() {
-            space.note_error();
+        let Ok(space) = self.space() else { return };
+        space.note_error();
+        // where nothing can be written any more, the volume is not marked as sound either
+        if let Ok(change) = self.change(1) {
+            change.edit_superblock(|_| ()).ok();
         }
     }
 

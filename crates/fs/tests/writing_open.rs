@@ -237,6 +237,19 @@ fn the_superblock_says_how_the_volume_is() {
     drop(volume);
     assert!(!is_valid(image.path()));
 
+    // and neither when something was found wrong
+    for shape in ["ext2", "ext4"] {
+        let image = Image::mke2fs(&["-t", shape], 16 << 20).build();
+        let volume = open_writable(image.path(), WriteOptions::default());
+        volume.mark_for_check();
+        volume.unmount().expect("unmounted");
+        drop(volume);
+        let sb = superblock(image.path());
+        assert_eq!((sb.s_state.get() & 2, sb.s_error_count.get()), (2, 1), "{shape}");
+        assert_eq!(sb.s_first_error_time.get(), 1_800_000_000);
+        assert!(open_for_writing(&image, WriteOptions::default()).is_err());
+    }
+
     let image = Image::mke2fs(&["-t", "ext4"], 16 << 20).build();
     let volume = open_writable(image.path(), WriteOptions::default());
     assert_eq!(volume.consistency(), Some(Consistency::Journal));
