@@ -5,6 +5,9 @@ mod common;
 
 use common::{assert_sound, content, number, open_writable};
 use extant_fs::{AllocateMode, DataMode, Error, InodeFlags, InodeNo, Volume, WriteOptions};
+use rustix::fs::FallocateFlags;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use testkit::{Image, Rng, cases, need, oracle, tools};
 
 /// Volumes, their files' block size, and the largest size a model file gets.
@@ -38,18 +41,53 @@ fn name(n: usize) -> String {
     format!("/file{n}")
 }
 
+/// Has the kernel write a file in pieces, with holes and blocks that are not written; gives its content.
+fn by_kernel(path: &Path, rng: &mut Rng, largest: u64) -> Vec<u8> {
+    let file = std::fs::OpenOptions::new().write(true).open(path).expect("opening with the kernel");
+    for _ in 0..rng.below(60) {
+        let offset = rng.below(largest);
+        let len = rng.magnitude(largest - offset);
+        match rng.below(8) {
+            0..5 => file.write_all_at(&rng.bytes(len.min(20_000) as usize), offset).expect("write"),
+            5 => file.set_len(offset).expect("truncate"),
+            what => {
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let mode = if what == 6 { punch } else { FallocateFlags::KEEP_SIZE };
+                // files without extents know no unwritten blocks
+                match rustix::fs::fallocate(&file, mode, offset, len) {
+                    Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+                    Err(e) => panic!("{e}"),
+                }
+            }
+        }
+        if rng.chance(20) {
+            file.sync_data().expect("sync");
+        }
+    }
+    drop(file);
+    std::fs::read(path).expect("reading with the kernel")
+}
+
 impl Bed {
     fn new(shape: usize, rng: &mut Rng) -> Self {
         let (args, block_size, largest) = SHAPES[shape];
         let commands: Vec<String> = (0..FILES).map(|n| format!("write /dev/null file{n}")).collect();
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         let image = Image::mke2fs(args, 24 << 20).debugfs(&commands).build();
+        // now and then the kernel was there before us
+        let models = if rng.chance(40) && tools::has_loop() {
+            let mounted = oracle::kernel_mount(image.path(), "").expect("mount");
+            (0..FILES).map(|n| by_kernel(&mounted.path().join(&name(n)[1..]), rng, largest)).collect()
+        } else {
+            vec![Vec::new(); FILES]
+        };
         // now and then hardly anything may wait
         let dirty_bytes = *rng.pick(&[64 << 20, 1 << 20, 200_000]);
         let data = *rng.pick(&[DataMode::Ordered, DataMode::Writeback, DataMode::Journal]);
         let options = WriteOptions { dirty_bytes, data, ..WriteOptions::default() };
         let volume = open_writable(image.path(), options.clone());
-        let files = (0..FILES).map(|n| File { number: number(&volume, &name(n)), model: Vec::new() }).collect();
+        let models = models.into_iter().enumerate();
+        let files = models.map(|(n, model)| File { number: number(&volume, &name(n)), model }).collect();
         Self { image, volume: Some(volume), files, block_size, largest, options }
     }
 
