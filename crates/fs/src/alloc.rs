@@ -166,6 +166,11 @@ impl Space {
         lock(&self.damaged).clone()
     }
 
+    /// Whether the volume is marked, or will be, as having errors.
+    pub(crate) fn has_errors(&self) -> bool {
+        State::from_bits_retain(lock(&self.superblock).s_state.get()).contains(State::ERROR)
+    }
+
     /// Notes that the volume contradicts itself: it is marked as having errors from the next generation on.
     pub(crate) fn note_error(&self) {
         let seconds = (self.options.clock)().seconds;

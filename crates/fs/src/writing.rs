@@ -147,9 +147,13 @@ impl Volume {
     }
 
     /// Something in the volume contradicts the format: it is marked as having errors, so that it is checked before it is
-    /// written again. Does nothing where it is open for reading only.
+    /// written again. Does nothing where it is marked already, or open for reading only. Not to be called within a call into
+    /// the volume.
     pub fn mark_for_check(&self) {
         let Ok(space) = self.space() else { return };
+        if space.has_errors() {
+            return;
+        }
         space.note_error();
         // where nothing can be written any more, the volume is not marked as sound either
         if let Ok(change) = self.change(1) {
