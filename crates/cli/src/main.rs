@@ -16,6 +16,7 @@ mod check;
 mod completions;
 mod facts;
 mod failure;
+mod fill;
 mod get;
 mod info;
 mod ls;
@@ -25,6 +26,8 @@ mod mount;
 mod multicall;
 mod output;
 mod progress;
+mod put;
+mod rm;
 mod source;
 mod stat;
 mod tree;
@@ -64,6 +67,8 @@ enum Command {
     Stat(stat::Stat),
     Cat(cat::Cat),
     Get(get::Get),
+    Put(put::Put),
+    Rm(rm::Rm),
     Mkfs(Box<mkfs::Mkfs>),
     Mount(mount::Mount),
     Umount(umount::Umount),
@@ -83,6 +88,8 @@ impl Command {
             Command::Stat(command) => command.run(),
             Command::Cat(command) => command.run(),
             Command::Get(command) => command.run(),
+            Command::Put(command) => command.run(),
+            Command::Rm(command) => command.run(),
             Command::Mkfs(command) => command.run(),
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),

@@ -1,17 +1,19 @@
 //! `extant mkfs`: makes a volume.
 
-use crate::failure::{Failure, Result, say};
+use crate::failure::{Failure, Result, say, without_errno};
+use crate::fill::{Dress, Filler, Folder, bytes_below, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
-use crate::progress::{Bar, Unit};
+use crate::progress::{Bar, Unit, on_terminal};
 use blockdev::{BlockDevice, OpenOptions};
 use check::render::escape;
 use clap::Args;
 use fs::mkfs::{Kind, Layout, MkfsOptions};
-use fs::{FsBlock, Timestamp};
+use fs::{Consistency, FsBlock, InodeNo, Timestamp, Volume, WriteOptions};
 use serde_json::json;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::io::{BufReader, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,6 +23,7 @@ const HELP: &str = "Examples:
   extant mkfs -t ext4 volume.img 1G              makes the file, too
   extant mkfs -t ext4 -L data -m 1 /dev/sdb1
   extant mkfs -t ext3 -b 1024 -O ^resize_inode -J size=8 small.img 64M
+  extant mkfs -t ext4 -d ./root system.img 2G    fills it, without root and without mounting
   extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   says what it would make
 
 The volume is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
@@ -32,6 +35,9 @@ A device that is mounted or in use is refused always; one that holds a file syst
 
 SIZE counts KiB, or blocks where -b is given; with k, m, g or t behind it, what that says. Without SIZE \
     the volume is as long as the device.
+
+-d copies owners, permissions, times, extended attributes, holes and hard links. What cannot be read \
+    is told of; a volume that is too small, and SIGINT, leave it sound and filled in part.
 
 Features for -O, each with ^ before it to leave it out, `none` for no feature:
   has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
@@ -132,6 +138,10 @@ pub(crate) struct Mkfs {
     #[arg(short = 'e', long, value_name = "WHAT")]
     on_error: Option<String>,
 
+    /// Fill it with what is in a directory or a tar archive (- for standard input)
+    #[arg(short = 'd', long, value_name = "DIR|TAR", conflicts_with = "dry_run")]
+    from: Option<PathBuf>,
+
     /// Write nothing, say what would be made
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -157,15 +167,17 @@ impl Mkfs {
     pub(crate) fn run(&self) -> Result<u8> {
         let options = self.options()?;
         let layout = if self.dry_run { self.plan(&options)? } else { self.make(&options)? };
+        let filled = self.from.as_ref().map(|from| self.fill_from(from, &options)).transpose()?;
         for note in layout.notes() {
             say(&format!("{}: {note}", escape(self.device.as_bytes())));
         }
+        let (status, copied) = filled.unzip();
         if self.json {
-            print_json(&self.facts(&layout))?;
+            print_json(&self.facts(&layout, copied))?;
         } else if !self.quiet {
             self.report(&layout)?;
         }
-        Ok(0)
+        Ok(status.unwrap_or(0))
     }
 
     /// The options as the library takes them.
@@ -293,6 +305,46 @@ impl Mkfs {
         written.map_err(|e| self.failure(e))
     }
 
+    /// Fills the new volume: the exit status, and what was copied. The root gets the looks of the directory, or those that
+    /// the archive has for it; its owner stays where one was asked for.
+    fn fill_from(&self, from: &Path, options: &MkfsOptions) -> Result<(u8, serde_json::Value)> {
+        let interrupted = on_signals()?;
+        let time = options.time;
+        let write = WriteOptions {
+            // nothing is lost with a volume that was not there before
+            consistency: Some(Consistency::None),
+            clock: Arc::new(move || time),
+            seed: Some(0),
+            ..WriteOptions::default()
+        };
+        let open = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
+        let volume = Volume::open(self.open()?, &open).map_err(|e| self.failure(e))?;
+        let mut filler = Filler::new(&volume, &self.device, true, interrupted);
+        let name = from.as_os_str().as_bytes();
+        let unreadable =
+            |e: std::io::Error| Failure::Message(format!("{}: {}", escape(name), without_errno(&e.to_string())));
+        let outcome = if from.is_dir() {
+            if on_terminal() {
+                let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
+                let total = bytes_below(from, &counting);
+                counting.finish();
+                filler.bar = Bar::new("copying", total, Unit::Bytes);
+            }
+            let owner = self.extended.iter().any(|list| list.contains("root_owner")).then_some(options.root_owner);
+            let change = move |dress: &mut Dress| (dress.uid, dress.gid) = owner.unwrap_or((dress.uid, dress.gid));
+            Folder::new(&mut filler, &self.device).contents(from, InodeNo::ROOT, b"/", Some(&change))
+        } else if from == Path::new("-") {
+            unpack(&mut filler, std::io::stdin().lock(), name, InodeNo::ROOT)
+        } else {
+            let archive = File::open(from).map_err(unreadable)?;
+            filler.bar = Bar::new("copying", archive.metadata().map_or(0, |metadata| metadata.len()), Unit::Bytes);
+            unpack(&mut filler, BufReader::with_capacity(1 << 20, archive), name, InodeNo::ROOT)
+        };
+        let done = filler.finish(outcome, self.verbose);
+        volume.unmount().map_err(|e| self.failure(e))?;
+        Ok(done)
+    }
+
     /// What was made, in text.
     fn report(&self, layout: &Layout) -> Result<()> {
         let superblock = layout.superblock();
@@ -327,12 +379,13 @@ impl Mkfs {
     }
 
     /// What was made, as JSON.
-    fn facts(&self, layout: &Layout) -> serde_json::Value {
+    fn facts(&self, layout: &Layout, copied: Option<serde_json::Value>) -> serde_json::Value {
         let superblock = layout.superblock();
         let geometry = &superblock.geometry;
         json!({
             "device": self.device,
             "made": !self.dry_run,
+            "copied": copied,
             "format": layout.features().format_name(),
             "uuid": uuid::Uuid::from_bytes(superblock.disk.s_uuid).to_string(),
             "label": superblock.disk.label(),

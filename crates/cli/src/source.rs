@@ -58,6 +58,15 @@ impl Source {
         self.open_any(&[way], blockdev::OpenOptions::default())
     }
 
+    /// Opens the volume for writing, locked against all others. [`Opened::unmount`] has to follow.
+    pub(crate) fn open_for_writing(&self) -> Result<Opened> {
+        let way = fs::OpenOptions { write: Some(fs::WriteOptions::default()), ..fs::OpenOptions::default() };
+        let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+        let opened = self.open_any(&[way], access)?;
+        opened.volume.start_background();
+        Ok(opened)
+    }
+
     /// Opens the volume in the first of several ways that succeeds. What a way leaves open, the flags say.
     pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
         let external_journal = self.journal.as_deref().map(open_device).transpose()?;
@@ -109,6 +118,11 @@ impl Opened {
             None => self.volume.resolve_nofollow(path.as_bytes())?,
         };
         self.volume.inode(number)
+    }
+
+    /// Brings all changes to the device and marks the volume as sound.
+    pub(crate) fn unmount(&self) -> Result<()> {
+        self.volume.unmount().map_err(|e| Failure::on(&self.device, e))
     }
 
     fn tell(&self, what: &str) {

@@ -8,3 +8,4 @@ mod looking;
 mod making;
 mod mounting;
 mod names;
+mod putting;

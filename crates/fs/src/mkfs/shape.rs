@@ -177,7 +177,8 @@ impl Shape {
             None => match default_journal_blocks(blocks) {
                 Some(log) => log,
                 None => {
-                    self.features.compat -= Compat::HAS_JOURNAL;
+                    // what stands in a journal's stead or beside it goes with it
+                    self.features.compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
                     self.disk.set_features(self.features);
                     notes.push(Note::NoJournal);
                     return Ok(());

@@ -1,0 +1,158 @@
+//! `extant put`: copies files of this machine into a volume.
+
+use crate::failure::{Failure, Result};
+use crate::fill::{Dress, Filler, Folder, Stop, bytes_below, on_signals};
+use crate::ls::join;
+use crate::output::print_json;
+use crate::progress::{Bar, Unit, on_terminal};
+use crate::source::Source;
+use check::render::escape;
+use clap::Args;
+use fs::{FileKind, InodeNo, Timestamp};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Copy files of this machine into a volume",
+    after_help = "Examples:
+  extant put volume.img fstab /etc/fstab       one file, under that name
+  extant put -r volume.img ./site /srv         a directory and all below
+  extant put volume.img a b c /tmp             several files
+  date | extant put volume.img - /etc/issue    what standard input gives
+
+Where DEST is a directory of the volume, files land in it under their own names; else it is the new name of \
+    the one that is copied. What arrives is what cp -a would copy to a mounted volume: owners, permissions, \
+    times, extended attributes and access control lists are kept, holes stay holes, hard links one file. No \
+    privilege is needed beyond reading the files. Files that exist are left alone unless --force is given; \
+    directories are joined. Symbolic links are copied as they are.
+
+The volume must not be mounted. On SIGINT and SIGTERM the copy ends, and the volume is sound.
+
+Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
+)]
+pub(crate) struct Put {
+    #[command(flatten)]
+    source: Source,
+
+    /// Files of this machine, - for standard input, then the place for them in the volume
+    #[arg(value_names = ["FILE", "DEST"], num_args = 2.., required = true, allow_hyphen_values = true)]
+    paths: Vec<OsString>,
+
+    /// Copy directories with all that is below them
+    #[arg(short, long)]
+    recursive: bool,
+
+    /// Replace files that exist
+    #[arg(short, long)]
+    force: bool,
+
+    /// Say what was copied as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Put {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let Some((dest, files)) = self.paths.split_last() else {
+            return Err(Failure::Message("give a FILE and a DEST in the volume".into()));
+        };
+        let interrupted = on_signals()?;
+        let opened = self.source.open_for_writing()?;
+        let volume = &opened.volume;
+        let mut filler = Filler::new(volume, &self.source.device, self.force, interrupted);
+        let outcome = match self.destination(volume, dest.as_bytes(), files.len()) {
+            Ok(place) => {
+                if on_terminal() {
+                    let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
+                    let total = files.iter().map(|file| bytes_below(Path::new(file), &counting)).sum();
+                    counting.finish();
+                    filler.bar = Bar::new("copying", total, Unit::Bytes);
+                }
+                self.copy(&mut filler, files, &place)
+            }
+            Err(why) => Err(Stop::Failed(why)),
+        };
+        let (status, copied) = filler.finish(outcome, self.source.verbose);
+        opened.unmount()?;
+        if self.json {
+            print_json(&copied)?;
+        }
+        Ok(status)
+    }
+
+    /// The directory of the volume to copy into, and the name to give there where it is not the file's own.
+    fn destination(&self, volume: &fs::Volume, dest: &[u8], count: usize) -> Result<Destination, String> {
+        let wrong = |path: &[u8], why: &dyn ToString| format!("{}: {}", escape(path), why.to_string());
+        match volume.resolve(dest).and_then(|number| volume.inode(number)) {
+            Ok(inode) if inode.kind == FileKind::Directory => {
+                return Ok(Destination { dir: inode.number, path: dest.to_vec(), name: None });
+            }
+            Ok(_) | Err(fs::Error::NotFound) => {}
+            Err(e) => return Err(wrong(dest, &e)),
+        }
+        if count > 1 {
+            return Err(wrong(dest, &"several files need a directory to go to, and this is none"));
+        }
+        let dest = trimmed(dest);
+        let (parent, name) = match dest.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&dest[..=at], &dest[at + 1..]),
+            None => (&b"/"[..], dest),
+        };
+        let dir = volume.resolve(parent).map_err(|e| wrong(parent, &e))?;
+        Ok(Destination { dir, path: parent.to_vec(), name: Some(name.to_vec()) })
+    }
+
+    fn copy(&self, filler: &mut Filler<'_>, files: &[OsString], to: &Destination) -> Result<(), Stop> {
+        let mut folder = Folder::new(filler, &self.source.device);
+        for file in files {
+            let source = Path::new(file);
+            // `folder/.` has no name of its own, whatever Path says
+            let nameless = file == "-" || file.as_bytes().ends_with(b"/.");
+            let own_name = source.file_name().map(OsStrExt::as_bytes).filter(|_| !nameless);
+            let name = to.name.as_deref().or(own_name);
+            if !self.recursive && source.is_dir() && !source.is_symlink() {
+                let why = "is a directory: -r copies it with all that is below it";
+                folder.complain_of_source(file.as_bytes(), why);
+                continue;
+            }
+            match name {
+                Some(name) if file == "-" => folder.standard_input((to.dir, name), &join(&to.path, name), now())?,
+                Some(name) => folder.one(source, (to.dir, name), &join(&to.path, name))?,
+                None if file == "-" => {
+                    folder.complain_of_source(b"-", "what standard input gives needs a name in DEST")
+                }
+                // `/`, `.` and `..` have no name of their own: what is in them
+                None => {
+                    let as_it_is = |_: &mut Dress| {};
+                    folder.contents(
+                        source,
+                        to.dir,
+                        &to.path,
+                        self.force.then_some(&as_it_is as &dyn Fn(&mut Dress)),
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Destination {
+    dir: InodeNo,
+    path: Vec<u8>,
+    name: Option<Vec<u8>>,
+}
+
+/// A path without slashes at its end.
+fn trimmed(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    &path[..end]
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs().cast_signed(), nanos: since.subsec_nanos() }
+}

@@ -1,0 +1,195 @@
+//! `extant rm`: removes files of a volume.
+
+use crate::failure::{Complaints, Result, say};
+use crate::fill::on_signals;
+use crate::ls::join;
+use crate::output::{counted, print_json};
+use crate::source::Source;
+use clap::Args;
+use fs::{Error, FileKind, InodeNo, Volume};
+use serde_json::json;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Remove files of a volume",
+    after_help = "Examples:
+  extant rm volume.img /etc/motd
+  extant rm -r volume.img /var/cache /tmp/old    directories and all below
+  extant rm -f volume.img /perhaps               no error where there is no such file
+
+A symbolic link is removed, not what it leads to. The volume must not be mounted. On SIGINT and SIGTERM the \
+    removal ends, and the volume is sound.
+
+Exit status: 0 all is gone, 1 something could not be removed, 2 wrong usage."
+)]
+pub(crate) struct Rm {
+    #[command(flatten)]
+    source: Source,
+
+    /// Files of the volume
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+
+    /// Remove directories with all that is below them
+    #[arg(short, long)]
+    recursive: bool,
+
+    /// Do not complain of files that are not there
+    #[arg(short, long)]
+    force: bool,
+
+    /// Say what was removed as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+struct Remover<'a> {
+    volume: &'a Volume,
+    complaints: Complaints<'a>,
+    interrupted: Arc<AtomicBool>,
+    /// Directories that were entered: a damaged volume may lead in circles.
+    entered: HashSet<InodeNo>,
+    directories: u64,
+    files: u64,
+}
+
+/// A directory that is being emptied.
+struct Level {
+    parent: InodeNo,
+    name: Vec<u8>,
+    number: InodeNo,
+    path: Vec<u8>,
+    entries: std::vec::IntoIter<(Vec<u8>, InodeNo)>,
+}
+
+impl Rm {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let interrupted = on_signals()?;
+        let opened = self.source.open_for_writing()?;
+        let mut remover = Remover {
+            volume: &opened.volume,
+            complaints: Complaints::new(&self.source.device),
+            interrupted,
+            entered: HashSet::new(),
+            directories: 0,
+            files: 0,
+        };
+        for path in &self.paths {
+            if remover.stopped() {
+                break;
+            }
+            remover.path(path.as_bytes(), self.recursive, self.force);
+        }
+        let stopped = remover.stopped();
+        let Remover { complaints, directories, files, .. } = remover;
+        opened.unmount()?;
+        if stopped {
+            say("interrupted: the volume is sound, and not all was removed");
+        }
+        if self.source.verbose {
+            let gone = counted(directories, "directory", "directories");
+            say(&format!("{gone} and {} removed", counted(files, "file", "files")));
+        }
+        if self.json {
+            print_json(&json!({ "directories": directories, "files": files }))?;
+        }
+        Ok(complaints.exit().max(u8::from(stopped)))
+    }
+}
+
+impl Remover<'_> {
+    fn stopped(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Removes what a path names.
+    fn path(&mut self, path: &[u8], recursive: bool, force: bool) {
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+        let (parent, name) = match path[..end].iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&path[..=at], &path[at + 1..end]),
+            None => (&b"/"[..], &path[..end]),
+        };
+        if matches!(name, b"" | b"." | b"..") {
+            return self.complaints.about(path, "the root and what only `.` or `..` names are not removed");
+        }
+        let found = self.volume.resolve(parent).and_then(|parent| {
+            let number = self.volume.lookup(&*self.volume.inode(parent)?, name)?;
+            Ok((parent, number))
+        });
+        let (parent, number) = match found {
+            Ok(found) => found,
+            Err(Error::NotFound) if force => return,
+            Err(e) => return self.complaints.about(path, e),
+        };
+        if !self.is_directory(number) {
+            self.unlink(parent, name, path);
+        } else if recursive {
+            self.tree(parent, name.to_vec(), number, path[..end].to_vec());
+        } else {
+            self.complaints.about(path, "is a directory: -r removes it with all that is below it");
+        }
+    }
+
+    /// An inode that cannot be read counts as none: its name may go.
+    fn is_directory(&self, number: InodeNo) -> bool {
+        self.volume.inode(number).is_ok_and(|inode| inode.kind == FileKind::Directory)
+    }
+
+    fn unlink(&mut self, dir: InodeNo, name: &[u8], path: &[u8]) {
+        match self.volume.unlink(dir, name) {
+            Ok(()) => self.files += 1,
+            Err(e) => self.complaints.about(path, e),
+        }
+    }
+
+    fn tree(&mut self, parent: InodeNo, name: Vec<u8>, number: InodeNo, path: Vec<u8>) {
+        let mut levels = Vec::from_iter(self.level(parent, name, number, path));
+        while let Some(level) = levels.last_mut() {
+            if self.stopped() {
+                return;
+            }
+            let Some((name, number)) = level.entries.next() else {
+                if let Some(level) = levels.pop() {
+                    match self.volume.rmdir(level.parent, &level.name) {
+                        Ok(()) => self.directories += 1,
+                        Err(e) => self.complaints.about(&level.path, e),
+                    }
+                }
+                continue;
+            };
+            let (dir, path) = (level.number, join(&level.path, &name));
+            if self.is_directory(number) {
+                levels.extend(self.level(dir, name, number, path));
+            } else {
+                self.unlink(dir, &name, &path);
+            }
+        }
+    }
+
+    fn level(&mut self, parent: InodeNo, name: Vec<u8>, number: InodeNo, path: Vec<u8>) -> Option<Level> {
+        if !self.entered.insert(number) {
+            self.complaints.about(&path, "this directory was entered already, under another name");
+            return None;
+        }
+        // the names are read before the first one goes
+        let entries = self.volume.inode(number).and_then(|inode| {
+            let entries = self.volume.read_dir(&inode, 0)?;
+            entries
+                .filter(|entry| entry.as_ref().map_or(true, |entry| !matches!(&entry.name[..], b"." | b"..")))
+                .map(|entry| entry.map(|entry| (entry.name, entry.inode)))
+                .collect::<fs::Result<Vec<_>>>()
+        });
+        match entries {
+            Ok(entries) => Some(Level { parent, name, number, path, entries: entries.into_iter() }),
+            Err(e) => {
+                self.complaints.about(&path, e);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! `mkfs -d`, `put` and `rm`: what arrives in a volume, what leaves it, and that the volume stays sound.
+
+use crate::common::{command, exits, fails, json, prints, text};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tempfile::TempDir;
+use testkit::oracle::{debugfs_dump, e2fsck, kernel_mount};
+use testkit::tools::{self, LIMIT, run_with};
+use testkit::{Field, FileKind, Manifest, Spec, Times, Tree, walk};
+
+const M: u64 = 1 << 20;
+/// What differs between a tree and its copy: when it was read and made, and how a file system counts.
+const OWN: [Field; 4] = [Field::Accessed, Field::Changed, Field::Blocks, Field::DirectorySize];
+
+/// Volumes that keep files in different ways.
+const SHAPES: [&str; 6] = [
+    "-t ext2 -b 1024",
+    "-t ext3 -b 4096",
+    "-t ext4 -b 1024",
+    "-t ext4 -b 4096 -O orphan_file",
+    "-t ext4 -b 4096 -I 512 -O inline_data,ea_inode",
+    "-t ext4 -b 1024 -O ^metadata_csum,^extent,^64bit,meta_bg,^resize_inode",
+];
+
+struct Made {
+    folder: TempDir,
+}
+
+impl Made {
+    /// A new volume; `more` are further words for mkfs.
+    fn new(shape: &str, len: u64, more: &[&str]) -> Self {
+        let made = Self { folder: tempfile::tempdir().unwrap() };
+        let len = (len >> 10).to_string() + "k";
+        let image = made.image();
+        let words = [&["mkfs", "-q"][..], &shape.split(' ').collect::<Vec<_>>(), more, &[text(&image), &len]].concat();
+        assert_eq!(prints(&words), "");
+        made
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("volume")
+    }
+
+    fn sound(&self, what: &str) {
+        let verdict = e2fsck(&self.image());
+        assert!(verdict.clean, "{what}: {}", verdict.text);
+        exits(0, &["check", "-fn", text(&self.image())]);
+    }
+
+    /// What the kernel shows of it; `None` where this machine cannot mount it.
+    fn walked(&self) -> Option<Manifest> {
+        if !tools::is_root() || !tools::has_loop() {
+            return None;
+        }
+        let mounted = kernel_mount(&self.image(), "ro,noload").unwrap();
+        let walked = walk(mounted.path()).unwrap().without("lost+found").forget(&OWN);
+        mounted.unmount();
+        Some(walked)
+    }
+
+    /// Whether what the kernel shows is `expected`.
+    fn holds(&self, expected: &Manifest) {
+        if let Some(walked) = self.walked() {
+            expected.assert_same(&walked);
+        }
+    }
+}
+
+fn ready() -> bool {
+    testkit::need(&["e2fsck", "mount", "umount", "debugfs"])
+}
+
+fn tree(seed: u64, times: Times) -> Tree {
+    Tree::new(seed, &Spec { times, ..Spec::small() })
+}
+
+#[test]
+fn a_folder_fills_a_new_volume() {
+    if !ready() {
+        return;
+    }
+    for (seed, shape) in (70..).zip(SHAPES) {
+        let tree = tree(seed, if shape.contains("ext4") { Times::Far } else { Times::Seconds });
+        let made = Made::new(shape, 40 * M, &["-d", text(tree.path())]);
+        made.sound(shape);
+        made.holds(&walk(tree.path()).unwrap().forget(&OWN));
+    }
+}
+
+#[test]
+fn an_archive_fills_a_new_volume() {
+    if !ready() || !testkit::need(&["tar"]) {
+        return;
+    }
+    let tree = tree(80, Times::Seconds);
+    let mut expected = walk(tree.path()).unwrap().forget(&OWN);
+    // no archive holds sockets
+    expected.0.retain(|_, entry| entry.kind != FileKind::Socket);
+    for (words, forget) in [
+        ("--format=gnu -S", &[Field::Nanoseconds, Field::Xattrs][..]),
+        ("--format=pax -S --xattrs --xattrs-include=*", &[]),
+        ("--format=pax -S --sparse-version=0.1", &[Field::Xattrs]),
+        ("--format=pax -S --sparse-version=0.0", &[Field::Xattrs]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("archive.tar");
+        let mut tar = tools::command("tar");
+        tar.args(words.split(' ')).args(["-C", text(tree.path()), "-cf", text(&archive), "."]);
+        assert_eq!(run_with(&mut tar, b"", LIMIT).exit, Some(0), "tar {words}");
+        let made = Made::new("-t ext4", 40 * M, &["-d", text(&archive)]);
+        made.sound(words);
+        if let Some(walked) = made.walked() {
+            expected.clone().forget(forget).assert_same(&walked.forget(forget));
+        }
+        // through a pipe, cut short: an error, and a volume that is sound with what came before
+        let bytes = std::fs::read(&archive).unwrap();
+        let image = made.image();
+        let words = ["mkfs", "-qF", "-t", "ext4", "-d", "-", text(&image)];
+        let ran = run_with(&mut command(&words), &bytes[..bytes.len() / 2], LIMIT);
+        assert_eq!(ran.exit, Some(1), "{}", ran.text());
+        assert!(ran.text().contains("the archive is cut short; not all was copied"), "{}", ran.text());
+        made.sound("cut short");
+    }
+}
+
+#[test]
+fn a_volume_that_is_too_small_is_left_sound() {
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("large"), vec![7; 5 << 20]).unwrap();
+    for shape in SHAPES {
+        let made = Made::new(shape, 40 * M, &[]);
+        let image = made.image();
+        let mut words = vec!["mkfs", "-qF"];
+        words.extend(shape.split(' '));
+        words.extend(["-d", text(folder.path()), text(&image), "4m"]);
+        let sentence = fails_with_notes(&words);
+        assert!(sentence.contains("no space left on the volume; not all was copied"), "{shape}: {sentence}");
+        made.sound(shape);
+    }
+}
+
+/// Runs the program, which has to fail; the last thing that it said.
+fn fails_with_notes(words: &[&str]) -> String {
+    let text = exits(1, words).text();
+    text.lines().find(|line| line.contains("not all was copied")).unwrap_or(&text).to_owned()
+}
+
+#[test]
+fn a_folder_is_put_into_a_volume() {
+    if !ready() {
+        return;
+    }
+    for (seed, shape) in (90..).zip(SHAPES) {
+        let tree = tree(seed, Times::Seconds);
+        let made = Made::new(shape, 40 * M, &[]);
+        let image = made.image();
+        prints(&["put", "-r", text(&image), text(tree.path()), "/copy"]);
+        made.sound(shape);
+        let expected = walk(tree.path()).unwrap().forget(&OWN);
+        if let Some(walked) = made.walked() {
+            below(&walked, "copy").assert_same(&expected);
+        }
+        // once more over it: the same, and nothing is doubled
+        prints(&["put", "-rf", text(&image), &format!("{}/.", text(tree.path())), "/copy"]);
+        made.sound(shape);
+        if let Some(walked) = made.walked() {
+            below(&walked, "copy").assert_same(&expected);
+        }
+        let facts = json(&["rm", "-r", "--json", text(&image), "/copy"]);
+        assert!(facts["files"].as_u64() > Some(50), "{facts}");
+        made.sound(shape);
+        assert_eq!(prints(&["ls", text(&image), "/"]), "lost+found\n");
+    }
+}
+
+/// The part of a tree below a folder, as a tree of its own.
+fn below(manifest: &Manifest, folder: &str) -> Manifest {
+    let strip = |path: &Path| {
+        let rest = path.strip_prefix(folder).ok()?;
+        Some(if rest.as_os_str().is_empty() { PathBuf::from(".") } else { rest.to_owned() })
+    };
+    let entries = manifest.0.iter().filter_map(|(path, entry)| {
+        let mut entry = entry.clone();
+        entry.first_name = entry.first_name.as_deref().and_then(strip);
+        Some((strip(path)?, entry))
+    });
+    Manifest(entries.collect())
+}
+
+#[test]
+fn single_files_and_standard_input() {
+    if !ready() {
+        return;
+    }
+    let made = Made::new("-t ext4", 16 * M, &[]);
+    let image = made.image();
+    let volume = text(&image);
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("motd"), "welcome\n").unwrap();
+    let sparse = File::create(at("sparse")).unwrap();
+    sparse.write_all_at(b"end", 5 << 30).unwrap();
+    sparse.set_len(6 << 30).unwrap();
+
+    let copied = json(&["put", "--json", volume, text(&at("motd")), text(&at("sparse")), "/"]);
+    assert_eq!(copied, serde_json::json!({ "directories": 0, "files": 2, "bytes": 4104 }).to_owned());
+    assert_eq!(prints(&["cat", volume, "/motd"]), "welcome\n");
+    let stat = json(&["stat", "--json", volume, "/sparse"]);
+    assert_eq!(stat["files"][0]["size"].as_u64(), Some(6 << 30), "{stat}");
+    assert_eq!(at("sparse").metadata().unwrap().size(), 6 << 30);
+
+    let ran = run_with(&mut command(&["put", volume, "-", "/issue"]), b"from a pipe", LIMIT);
+    assert_eq!(ran.exit, Some(0), "{}", ran.text());
+    assert_eq!(debugfs_dump(&image, "/issue"), b"from a pipe");
+
+    // what exists is left alone, unless
+    let sentence = fails(1, &["put", volume, text(&at("motd")), "/issue"]);
+    assert!(sentence.ends_with("/issue: exists already (--force replaces files)"), "{sentence}");
+    prints(&["put", "--force", volume, text(&at("motd")), "/issue"]);
+    assert_eq!(prints(&["cat", volume, "/issue"]), "welcome\n");
+
+    for (words, why) in [
+        (&["put", volume, "/no/such/file", "/"][..], "o such file"),
+        (&["put", volume, text(folder.path()), "/"], "is a directory: -r copies it"),
+        (&["put", volume, text(&at("motd")), "/no/such/folder/name"], "no such file or directory"),
+        (&["put", volume, text(&at("motd")), text(&at("sparse")), "/new"], "several files need a directory"),
+        (&["put", volume, "-", "/"], "needs a name"),
+        (&["rm", volume, "/nothing"], "no such file or directory"),
+        (&["rm", volume, "/lost+found"], "is a directory: -r removes it"),
+        (&["rm", "-r", volume, "/"], "are not removed"),
+        (&["put", text(&at("motd")), text(&at("motd")), "/"], "superblock"),
+    ] {
+        let sentence = fails(1, words);
+        assert!(sentence.contains(why), "{words:?}: {sentence}");
+    }
+    prints(&["rm", "-f", volume, "/nothing", "/issue"]);
+    assert_eq!(prints(&["ls", volume, "/"]), "lost+found\nmotd\nsparse\n");
+    made.sound("after all that");
+}
+
+#[test]
+fn a_signal_leaves_the_volume_sound() {
+    if !ready() || !testkit::need(&["kill"]) {
+        return;
+    }
+    for shape in ["-t ext2", "-t ext4"] {
+        let made = Made::new(shape, 16 * M, &[]);
+        let image = made.image();
+        let mut put = command(&["put", text(&image), "-", "/endless"]);
+        let mut child = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // more than a pipe holds: it has begun to read
+        stdin.write_all(&vec![1; 1 << 20]).unwrap();
+        stdin.write_all(&vec![2; 1 << 20]).unwrap();
+        tools::must("kill", &["-INT", &child.id().to_string()]);
+        // it hears of it when there is something to read
+        while stdin.write_all(&[3; 4096]).is_ok() {}
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("interrupted: the volume is sound"), "{shape}: {said}");
+        assert_eq!(output.status.code(), Some(1));
+        made.sound(shape);
+    }
+}
