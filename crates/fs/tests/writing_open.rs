@@ -391,7 +391,7 @@ fn a_full_volume_takes_new_files_as_soon_as_others_are_gone() {
         }
         // and inodes
         let mut made = 0;
-        while let Ok(_) = volume.create(InodeNo::ROOT, format!("n{made}").as_bytes(), &new(FileKind::Regular)) {
+        while volume.create(InodeNo::ROOT, format!("n{made}").as_bytes(), &new(FileKind::Regular)).is_ok() {
             made += 1;
         }
         assert_eq!(volume.statfs().files_free, 0);
