@@ -214,7 +214,6 @@ impl Volume {
         let dropped = self.locked(&[number], |_| {
             let inode = self.inode(number)?;
             let change = self.change(4 + LISTING)?;
-            change.remove_orphan(number)?;
             change.free_emptied(&inode)
         })?;
         dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))

@@ -168,6 +168,42 @@ fn removing_what_is_listed_empties_a_directory() {
     }
 }
 
+/// Two levels of index blocks end at about 15 000 leaves of 1 KiB; a third one goes on.
+#[test]
+fn a_tree_is_as_deep_as_the_volume_allows() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for (args, deep) in [
+        (&["-t", "ext4", "-b", "1024", "-N", "64"][..], false),
+        (&["-t", "ext4", "-b", "1024", "-N", "64", "-O", "large_dir"], true),
+    ] {
+        let image = Image::mke2fs(args, 96 << 20).build();
+        let volume = open_writable(image.path(), WriteOptions::default());
+        let dir = volume.create(InodeNo::ROOT, b"dir", &file(FileKind::Directory)).expect("mkdir").number;
+        let one = volume.create(InodeNo::ROOT, b"file", &file(FileKind::Fifo)).expect("create").number;
+        let name = |n: u32| format!("{n:0250}").into_bytes();
+        let most = 50_000;
+        let refused = (0..most).find(|&n| match volume.link(one, dir, &name(n)) {
+            Ok(_) => false,
+            Err(Error::NoSpace) => true,
+            Err(e) => panic!("{e}"),
+        });
+        assert_eq!(refused.is_none(), deep, "{refused:?}");
+        let count = refused.unwrap_or(most);
+        assert!(count > 20_000);
+        let inode = volume.inode(dir).expect("the directory");
+        for n in (0..count).step_by(97) {
+            volume.lookup(&inode, &name(n)).expect("there");
+            volume.unlink(dir, &name(n)).expect("unlink");
+        }
+        assert_eq!(listed(&volume, dir).len() as u32, count - count.div_ceil(97));
+        volume.unmount().expect("unmount");
+        drop(volume);
+        assert_sound(image.path(), &args);
+    }
+}
+
 /// Names of 250 bytes and more that all have the same legacy hash.
 fn colliding(count: usize) -> Vec<Vec<u8>> {
     const FACTOR: u32 = 7_152_373;

@@ -242,10 +242,13 @@ impl Volume {
 }
 
 impl Change<'_> {
-    /// Frees an inode whose content is gone, with what it has for its attributes. Gives attribute inodes that are to be
+    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Gives attribute inodes that are to be
     /// freed after the change.
     pub(crate) fn free_emptied(&self, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
         let volume = self.volume;
+        if volume.is_orphan(inode.number) {
+            self.remove_orphan(inode.number)?;
+        }
         let dropped = volume.drop_attributes(self, inode)?;
         let raw = inode.raw();
         let mut buf = InodeBuf::new(volume.sb.geometry.inode_size, raw.extra_isize());
