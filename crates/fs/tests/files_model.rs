@@ -41,8 +41,8 @@ fn name(n: usize) -> String {
     format!("/file{n}")
 }
 
-/// Has the kernel write a file in pieces, with holes and blocks that are not written; gives its content.
-fn by_kernel(path: &Path, rng: &mut Rng, largest: u64) -> Vec<u8> {
+/// Has the kernel write a file in pieces, with holes and blocks that are not written.
+fn by_kernel(path: &Path, rng: &mut Rng, largest: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(path).expect("opening with the kernel");
     for _ in 0..rng.below(60) {
         let offset = rng.below(largest);
@@ -64,8 +64,6 @@ fn by_kernel(path: &Path, rng: &mut Rng, largest: u64) -> Vec<u8> {
             file.sync_data().expect("sync");
         }
     }
-    drop(file);
-    std::fs::read(path).expect("reading with the kernel")
 }
 
 impl Bed {
@@ -77,7 +75,12 @@ impl Bed {
         // now and then the kernel was there before us
         let models = if rng.chance(40) && tools::has_loop() {
             let mounted = oracle::kernel_mount(image.path(), "").expect("mount");
-            (0..FILES).map(|n| by_kernel(&mounted.path().join(&name(n)[1..]), rng, largest)).collect()
+            (0..FILES).for_each(|n| by_kernel(&mounted.path().join(&name(n)[1..]), rng, largest));
+            // what it finds when it looks again: with inline data it may be other than what it had in memory
+            mounted.unmount();
+            let mounted = oracle::kernel_mount(image.path(), "ro").expect("mount");
+            let read = |n| std::fs::read(mounted.path().join(&name(n)[1..])).expect("reading with the kernel");
+            (0..FILES).map(read).collect()
         } else {
             vec![Vec::new(); FILES]
         };
