@@ -142,6 +142,43 @@ fn a_mount_whose_server_was_killed_can_be_unmounted() {
     }
 }
 
+#[test]
+fn what_was_synced_survives_the_server_and_two_cannot_serve_one_volume() {
+    if !ready() {
+        return;
+    }
+    let image = image();
+    for transport in common::TRANSPORTS {
+        let mut server = Server::new(image.path(), &format!("rw,{transport}"));
+        let second = tempfile::tempdir().expect("a temporary folder");
+        for options in ["rw", "ro"] {
+            // "ro" without a lock of its own would show a volume that changes below it
+            let ran = tools::run(
+                program().to_str().expect("UTF-8"),
+                &[image.path().as_os_str(), second.path().as_os_str(), options.as_ref()],
+            );
+            assert_eq!(ran.exit, Some(1), "{}", ran.text());
+        }
+        let path = server.dir.path().join("synced");
+        std::fs::write(&path, transport).expect("write");
+        std::fs::File::open(&path).expect("open").sync_all().expect("fsync");
+        std::fs::write(server.dir.path().join("not synced"), [7; 100_000]).expect("write");
+        server.signal(rustix::process::Signal::KILL);
+        server.process.wait().expect("waiting");
+        assert!(path.metadata().is_err());
+        unmount(server.dir.path()).expect("unmount");
+        assert!(!server.is_mounted());
+
+        let mut server = Server::new(image.path(), "rw");
+        assert_eq!(std::fs::read_to_string(server.dir.path().join("synced")).expect("read"), transport);
+        std::fs::write(server.dir.path().join("hello"), "again\n").expect("write");
+        server.signal(rustix::process::Signal::TERM);
+        assert!(server.ends_well());
+        let verdict = testkit::oracle::e2fsck(image.path());
+        assert!(verdict.clean, "{verdict:?}");
+    }
+}
+
 /// Run by root in a mount namespace of its own, where /dev/fuse and /etc/fuse.conf are as every user may need them.
 const AS_USERS: &str = r#"
 cd "$1"

@@ -30,21 +30,42 @@ pub(crate) fn open(image: &Path) -> Volume {
 
 /// Mounts the volume in an image file.
 pub(crate) fn serve(image: &Path) -> Served {
-    serve_volume(open(image))
+    serve_volume(open(image), "ro,fsname=test")
 }
+
+/// Mounts the volume in an image file for writing. `options` beside that.
+pub(crate) fn serve_writable(image: &Path, options: &str) -> Served {
+    let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+    let device = FileDevice::open(image, access).expect("opening an image");
+    serve_with(Arc::new(device), Some(image), &format!("rw,{options}")).expect("opening a volume")
+}
+
+/// Mounts the volume on a device with options, over `image` where the device is one.
+pub(crate) fn serve_with(device: Arc<dyn BlockDevice>, image: Option<&Path>, options: &str) -> fs::Result<Served> {
+    let mut options = MountOptions::parse(&[options]).expect("options");
+    let way = options.volume_options().pop().expect("one way to open it");
+    options.device = image.map(Path::to_owned);
+    Volume::open(device, &way).map(|volume| serve_volume_as(volume, &options))
+}
+
+/// Both ways of requests to a file system.
+pub(crate) const TRANSPORTS: [&str; 2] = ["transport=best", "transport=device"];
 
 /// Mounts the volume on a device; `None` where it cannot be opened.
 pub(crate) fn serve_device(device: Arc<dyn BlockDevice>) -> Option<Served> {
-    Volume::open(device, &fs::OpenOptions::default()).ok().map(serve_volume)
+    serve_with(device, None, "ro").ok()
 }
 
-fn serve_volume(volume: Volume) -> Served {
+fn serve_volume(volume: Volume, options: &str) -> Served {
+    serve_volume_as(volume, &MountOptions::parse(&[options]).expect("options"))
+}
+
+fn serve_volume_as(volume: Volume, options: &MountOptions) -> Served {
     let dir = tempfile::Builder::new().prefix("extant-fuse-").tempdir().expect("a temporary folder");
     let problems = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&problems);
-    let options = MountOptions::parse(&["ro,fsname=test"]).expect("options");
     let hear = move |problem: &str| told.lock().expect("problems").push(problem.to_owned());
-    let session = mount(Arc::new(volume), dir.path(), &options, hear).expect("mount");
+    let session = mount(Arc::new(volume), dir.path(), options, hear).expect("mount");
     let unmounter = session.unmounter();
     Served { dir, unmounter, thread: Some(std::thread::spawn(|| session.run())), problems }
 }
@@ -52,6 +73,13 @@ fn serve_volume(volume: Volume) -> Served {
 impl Served {
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Unmounts it, however the session ends; says how.
+    pub(crate) fn end(mut self) -> extant_fuse::Result<()> {
+        let unmounted = self.unmounter.unmount();
+        let ended = self.thread.take().expect("one thread").join().expect("no panic outside of a request");
+        unmounted.and(ended)
     }
 
     /// What the user was told so far.
@@ -62,10 +90,11 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
         let unmounted = self.unmounter.unmount();
         if !std::thread::panicking() {
             unmounted.expect("unmount");
-            let served = self.thread.take().expect("one thread").join().expect("no panic outside of a request");
+            let served = thread.join().expect("no panic outside of a request");
             served.expect("the session ends well");
         }
     }
