@@ -74,7 +74,8 @@ pub(crate) fn judge_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
     if facts.inode == InodeNo::BAD_BLOCKS || tally.incomplete {
         return;
     }
-    let inline = facts.flags.contains(InodeFlags::INLINE_DATA);
+    // without a type the flag means nothing
+    let inline = facts.flags.contains(InodeFlags::INLINE_DATA) && facts.kind.is_some();
     if inline {
         // its size was judged with the attribute that holds its end
     } else if facts.is_directory() && tally.last.is_none() {

@@ -139,6 +139,9 @@ impl InodeCheck<'_> {
         if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
             self.report(Problem::new(Code::InodeMapUndecidable).inode(inode));
         }
+        if role == Role::Reserved && flags.contains(InodeFlags::INDEX) && kind != Some(FileKind::Directory) {
+            self.report(Problem::new(Code::HtreeFlagOnNonDirectory).inode(inode));
+        }
         if role == Role::Reserved && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
             self.report(Problem::new(Code::CasefoldFlagOnNonDirectory).inode(inode));
         }
@@ -422,8 +425,12 @@ impl InodeCheck<'_> {
         let encrypted = flags.contains(InodeFlags::ENCRYPT);
         let bad = if flags.contains(InodeFlags::INLINE_DATA) {
             let (head, tail) = (&raw.disk.i_block, attributes.system_data.unwrap_or_default());
-            let target: Vec<u8> = head.iter().chain(tail).copied().take(usize::try_from(size).unwrap_or(0)).collect();
-            size == 0 || target.len() as u64 != size || (!encrypted && target.contains(&0))
+            let whole: Vec<u8> = head.iter().chain(tail).copied().collect();
+            let length = match whole.as_slice() {
+                [low, high, ..] if encrypted => usize::from(*low) + usize::from(*high) * 256 + 2,
+                _ => whole.iter().position(|b| *b == 0).unwrap_or(whole.len()),
+            };
+            size == 0 || length as u64 != size
         } else if is_short_link(raw, raw.kind()) {
             counts.fast_symlinks += 1;
             if flags.contains(InodeFlags::EXTENTS) && self.ctx.volume.features.incompat.contains(Incompat::EXTENT) {

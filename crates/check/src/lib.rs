@@ -56,4 +56,4 @@ pub mod table;
 pub use checker::{Options, Progress, Repair, check};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate};
 pub use open::Refusal;
-pub use repair::{repair, unfinished};
+pub use repair::{repair, replay, unfinished};

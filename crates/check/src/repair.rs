@@ -40,9 +40,10 @@ mod superblock;
 mod work;
 
 use crate::checker::{self, Options, Progress, Repair, View};
-use crate::open::Refusal;
-use crate::problem::{Limits, Problem};
+use crate::open::{self, Refusal};
+use crate::problem::{Limits, Problem, Problems};
 use crate::report::{Report, Reported, exit};
+use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Mender, Preen, Severity};
 use apply::Spare;
 use blockdev::{BlockDevice, Overlay};
@@ -106,7 +107,11 @@ pub fn repair(
         if cancelled {
             return report.ok_or_else(|| failed("nothing was checked"));
         }
-        let Step::Worked(mender) = step else { break };
+        let mender = match step {
+            Step::Worked(mender) => mender,
+            Step::Done => break,
+            Step::Stuck(sentence) => return Err(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }),
+        };
         let after = overlay.fingerprint();
         if after == before {
             turns.given_up.insert(mender);
@@ -122,6 +127,34 @@ pub fn repair(
     turns.conclude(report, finished, device, undo)
 }
 
+/// Replays the journal of the volume on `device`, where it asks for that, and checks nothing: what `-p` does before it
+/// takes a volume at its word. Whether there was something to replay. A cut at any moment leaves the journal to be
+/// replayed again.
+///
+/// # Errors
+/// [`Refusal`] where there is no volume, and where the device fails.
+pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool, Refusal> {
+    let counters = Counters::default();
+    let scanner =
+        Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+    let problems = Problems::default();
+    let volume = open::open(&scanner, options, &problems)?;
+    if problems.is_fatal() || problems.count(Code::JournalNotReplayed) == 0 {
+        return Ok(false);
+    }
+    let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
+    let spare = Spare::default();
+    let overlay = Overlay::new(Arc::clone(device));
+    let replayed = replay::copy(&Work::new(&view, &overlay, 0)).map_err(failed)?;
+    let Some(replayed) = replayed else { return Ok(false) };
+    apply::apply(&**device, &overlay, &spare, None).map_err(failed)?;
+    // only now that all is in its place
+    let overlay = Overlay::new(Arc::clone(device));
+    replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
+    apply::apply(&**device, &overlay, &spare, None).map_err(failed)?;
+    Ok(true)
+}
+
 fn failed(error: impl std::fmt::Display) -> Refusal {
     Refusal { sentence: error.to_string(), exit: exit::OPERATIONAL }
 }
@@ -132,6 +165,8 @@ enum Step {
     Done,
     /// This mender began, and perhaps others went on.
     Worked(Mender),
+    /// Something has to be done elsewhere before anything can be mended.
+    Stuck(&'static str),
 }
 
 struct Turns<'a> {
@@ -179,6 +214,11 @@ impl Turns<'_> {
             if mender > Mender::Replay && self.replayed.is_none() {
                 self.replayed = Some(self.overlay.clone());
             }
+            if mender == Mender::Replay && !replay::mend(&work)? {
+                return Ok(Step::Stuck(
+                    "the journal holds fast commits, which only a mount can replay: mount the volume once, then check it again",
+                ));
+            }
             mend(mender, &work, &own)?;
             self.mended.extend(own.into_iter().cloned());
             began = Some((began.map_or(mender, |(first, _)| first), mender));
@@ -220,6 +260,9 @@ impl Turns<'_> {
         };
         if self.mode != Repair::No && !stopped {
             superblock::mark(final_state, self.now, !left).map_err(failed)?;
+            if let Some(shape) = self.spare.shape() {
+                superblock::copy(final_state, &**device, shape).map_err(failed)?;
+            }
         }
         apply::apply(&**device, final_state, &self.spare, undo).map_err(failed)?;
 
@@ -255,7 +298,8 @@ impl Turns<'_> {
 
 fn mend(mender: Mender, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Result<()> {
     match mender {
-        Mender::Replay => replay::mend(work),
+        // made by itself, as nothing may follow where it fails
+        Mender::Replay => Ok(()),
         Mender::Superblock => superblock::mend(work, problems),
         Mender::Descriptors => descriptors::mend(work, problems),
         Mender::Journal => journal::mend(work, problems),

@@ -10,6 +10,7 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 mod skip;
 mod watch;
@@ -144,7 +145,7 @@ impl Check {
         if !self.force
             && self.superblock.is_none()
             && !check::unfinished(&*device)
-            && let Some(clean) = skip::left_clean(&*device)
+            && let Some(clean) = self.left_clean(&device, &options)
         {
             return self.skipped(&clean);
         }
@@ -161,6 +162,20 @@ impl Check {
             Ok(report) => self.report(&report),
             Err(refusal) => self.refused(&refusal),
         }
+    }
+
+    /// Whether the volume can be taken at its word. With -p a journal is replayed first, and that is often all.
+    fn left_clean(&self, device: &Arc<dyn BlockDevice>, options: &Options) -> Option<skip::LeftClean> {
+        let clean = skip::left_clean(&**device);
+        if clean.is_some() || !self.preen || self.undo.is_some() {
+            return clean;
+        }
+        // what is wrong with a volume that cannot be opened is for the check to say
+        if check::replay(device, options).unwrap_or(false) {
+            self.tell("recovered the journal");
+            return skip::left_clean(&**device);
+        }
+        None
     }
 
     fn tell(&self, sentence: &str) {

@@ -71,6 +71,11 @@ impl Spare {
         }
     }
 
+    /// The volume's shape, where all checks went to their end and saw the same.
+    pub(super) fn shape(&self) -> Option<&Geometry> {
+        self.shape.as_ref().filter(|_| !self.unknown)
+    }
+
     fn is_free(&self, block: u64) -> bool {
         let Some(shape) = self.shape.as_ref().filter(|_| !self.unknown) else { return false };
         let first = u64::from(shape.first_data_block).max(1);

@@ -36,18 +36,34 @@ struct Log {
     next: u32,
 }
 
-/// Replays the journal and clears the flag that asks for it.
-pub(super) fn mend(work: &Work<'_>) -> Result<()> {
+/// A journal that was replayed and still has to be emptied.
+pub(super) struct Replayed {
+    file: OwnFile,
+    next: u32,
+    /// The kernel noted an error in it.
+    failed: bool,
+}
+
+/// Replays the journal and clears the flag that asks for it; `false` where that cannot be done.
+pub(super) fn mend(work: &Work<'_>) -> Result<bool> {
+    match copy(work)? {
+        Some(replayed) => close(work, &replayed).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Copies the blocks of the log to their places; `None` where the journal cannot be replayed.
+pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
     let volume = work.volume();
     let inode = InodeNo(volume.disk.s_journal_inum.get());
-    let Some((file, bytes)) = journal::find(work.view.scanner, volume, inode) else { return Ok(()) };
+    let Some((file, bytes)) = journal::find(work.view.scanner, volume, inode) else { return Ok(None) };
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
-    let Ok(superblock) = JournalSuperblock::parse(&bytes, block_size, blocks) else { return Ok(()) };
+    let Ok(superblock) = JournalSuperblock::parse(&bytes, block_size, blocks) else { return Ok(None) };
     let log = scan(work, &file, &superblock)?;
     if has_fast_commits(work, &file, &superblock, log.next) {
         // only a file system knows what they mean: left as it is, so that a mount can replay them
-        return Ok(());
+        return Ok(None);
     }
     work.make_stale();
     for copy in &log.copies {
@@ -61,11 +77,16 @@ pub(super) fn mend(work: &Work<'_>) -> Result<()> {
         }
         work.put_block(copy.home.get(), &bytes)?;
     }
-    let failed = superblock.errno() != 0;
-    empty(work, &file, log.next)?;
+    // one number is passed over, so that the kernel takes nothing old for new
+    Ok(Some(Replayed { file, next: log.next.wrapping_add(1), failed: superblock.errno() != 0 }))
+}
+
+/// Leaves the journal empty, and says in the superblock that it is.
+pub(super) fn close(work: &Work<'_>, replayed: &Replayed) -> Result<()> {
+    empty(work, &replayed.file, replayed.next)?;
     work.edit_superblock(|sb| {
         sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
-        if failed {
+        if replayed.failed {
             sb.s_state = (sb.s_state.get() | State::ERROR.bits()).into();
         }
     })
@@ -159,8 +180,6 @@ fn scan(work: &Work<'_>, file: &OwnFile, superblock: &JournalSuperblock) -> Resu
             _ => break,
         }
     }
-    // a turn of its own, so that the kernel takes nothing old for new
-    log.next = log.next.wrapping_add(1);
     Ok(log)
 }
 

@@ -91,19 +91,102 @@ fn errors_are_found_and_told() {
 }
 
 #[test]
-fn repair_is_refused_in_plain_words() {
+fn errors_are_mended_and_told() {
     if !ready() {
         return;
     }
     let image = damaged();
+    let volume = text(image.path());
     let before = image.bytes();
-    for flag in ["-p", "-a", "-y"] {
-        let sentence = fails(16, &["check", flag, text(image.path())]);
-        assert!(sentence.contains("only finds") && sentence.contains("-n"), "{sentence}");
-    }
-    let ran = exits(4, &["check", "-f", text(image.path())]);
+    let ran = exits(4, &["check", "-f", volume]);
     assert!(String::from_utf8_lossy(&ran.stderr).contains("checking as with -n"), "{}", ran.text());
     assert_eq!(image.bytes(), before);
+    let said = String::from_utf8(exits(1, &["check", "-y", "-f", volume]).stdout).unwrap();
+    for part in
+        ["***** FILE SYSTEM WAS MODIFIED *****", "MENDED: Sets the count.", "Path: /etc/motd", "mended and is sound"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(oracle::e2fsck(image.path()).clean);
+    assert!(prints(&["check", "-fn", volume]).contains("is sound"));
+    // once more, with nothing to do
+    assert!(!prints(&["check", "-fy", volume]).contains("MODIFIED"));
+    let image = damaged();
+    let ran = exits(1, &["check", "-fy", "--json", text(image.path())]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((&report["clean"], &report["exit"], &report["mended"]), (&true.into(), &1.into(), &true.into()));
+    assert!(report["problems"].as_array().unwrap().iter().all(|problem| problem["fixed"] == true), "{report}");
+}
+
+#[test]
+fn preening_stops_where_a_person_has_to_decide() {
+    if !ready() {
+        return;
+    }
+    // a link count is safe to mend
+    for flag in ["-p", "-a"] {
+        let image = damaged();
+        exits(1, &["check", flag, "-f", text(image.path())]);
+        assert!(oracle::e2fsck(image.path()).clean, "{flag}");
+    }
+    let image = plain();
+    image.debugfs(&["unlink /etc"]);
+    let before = image.bytes();
+    let ran = exits(4, &["check", "-p", "-f", text(image.path())]);
+    assert!(ran.text().contains("UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY."), "{}", ran.text());
+    assert_eq!(image.bytes(), before);
+    let said = String::from_utf8(exits(1, &["check", "-fy", text(image.path())]).stdout).unwrap();
+    assert!(said.contains("Links it into lost+found."), "{said}");
+    assert!(oracle::e2fsck(image.path()).clean);
+}
+
+#[test]
+fn preening_replays_the_journal_and_takes_the_volume_at_its_word() {
+    if !ready() {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=4"], 16 << 20).build();
+    let block = image.beside("block");
+    std::fs::write(&block, [b'x'; 1024]).unwrap();
+    image.debugfs(&["jo", &format!("jw -b 9000 {}", text(&block)), "jc"]);
+    let volume = text(image.path());
+    assert!(exits(0, &["check", "-fn", volume]).text().contains("not replayed"));
+    let ran = exits(0, &["check", "-p", volume]);
+    assert!(ran.text().contains("recovered the journal") && ran.text().contains(": clean, "), "{}", ran.text());
+    assert!(image.bytes()[9000 * 1024..9001 * 1024].iter().all(|b| *b == b'x'));
+    assert!(prints(&["check", "-fn", volume]).contains("The volume is sound.\n"));
+    assert!(oracle::e2fsck(image.path()).clean);
+}
+
+#[test]
+fn a_repair_can_be_undone() {
+    if !ready() {
+        return;
+    }
+    let image = damaged();
+    let (volume, undo) = (text(image.path()).to_owned(), image.beside("undo"));
+    let before = image.bytes();
+    exits(1, &["check", "-fy", "-z", text(&undo), &volume]);
+    let mended = image.bytes();
+    assert!(mended != before);
+    // an undo file is never written over
+    let sentence = fails(8, &["check", "-fy", "-z", text(&undo), &volume]);
+    assert!(sentence.contains("undo"), "{sentence}");
+    assert!(image.bytes() == mended);
+    let other = plain();
+    let sentence = fails(1, &["undo", text(&undo), text(other.path())]);
+    assert!(sentence.contains("another device"), "{sentence}");
+    assert!(prints(&["undo", text(&undo), &volume]).contains("put back"));
+    assert!(image.bytes() == before, "every byte is as it was");
+    prints(&["undo", text(&undo), &volume]);
+    assert!(image.bytes() == before);
+}
+
+#[test]
+fn one_of_n_p_and_y() {
+    for flags in [["-n", "-p"], ["-n", "-y"], ["-p", "-y"]] {
+        exits(16, &["check", flags[0], flags[1], "mem:1M"]);
+    }
 }
 
 #[test]
