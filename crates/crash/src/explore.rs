@@ -281,7 +281,7 @@ impl<'a> Explorer<'a> {
             // a mistake of the workload, not of the volume
             if !matches!(expected, Err(Errno::BADF | Errno::BUSY | Errno::FBIG)) {
                 match (expected, session.apply(op)) {
-                    (Ok(()), Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT)) => {
+                    (_, Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT)) => {
                         self.counts.unsupported += 1;
                         history.undo();
                     }

@@ -41,11 +41,11 @@ pub struct Ext {
 }
 
 impl Ext {
-    /// Volumes of `kind` in the mode of that name, 4 MiB of blocks of 1 KiB in two groups; `None` where there is no such
-    /// mode. A journal is made where the mode needs one.
+    /// Volumes of `kind` in the mode of that name, 9 MiB of blocks of 1 KiB in two groups, so that there is a copy of the
+    /// superblock; `None` where there is no such mode. A journal is made where the mode needs one.
     #[must_use]
     pub fn new(mode: &str, kind: Kind) -> Option<Self> {
-        Some(Self { promise: Promise::of(mode)?, kind, block_size: 1024, len: 4 << 20 })
+        Some(Self { promise: Promise::of(mode)?, kind, block_size: 1024, len: 9 << 20 })
     }
 
     fn consistency(&self) -> (Consistency, DataMode) {
@@ -120,8 +120,6 @@ impl System for Ext {
         let device = MemoryDevice::zeroed(self.len).map_err(|e| e.to_string())?;
         let mut options = MkfsOptions::new(self.kind);
         options.block_size = Some(self.block_size);
-        // two groups, so that there is a copy of the superblock
-        options.blocks_per_group = u32::try_from(self.len / 2 / self.block_size()).ok();
         options.inodes = Some(96);
         options.uuid = [7; 16];
         options.hash_seed = [9; 16];
@@ -211,7 +209,8 @@ impl Mounted {
     /// The directory that a path lies in, and its name there.
     fn place<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8]), Errno> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
-        Ok((self.file(dir)?, name.as_bytes()))
+        let dir = self.volume.resolve(format!("/{dir}").as_bytes()).map_err(|e| errno(&e))?;
+        Ok((dir, name.as_bytes()))
     }
 
     fn new_file(kind: FileKind, mode: u16) -> NewFile {
@@ -279,7 +278,13 @@ impl Session for Mounted {
             Op::Link { from, to } => {
                 let number = self.file(from)?;
                 let (dir, name) = self.place(to)?;
-                volume.link(number, dir, name).map(|_| ())
+                // as the kernel does before it asks a file system
+                let dir_inode = volume.inode(dir).map_err(|e| errno(&e))?;
+                match volume.lookup(&dir_inode, name) {
+                    Ok(_) => Err(fs::Error::Exists),
+                    Err(fs::Error::NotFound) => volume.link(number, dir, name).map(|_| ()),
+                    Err(e) => Err(e),
+                }
             }
             Op::Rename { from, to, how } => {
                 let ((old, old_name), (new, new_name)) = (self.place(from)?, self.place(to)?);
@@ -292,7 +297,7 @@ impl Session for Mounted {
             }
             Op::Write { path, offset, len, seed } => return self.write(path, *offset, *len, *seed),
             Op::Append { path, len, seed } => {
-                let size = volume.inode(self.file(path)?).map_err(|e| errno(&e))?.size;
+                let size = volume.attributes_of(self.file(path)?).map_err(|e| errno(&e))?.size;
                 return self.write(path, size, *len, *seed);
             }
             Op::Truncate { path, size } => volume.truncate(self.file(path)?, *size),

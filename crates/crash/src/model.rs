@@ -89,6 +89,9 @@ pub struct State {
 /// Most bytes a file of the model may have: workloads are small, and a mistake in one must not take all memory.
 const MAX_SIZE: u64 = 64 << 20;
 
+/// Symbolic links on one way, as Linux has it.
+const MAX_LINKS: u32 = 40;
+
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 impl State {
@@ -99,17 +102,35 @@ impl State {
         Self { nodes: BTreeMap::from([(2, root)]), root: 2, open: BTreeMap::new() }
     }
 
-    /// The number of the node that `path` names (`@x` for an open file, `.` or nothing for the root).
+    /// The number of the node that `path` names (`@x` for an open file, `.` or nothing for the root). A symbolic link at
+    /// the end is itself; before the end it is followed.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, ENAMETOOLONG, and EBADF for a file that is not open.
+    /// ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP, and EBADF for a file that is not open.
     pub fn resolve(&self, path: &str) -> Result<Id> {
         if let Some(name) = path.strip_prefix('@') {
             return self.open.get(name).copied().ok_or(Errno::BADF);
         }
         let mut at = self.root;
-        for name in parts(path) {
-            at = self.entry(at, name)?.ok_or(Errno::NOENT)?;
+        let mut names = parts(path).peekable();
+        while let Some(name) = names.next() {
+            let dir = at;
+            at = self.entry(dir, name)?.ok_or(Errno::NOENT)?;
+            if names.peek().is_some() {
+                at = self.follow(dir, at, MAX_LINKS)?;
+            }
+        }
+        Ok(at)
+    }
+
+    /// Where a symbolic link in `dir` leads, by names alone; any other node is itself.
+    fn follow(&self, dir: Id, id: Id, links: u32) -> Result<Id> {
+        let Some(Body::Symlink(target)) = self.node(id).map(|node| &node.body) else { return Ok(id) };
+        let links = links.checked_sub(1).ok_or(Errno::LOOP)?;
+        let mut at = dir;
+        for name in parts(target) {
+            let inside = at;
+            at = self.follow(inside, self.entry(inside, name)?.ok_or(Errno::NOENT)?, links)?;
         }
         Ok(at)
     }
@@ -202,11 +223,18 @@ impl State {
             return Err(Errno::INVAL);
         }
         let (dir, name) = match path.rsplit_once('/') {
-            Some((dir, name)) => (self.resolve(dir)?, name),
+            Some((dir, name)) => (self.directory(dir)?, name),
             None => (self.root, path),
         };
         self.entry(dir, name)?;
         Ok((dir, name))
+    }
+
+    /// The directory that `path` names, through symbolic links at its end too.
+    fn directory(&self, path: &str) -> Result<Id> {
+        let id = self.resolve(path)?;
+        let dir = path.rsplit_once('/').map_or(Ok(self.root), |(dir, _)| self.directory(dir))?;
+        self.follow(dir, id, MAX_LINKS)
     }
 
     fn entry(&self, dir: Id, name: &str) -> Result<Option<Id>> {
@@ -504,6 +532,9 @@ mod tests {
         fails("create @a", Errno::INVAL);
         fails(&format!("create {}", "n".repeat(256)), Errno::NAMETOOLONG);
         fails("fsync @a", Errno::BADF);
+        fails("symlink b l; create l/x", Errno::NOENT);
+        fails("symlink l l; create l/x", Errno::LOOP);
+        fails("create f; symlink f l; create l/x", Errno::NOTDIR);
     }
 
     #[test]
@@ -533,6 +564,14 @@ mod tests {
             read(&format!("{make}; write f 5000 10 =2"))[4096..],
             [&[0; 904][..], &pattern(2, 5000, 10)].concat()
         );
+    }
+
+    #[test]
+    fn links_are_followed_on_the_way() {
+        let state = done("mkdir a; mkdir a/b; symlink a/b l; symlink b a/m; create l/x; create a/m/y");
+        assert_eq!(state.resolve("a/b/x"), state.resolve("l/x"));
+        assert_eq!(state.resolve("a/b/y"), state.resolve("a/m/y"));
+        assert!(matches!(state.node_of("l").unwrap().body, Body::Symlink(_)));
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub(crate) enum Bend {
     NoDirtyMark,
     /// The mark that the volume is clean goes before what it speaks of.
     CleanMarkFirst,
+    /// fsync does nothing; the device is straight.
+    FsyncForgotten,
+    /// Recovery does not look into the journal; the device is straight.
+    NoReplay,
     /// Every fifth write is lost.
     LostWrite,
     /// Every ninth write lands one block further.
@@ -122,9 +126,10 @@ impl Bent {
             (Bend::TailBeforeHome, Class::Home) => hold(state),
             (Bend::TailBeforeHome, Class::JournalSuperblock) => jump(state),
             (Bend::HalfSuperblock, Class::Superblock { .. }) => {
-                self.device.write(at, &bytes[..512])?;
+                let (first, second) = bytes.split_at(bytes.len().min(512));
+                self.device.write(at, first)?;
                 self.device.flush()?;
-                self.device.write(at + 512, &bytes[512..])
+                self.device.write(at + 512, second)
             }
             (Bend::LostRevoke, Class::Revoke) => {
                 let mut none = bytes.to_vec();
