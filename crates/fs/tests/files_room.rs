@@ -149,7 +149,7 @@ fn many_threads_write_to_many_files() {
                                 volume.truncate(file, offset).unwrap();
                                 model.truncate(offset as usize);
                             }
-                            _ => volume.fsync(file, offset % 2 == 0).unwrap(),
+                            _ => volume.fsync(file, offset.is_multiple_of(2)).unwrap(),
                         }
                     }
                     assert!(content(volume, file) == model);
