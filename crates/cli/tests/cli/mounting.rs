@@ -114,6 +114,101 @@ fn mounted_in_the_foreground_until_a_signal() {
 }
 
 #[test]
+fn written_unmounted_and_found_again() {
+    if !can_mount() {
+        return;
+    }
+    let image = plain();
+    let folder = Folder::new();
+    let new = folder.path().join("etc/new");
+    for round in ["first", "second"] {
+        assert_eq!(prints(&["mount", text(image.path()), folder.text()]), "");
+        let line = folder.line().unwrap();
+        assert!(line.contains(" fuse.extant rw,") || line.contains(" fuseblk.extant rw,"), "{line}");
+        std::fs::write(&new, round).unwrap();
+        // nobody else may have it meanwhile, not even to look
+        let second = Folder::new();
+        for options in ["rw", "ro"] {
+            fails(1, &["mount", "-o", options, text(image.path()), second.text()]);
+        }
+        prints(&["umount", folder.text()]);
+        assert!(oracle::e2fsck(image.path()).clean);
+        assert_eq!(prints(&["cat", text(image.path()), "/etc/new"]), round);
+    }
+    // the modes that ext4 volumes have
+    for mode in ["consistency=none", "consistency=dirty-bit", "data=journal", "data=writeback,commit=1,relatime"] {
+        prints(&["mount", "-o", mode, text(image.path()), folder.text()]);
+        std::fs::write(&new, mode).unwrap();
+        prints(&["umount", folder.text()]);
+        let verdict = oracle::e2fsck(image.path());
+        assert!(verdict.clean, "{mode}: {verdict:?}");
+        assert_eq!(prints(&["cat", text(image.path()), "/etc/new"]), mode);
+    }
+}
+
+#[test]
+fn a_signal_while_a_file_is_being_written_loses_nothing_that_was_written() {
+    if !can_mount() {
+        return;
+    }
+    use std::io::Write;
+    let image = plain();
+    let folder = Folder::new();
+    let mut child = command(&["mount", "-f", text(image.path()), folder.text()]).spawn().unwrap();
+    while folder.line().is_none() {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut open = std::fs::File::create(folder.path().join("open")).unwrap();
+    open.write_all(&[b'x'; 50_000]).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(open.write_all(b"more").and_then(|()| open.sync_all()).is_err());
+    assert!(oracle::e2fsck(image.path()).clean);
+    assert_eq!(prints(&["cat", text(image.path()), "/open"]), "x".repeat(50_000));
+}
+
+#[test]
+fn remounted_read_only_and_back() {
+    if !can_mount() || !tools::is_root() {
+        return;
+    }
+    let image = plain();
+    let folder = Folder::new();
+    let file = folder.path().join("f");
+    let remount = |options| extant(&["mount", "-o", options, text(image.path()), folder.text()]);
+    prints(&["mount", text(image.path()), folder.text()]);
+    assert_eq!(remount("remount,ro").exit, Some(0));
+    assert_eq!(std::fs::write(&file, "x").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(remount("remount,rw").exit, Some(0));
+    std::fs::write(&file, "x").unwrap();
+    prints(&["umount", folder.text()]);
+    prints(&["mount", "-o", "ro", text(image.path()), folder.text()]);
+    let ran = remount("remount,rw");
+    assert_eq!(ran.exit, Some(1));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("it was mounted read-only"), "{}", ran.text());
+    prints(&["umount", folder.text()]);
+}
+
+#[test]
+fn a_volume_that_cannot_be_written_is_mounted_read_only_with_the_reason() {
+    if !can_mount() {
+        return;
+    }
+    let image = plain();
+    // EXT2_ERROR_FS
+    image.debugfs(&["set_super_value state 2"]);
+    let folder = Folder::new();
+    let sentence = fails(1, &["mount", "-o", "rw", text(image.path()), folder.text()]);
+    assert!(sentence.contains("errors"), "{sentence}");
+    let ran = exits(0, &["mount", text(image.path()), folder.text()]);
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("it is mounted read-only"), "{}", ran.text());
+    assert!(folder.line().unwrap().contains(" fuse.extant ro,"));
+    assert_eq!(read_to_string(folder.path().join("etc/hosts")).unwrap(), "127.0.0.1 localhost\n");
+    prints(&["umount", folder.text()]);
+}
+
+#[test]
 fn what_cannot_be_mounted_is_said_by_the_first_process() {
     if !ready() {
         return;
@@ -126,8 +221,9 @@ fn what_cannot_be_mounted_is_said_by_the_first_process() {
         (&["-o", "ro", "/dev/null", folder.text()], "/dev/null"),
         (&["-o", "ro", volume, "/no/such/folder"], "cannot mount on /no/such/folder: No such file or directory"),
         (&["-o", "ro", volume, "/dev/null"], "cannot mount on /dev/null: Not a directory"),
-        (&[volume, folder.text()], "this version mounts read-only; add -o ro"),
-        (&["-o", "rw", volume, folder.text()], "this version mounts read-only; add -o ro"),
+        (&["-o", "rw,consistency=linked", volume, folder.text()], "none of none, dirty-bit, journal"),
+        (&["-o", "rw", "/no/such/volume", folder.text()], "cannot open /no/such/volume: "),
+        (&["-o", "remount,ro", volume, folder.text()], "nothing is mounted there"),
         (&["-o", "ro,frobnicate", volume, folder.text()], "unknown mount option `frobnicate`"),
         (&["-o", "ro,sb=2", volume, folder.text()], volume),
     ] {
