@@ -114,7 +114,7 @@ pub(crate) struct Mkfs {
     #[arg(short = 'j', long)]
     journal: bool,
 
-    /// Journal options: size=MIB, fast_commit_size=KIB
+    /// Give it a journal with these options: size=MIB, fast_commit_size=KIB
     #[arg(short = 'J', long, value_name = "OPTIONS")]
     journal_options: Vec<String>,
 
@@ -183,7 +183,7 @@ impl Mkfs {
     /// The options as the library takes them.
     fn options(&self) -> Result<MkfsOptions> {
         let kind = match self.kind.as_str() {
-            "ext2" if self.journal => Kind::Ext3,
+            "ext2" if self.journal || !self.journal_options.is_empty() => Kind::Ext3,
             "ext2" => Kind::Ext2,
             "ext3" => Kind::Ext3,
             "ext4" => Kind::Ext4,

@@ -176,7 +176,9 @@ fn geometry_as_asked() {
         (40 * M, "-t ext3 -b 1024 -E stride=16", true),
         (100 * M, "-t ext4 -E stride=16,stripe_width=64,resize=1000000", true),
         (300 * M, "-t ext4 -b 1024 -E packed_meta_blocks=1", true),
-        (100 * M, "-t ext3 -J size=8", true),
+        (100 * M, "-t ext2 -J size=8", true),
+        (100 * M, "-t ext4 -b 4096 -N 20000 -g 24000", true),
+        (200 * M, "-t ext4 -b 8192 -i 4096 -N 12", false),
     ] {
         same(len, options, mounts);
     }
@@ -195,6 +197,7 @@ fn features_as_asked() {
         (100 * M, "-t ext4 -O ^extent,^64bit", true),
         (100 * M, "-t ext2 -O metadata_csum", true),
         (100 * M, "-t ext2 -O none", true),
+        (600 * M, "-t ext3 -O ^large_file", true),
         (100 * M, "-t ext2 -O ^sparse_super,^resize_inode", true),
         (100 * M, "-t ext4 -O sparse_super2", true),
         (100 * M, "-t ext4 -O sparse_super2 -E num_backup_sb=1", true),

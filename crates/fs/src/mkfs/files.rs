@@ -14,7 +14,7 @@ use format::inode::{EXTRA_ISIZE, InodeBuf, InodeFlags};
 use format::mmp::DiskMmp;
 use format::quota::{self, Kind};
 use format::superblock::DiskSuperblock;
-use format::{FileBlock, FsBlock, InodeNo, jbd2, orphan};
+use format::{FileBlock, FsBlock, GroupNo, InodeNo, jbd2, orphan};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
@@ -270,7 +270,8 @@ impl Maker<'_> {
         let grown = (LOST_FOUND_LEN.div_ceil(block_size).max(2) - 1).min(DIRECT - 1);
         let count = grown + u64::from(!inline);
         let mut lost = self.inode(0o40700, 2, count * block_size);
-        let at = self.give_blocks(LOST_FOUND, &mut lost, 0, count)?;
+        let goal = self.near(LOST_FOUND);
+        let at = self.give_blocks(LOST_FOUND, &mut lost, goal, count)?;
         let first = self.directory_block(LOST_FOUND, &[(LOST_FOUND, b"."), (InodeNo::ROOT, b"..")]);
         let empty = self.directory_block(LOST_FOUND, &[]);
         for (place, at) in at.into_iter().flatten().enumerate() {
@@ -279,6 +280,13 @@ impl Maker<'_> {
         self.own(&lost);
         self.put_inode(LOST_FOUND, lost);
         Ok(())
+    }
+
+    /// Where the blocks of an inode's file are sought: from the start of its group, or flexible group, on.
+    fn near(&self, inode: InodeNo) -> u64 {
+        let geometry = &self.shape.geometry;
+        let group = geometry.inode_slot(inode).map_or(0, |slot| slot.group.get());
+        geometry.group_start(GroupNo(group / geometry.flex_groups * geometry.flex_groups)).get()
     }
 
     fn own(&mut self, inode: &InodeBuf) {
@@ -322,7 +330,8 @@ impl Maker<'_> {
         let geometry = self.shape.geometry.clone();
         let pointers = pointers_per_block(geometry.block_size);
         // where group 0's inode table would end if it lay right behind its bitmaps
-        let goal = 2 + geometry.descriptor_blocks + geometry.reserved_descriptor_blocks + geometry.itable_blocks;
+        let tables = geometry.descriptor_blocks + geometry.reserved_descriptor_blocks + geometry.itable_blocks;
+        let goal = geometry.first_data_block + 2 + tables;
         let taken = self.take(u64::from(goal), 1)?;
         let at = taken.runs.first().map_or(0, |run| run.start);
         let mut table = vec![0; self.block_size()];
@@ -340,7 +349,12 @@ impl Maker<'_> {
         }
         self.content.blocks.push((FsBlock(at), table));
         let reach = pointers * pointers + pointers + DIRECT;
-        let mut inode = self.inode(0o100_600, 1, reach * u64::from(geometry.block_size));
+        let len = reach * u64::from(geometry.block_size);
+        if len > i32::MAX as u64 {
+            // it is longer than a file may be without
+            self.shape.features.ro_compat |= RoCompat::LARGE_FILE;
+        }
+        let mut inode = self.inode(0o100_600, 1, len);
         let mut words = [0; 14];
         words[13] = at as u32;
         inode.set_block_words(&words);
@@ -389,12 +403,12 @@ impl Maker<'_> {
         };
         let last = geometry.groups - 1;
         let taken = |group: u32| -> u64 {
-            let blocks = geometry.group_blocks(format::GroupNo(group));
+            let blocks = geometry.group_blocks(GroupNo(group));
             let full = u64::from(geometry.blocks_per_group) - (blocks.end - blocks.start);
             self.used.inside(blocks).map(|run| run.end - run.start).sum::<u64>() + full
         };
         let best = (start..=end.min(last)).min_by_key(|group| taken(*group)).unwrap_or(0);
-        geometry.group_start(format::GroupNo(best)).get()
+        geometry.group_start(GroupNo(best)).get()
     }
 
     fn mmp(&mut self) -> Result<()> {
@@ -420,7 +434,7 @@ impl Maker<'_> {
             self.quota_file(Kind::Group, InodeNo::GROUP_QUOTA)?;
             self.disk().s_grp_quota_inum = InodeNo::GROUP_QUOTA.get().into();
         }
-        if kinds.project {
+        if kinds.project || project {
             let number = self.new_inode()?;
             self.quota_file(Kind::Project, number)?;
             self.disk().s_prj_quota_inum = number.get().into();

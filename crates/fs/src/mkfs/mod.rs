@@ -17,7 +17,8 @@
 //! Placement, sizes and defaults are those of mke2fs, so that a volume is what its users are used to, `dumpe2fs` shows
 //! the same for both, and a backup superblock is found where tools look. Where this differs: inode tables are zeroed at
 //! once unless `lazy_inode_tables` is set; a volume too small for any inode but the reserved ones gets more inodes and
-//! not an error; the superblock does not count what mkfs itself wrote (`s_kbytes_written`).
+//! not an error; the superblock does not count what mkfs itself wrote (`s_kbytes_written`); where groups have to become
+//! smaller so that their bitmaps can count all inodes asked for, the superuser's share stays what was asked for.
 
 mod features;
 mod files;

@@ -248,7 +248,7 @@ pub struct MkfsOptions {
     pub cluster_size: Option<u32>,
     /// Bytes in an inode: a power of two from 128 to the block size.
     pub inode_size: Option<u32>,
-    /// An inode for so many bytes of the volume, at least the block size.
+    /// An inode for so many bytes of the volume, from 1 024 to 64 MiB.
     pub bytes_per_inode: Option<u64>,
     /// So many inodes, rounded up.
     pub inodes: Option<u64>,
@@ -292,7 +292,8 @@ pub struct MkfsOptions {
     pub root_owner: (u32, u32),
     /// Backup superblocks under sparse_super2: 0, 1 or 2.
     pub backup_superblocks: u8,
-    /// Whose quota is kept, with the feature quota; `None` for users and groups, and for projects with that feature.
+    /// Whose quota is kept, with the feature quota; `None` for users and groups; with the feature project always
+    /// for projects, too.
     pub quota: Option<QuotaKinds>,
     /// Encoding of names; sets the feature casefold.
     pub encoding: Option<Encoding>,

@@ -55,7 +55,8 @@ impl Shape {
         }
         let basics = Basics::new(len, sector, &features, options)?;
         let mut notes = Vec::new();
-        let blocks = basics.whole_blocks(len, options.len.is_none());
+        let pages = basics.whole_pages(len, options.len.is_none());
+        let blocks = pages / u64::from(basics.cluster_blocks) * u64::from(basics.cluster_blocks);
         if blocks > u64::from(u32::MAX) {
             if !features.incompat.contains(Incompat::BIT64) {
                 return refuse(format!(
@@ -66,7 +67,7 @@ impl Shape {
         }
         let disk = fixed_fields(options, &features, &basics)?;
         let mut shape = Self::go_round(disk, features, blocks, &basics, options)?;
-        shape.reserve(blocks, options)?;
+        shape.reserve(pages, blocks, options)?;
         shape.plan_journal(options, &mut notes)?;
         shape.notes = notes;
         Ok(shape)
@@ -80,6 +81,7 @@ impl Shape {
         basics: &Basics,
         options: &MkfsOptions,
     ) -> Result<Self> {
+        let all_blocks = blocks;
         let bits = basics.block_size * 8;
         let wanted_inodes = wanted_inodes(blocks, basics, options)?;
         let mut group_clusters = options.blocks_per_group.unwrap_or(bits.min(GROUP_BLOCKS_MAX));
@@ -107,6 +109,7 @@ impl Shape {
                     return refuse(format!("{wanted_inodes} inodes are more than the groups can hold"));
                 }
                 group_clusters -= 8;
+                blocks = all_blocks;
                 continue;
             };
             disk.set_blocks_count(blocks);
@@ -154,16 +157,17 @@ impl Shape {
         }
     }
 
-    /// Keeps blocks for the superuser: a share of the `blocks` that were there, scaled to those that were not cut off.
-    fn reserve(&mut self, blocks: u64, options: &MkfsOptions) -> Result<()> {
+    /// Keeps blocks for the superuser: a share of the `pages` that the device has, scaled to those of the `blocks` that
+    /// were not cut off with a short last group.
+    fn reserve(&mut self, pages: u64, blocks: u64, options: &MkfsOptions) -> Result<()> {
         let percent = options.reserved_percent;
         if !(0.0..=50.0).contains(&percent) {
             return refuse(format!("{percent} percent for the superuser: from 0 to 50 can be kept"));
         }
-        let reserved = (blocks as f64 * percent / 100.0) as u64;
+        let reserved = (pages as f64 * percent / 100.0) as u64;
         let kept = u128::from(reserved) * u128::from(self.geometry.blocks) / u128::from(blocks.max(1));
-        // no more than `reserved`, which has 64 bits
-        self.disk.set_reserved_blocks_count(kept as u64);
+        // no more than half, which e2fsck would not believe
+        self.disk.set_reserved_blocks_count((kept as u64).min(self.geometry.blocks / 2));
         Ok(())
     }
 
@@ -255,23 +259,20 @@ impl Basics {
         }
         let least = u64::from(block_size) * u64::from(cluster_blocks);
         let bytes_per_inode = match options.bytes_per_inode {
-            Some(ratio) if ratio < u64::from(block_size) || ratio > 64 << 20 => {
-                return refuse(format!(
-                    "an inode for {ratio} bytes: from {block_size} (a block) to 67108864 is needed"
-                ));
+            Some(ratio) if !(1024..=64 << 20).contains(&ratio) => {
+                return refuse(format!("an inode for {ratio} bytes: from 1024 to 67108864 is needed"));
             }
-            Some(ratio) => ratio.max(least),
+            Some(ratio) => ratio,
             None => bytes_per_inode.max(least),
         };
         Ok(Self { block_size, cluster_blocks, inode_size, bytes_per_inode })
     }
 
     /// Blocks in so many bytes. Where the device gives the length, whole pages of 4 KiB, which every kernel can cache.
-    fn whole_blocks(&self, len: u64, of_device: bool) -> u64 {
+    fn whole_pages(&self, len: u64, of_device: bool) -> u64 {
         let blocks = len / u64::from(self.block_size);
         let page = if of_device { u64::from(4096 / self.block_size).max(1) } else { 1 };
-        let step = page.max(u64::from(self.cluster_blocks));
-        blocks / step * step
+        blocks / page * page
     }
 }
 
@@ -382,7 +383,11 @@ fn wanted_inodes(blocks: u64, basics: &Basics, options: &MkfsOptions) -> Result<
     let bytes = u128::from(blocks) * u128::from(basics.block_size);
     let least = RESERVED_INODES + 2;
     let wanted = match options.inodes {
-        None => (bytes / u128::from(basics.bytes_per_inode)).min(u128::from(u32::MAX)),
+        None => match bytes / u128::from(basics.bytes_per_inode) {
+            // one for each block, or for 4 KiB
+            0 => bytes / u128::from(basics.block_size.max(4096)),
+            wanted => wanted.min(u128::from(u32::MAX)),
+        },
         Some(inodes) => u128::from(inodes),
     };
     if wanted * u128::from(basics.inode_size) >= bytes {
