@@ -139,6 +139,9 @@ impl InodeCheck<'_> {
         if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
             self.report(Problem::new(Code::InodeMapUndecidable).inode(inode));
         }
+        if role == Role::Reserved && flags.contains(InodeFlags::EA_INODE) && kind != Some(FileKind::Regular) {
+            self.report(Problem::new(Code::XattrValueInodeNotRegular).inode(inode));
+        }
         if role == Role::Reserved && flags.contains(InodeFlags::INDEX) && kind != Some(FileKind::Directory) {
             self.report(Problem::new(Code::HtreeFlagOnNonDirectory).inode(inode));
         }

@@ -197,6 +197,7 @@ impl Turns<'_> {
             superblock::restore(&work)?;
             return Ok(Step::Worked(Mender::Superblock));
         }
+        journal::forget_error(&work)?;
         let mut began = None;
         loop {
             let after = began.map(|(_, last)| last);

@@ -59,6 +59,21 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
+/// Clears the error that the kernel noted in an empty journal; that it left one is a reason to check, and no damage.
+pub(super) fn forget_error(work: &Work<'_>) -> Result<()> {
+    let inode = InodeNo(work.volume().disk.s_journal_inum.get());
+    let Some((file, mut bytes)) = journal::find(work.view.scanner, work.volume(), inode) else { return Ok(()) };
+    let (Some(block), Ok((disk, _))) = (file.block(0), DiskSuperblock::mut_from_prefix(&mut bytes)) else {
+        return Ok(());
+    };
+    if disk.s_errno.get() == 0 || disk.s_start.get() != 0 {
+        return Ok(());
+    }
+    disk.s_errno = 0.into();
+    disk.seal();
+    work.put_block(block, &bytes)
+}
+
 fn edit_feature(work: &Work<'_>, edit: impl FnOnce(&mut VolumeSuperblock)) -> Result<()> {
     work.make_stale();
     work.edit_superblock(edit)
