@@ -6,6 +6,8 @@ IMAGE  := volume.img
 DIR    := mnt
 # seconds that `make fuzz` gives each target
 SECONDS_EACH := 60
+# of the workloads that `make crash` draws
+SEED := 1
 # how many times the usual number of random cases `make long` runs
 CAMPAIGN := 20
 
@@ -15,7 +17,7 @@ MOUNTED = grep -qs ' $(CURDIR)/$(DIR) ' /proc/self/mounts
 # where Debian keeps mke2fs and its kin, also for those who are not root
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help setup build run stop test fuzz long
+.PHONY: help setup build run stop test fuzz crash long
 
 help:
 	@echo "make run     install what is missing, build, make $(IMAGE), mount it at ./$(DIR)"
@@ -24,6 +26,7 @@ help:
 	@echo "make build   the optimised program: $(EXTANT)"
 	@echo "make setup   install what is missing, and nothing else"
 	@echo "make fuzz    every fuzz target for $(SECONDS_EACH) s (SECONDS_EACH=N)"
+	@echo "make crash   every state a loss of power can leave, against what each mode promises"
 	@echo "make long    all tests, with $(CAMPAIGN) times the random cases (CAMPAIGN=N)"
 
 setup:
@@ -50,6 +53,11 @@ test: setup
 
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)
+
+crash: build
+	$(EXTANT) crash --e2fsck-every 200
+	$(EXTANT) crash --ops two --count 300 --seed $(SEED) --e2fsck-every 200
+	cargo test --release --locked -p extant-crash
 
 long: setup
 	EXTANT_CAMPAIGN=$(CAMPAIGN) cargo test --release --workspace --locked --no-fail-fast

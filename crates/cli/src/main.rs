@@ -14,6 +14,7 @@ mod bench;
 mod cat;
 mod check;
 mod completions;
+mod crash;
 mod facts;
 mod failure;
 mod fill;
@@ -75,6 +76,7 @@ enum Command {
     Check(check::Check),
     Undo(undo::Undo),
     Bench(bench::Bench),
+    Crash(crash::Crash),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -96,6 +98,7 @@ impl Command {
             Command::Check(command) => command.run(),
             Command::Undo(command) => command.run(),
             Command::Bench(command) => command.run(),
+            Command::Crash(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
         }

@@ -145,7 +145,9 @@ impl History {
                 Some(Op::Rename { from, to, .. }) => before.resolve(from) == Ok(id) || before.resolve(to) == Ok(id),
                 _ => false,
             };
-            before.node(id) != self.state(*number).node(id) || named
+            // one that failed changed nothing
+            let after = self.state(*number);
+            before.node(id) != after.node(id) || named && before != after
         };
         (1..=now).rev().find(touched).unwrap_or(0)
     }
@@ -168,7 +170,8 @@ impl History {
         let renames = |n: &usize| match n.checked_sub(1).and_then(|op| self.ops.get(op)) {
             Some(Op::Rename { from, to, how: RenameHow::Replace }) => {
                 let before = self.state(n - 1);
-                before.resolve(from) == Ok(id) && before.resolve(to).is_ok_and(|other| other != id)
+                let replaced = before.resolve(to).is_ok_and(|other| other != id);
+                before.resolve(from) == Ok(id) && replaced && self.state(*n).resolve(to) == Ok(id)
             }
             _ => false,
         };
@@ -224,6 +227,10 @@ mod tests {
         // what is synced and was not touched since brings nothing with it that came after
         assert_eq!(self::history("create f; create g; fsync f").pins(3, Scope::EarlierMetadata).tree, 1);
         assert_eq!(self::history("create f; create g; rename f h; fsync h").pins(4, Scope::EarlierMetadata).tree, 3);
+        let mut failed = self::history("mkdir d; create f");
+        assert_eq!(failed.push(&"rename d f".parse().unwrap()), Err(Errno::NOTDIR));
+        failed.push(&"fsync d".parse().unwrap()).unwrap();
+        assert_eq!(failed.pins(4, Scope::EarlierMetadata).tree, 1);
         assert_eq!(history.pins(3, Scope::Node).tree, 0);
         assert_eq!(history.pins(8, Scope::Volume).volume, 8);
     }
