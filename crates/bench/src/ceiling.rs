@@ -1,46 +1,74 @@
-//! A read-only FUSE file system in memory: the names and sizes of a real tree, and nothing behind them. What takes time
-//! here is FUSE itself, so no FUSE file system with the same front end can be faster.
+//! A FUSE file system in memory: names, types and sizes, and nothing behind them. Content reads as zeroes, and what is
+//! written is forgotten. What takes time here is FUSE itself, so no FUSE file system with the same front end can be faster.
 //!
-//! It lets the kernel keep as much, and answers with as many threads, as Extant's own mount.
+//! It is mounted by Extant's own front end, through the same transport, and lets the kernel keep as much.
 
 use crate::Result;
 use crate::error::Trying;
-use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEntry, ReplyOpen, Request, SessionACL,
+use fuse::{
+    Answer, Attr, Entry, Errno, Features, Filesystem, MountOptions, Operation, Reply, Request, StatFs, Unmounter,
+    mount_filesystem,
 };
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
 
-/// How long the kernel may keep what it was told: ten years.
-const ALWAYS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// How long the kernel may keep what it was told: ten years, in seconds.
+const ALWAYS: u64 = 10 * 365 * 24 * 3600;
 /// The number of `..` in a listing: nobody asks for it.
-const PARENT: INodeNo = INodeNo(1);
+const PARENT: u64 = 1;
+/// Directories, as the type in a mode.
+const DIRECTORY: u32 = 0o040_000;
 
-/// What a tree looks like from outside. Node `n` is `nodes[n - 1]`, the root is node 1.
+/// A file system in memory. Node `n` is `nodes[n - 1]`, the root is node 1.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    nodes: Vec<Node>,
+    nodes: RwLock<Vec<Node>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Node {
-    attr: FileAttr,
-    /// In the order of the listing; `.` and `..` are not among them.
-    entries: Vec<(OsString, INodeNo)>,
-    names: HashMap<OsString, INodeNo>,
-    target: OsString,
+    attr: Attr,
+    /// In the order of the listing; `.` and `..` are not among them, and what was removed has left its place.
+    entries: Vec<Option<(Box<[u8]>, u64)>>,
+    /// Where in `entries` a name stands.
+    names: HashMap<Box<[u8]>, usize>,
+    target: Box<[u8]>,
+}
+
+/// A mounted tree.
+pub(crate) struct Served {
+    unmounter: Unmounter,
+    thread: JoinHandle<fuse::Result<()>>,
+}
+
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Served").finish_non_exhaustive()
+    }
+}
+
+impl Served {
+    /// Unmounts it, and returns when it is gone.
+    pub(crate) fn end(self) -> io::Result<()> {
+        self.unmounter.unmount().map_err(io::Error::other)?;
+        let ended = self.thread.join().map_err(|_| io::Error::other("the server panicked"))?;
+        ended.map_err(io::Error::other)
+    }
 }
 
 impl Tree {
+    /// A directory with nothing in it.
+    pub(crate) fn empty() -> Self {
+        let root = Node::new(DIRECTORY | 0o755, 1);
+        Self { nodes: RwLock::new(vec![root]) }
+    }
+
     /// The tree below `root`, which other file systems mounted in it belong to as well.
     pub(crate) fn of(root: &Path) -> Result<Self> {
         let mut nodes = vec![Node::of(root, &fs::symlink_metadata(root).trying("look at", root)?, 1)?];
@@ -54,159 +82,225 @@ impl Tree {
                     dirs.push((entry.path(), nodes.len()));
                 }
                 nodes.push(Node::of(&entry.path(), &metadata, number)?);
-                nodes[at].entries.push((entry.file_name(), INodeNo(number)));
-                nodes[at].names.insert(entry.file_name(), INodeNo(number));
+                nodes[at].put(entry.file_name().as_bytes(), number);
             }
         }
-        Ok(Self { nodes })
+        Ok(Self { nodes: RwLock::new(nodes) })
     }
 
-    /// Mounts it on `dir`, until the session is dropped.
-    pub(crate) fn mount(self: &Arc<Self>, dir: &Path) -> Result<BackgroundSession> {
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::RO,
-            MountOption::DefaultPermissions,
-            MountOption::FSName("ceiling".to_owned()),
-            MountOption::Subtype("extant-ceiling".to_owned()),
-        ];
-        config.acl = SessionACL::All;
-        config.n_threads = Some(std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 16));
-        config.clone_fd = true;
-        fuser::spawn_mount(Front(Arc::clone(self)), dir, &config).trying("mount a file system in memory on", dir)
+    /// Mounts it on `dir`.
+    pub(crate) fn mount(self: &Arc<Self>, dir: &Path) -> Result<Served> {
+        let options = MountOptions { source: Some("ceiling".to_owned()), ..MountOptions::default() };
+        let front = Arc::clone(self) as Arc<dyn Filesystem>;
+        let mounted = mount_filesystem(front, dir, &options).map_err(io::Error::other);
+        let session = mounted.trying("mount a file system in memory on", dir)?;
+        Ok(Served { unmounter: session.unmounter(), thread: std::thread::spawn(|| session.run()) })
     }
 
-    fn node(&self, node: INodeNo) -> Option<&Node> {
-        self.nodes.get(usize::try_from(node.0).ok()?.checked_sub(1)?)
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Node>> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Node>> {
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a node.
+    fn with<T>(&self, node: u64, look: impl FnOnce(&[Node], &Node) -> Answer<T>) -> Answer<T> {
+        let nodes = self.read();
+        look(&nodes, at(&nodes, node)?)
+    }
+
+    fn make(&self, dir: u64, name: &[u8], mode: u32, target: &[u8]) -> Answer<Entry> {
+        let mut nodes = self.write();
+        let number = nodes.len() as u64 + 1;
+        let mut node = Node::new(mode, number);
+        node.target = target.into();
+        node.attr.size = target.len() as u64;
+        let parent = at_mut(&mut nodes, dir)?;
+        if parent.names.contains_key(name) {
+            return Err(Errno::EXIST);
+        }
+        parent.put(name, number);
+        parent.attr.nlink += u32::from(mode & 0o170_000 == DIRECTORY);
+        let entry = node.entry();
+        nodes.push(node);
+        Ok(entry)
+    }
+
+    fn remove(&self, dir: u64, name: &[u8], is_dir: bool) -> Answer<u64> {
+        let mut nodes = self.write();
+        let parent = at(&nodes, dir)?;
+        let place = *parent.names.get(name).ok_or(Errno::NOENT)?;
+        let node = parent.entries[place].as_ref().map_or(0, |(_, node)| *node);
+        if is_dir && !at(&nodes, node)?.names.is_empty() {
+            return Err(Errno::NOTEMPTY);
+        }
+        let parent = at_mut(&mut nodes, dir)?;
+        parent.names.remove(name);
+        parent.entries[place] = None;
+        // what is still open could be asked for, so it stays until the tree goes
+        Ok(node)
+    }
+
+    fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Answer<()> {
+        match self.remove(to.0, to.1, true) {
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+        let node = self.remove(from.0, from.1, false)?;
+        at_mut(&mut self.write(), to.0)?.put(to.1, node);
+        Ok(())
+    }
+
+    fn list(&self, dir: u64, cookie: u64, plus: bool, reply: &mut Reply<'_>) -> Answer<()> {
+        self.with(dir, |nodes, dir| {
+            let own: [(&[u8], u64); 2] = [(b".", dir.attr.ino), (b"..", PARENT)];
+            let names = dir.entries.iter().map(|entry| entry.as_ref().map(|(name, node)| (&**name, *node)));
+            let skip = usize::try_from(cookie).unwrap_or(usize::MAX);
+            for (place, entry) in own.into_iter().map(Some).chain(names).enumerate().skip(skip) {
+                let (Some((name, number)), next) = (entry, place as u64 + 1) else { continue };
+                let node = at(nodes, number)?;
+                let added = if plus {
+                    // the kernel remembers nothing for `.` and `..`
+                    let listed = if place < 2 { Entry { node: 0, ..node.entry() } } else { node.entry() };
+                    reply.dirent_plus(&listed, next, name)
+                } else {
+                    reply.dirent(number, next, node.attr.mode >> 12, name)
+                };
+                if !added {
+                    break;
+                }
+            }
+            Ok(())
+        })
     }
 }
 
+fn at(nodes: &[Node], node: u64) -> Answer<&Node> {
+    usize::try_from(node).ok().and_then(|node| nodes.get(node.checked_sub(1)?)).ok_or(Errno::STALE)
+}
+
+fn at_mut(nodes: &mut [Node], node: u64) -> Answer<&mut Node> {
+    usize::try_from(node).ok().and_then(|node| nodes.get_mut(node.checked_sub(1)?)).ok_or(Errno::STALE)
+}
+
 impl Node {
+    fn new(mode: u32, number: u64) -> Self {
+        let nlink = if mode & 0o170_000 == DIRECTORY { 2 } else { 1 };
+        let attr = Attr { ino: number, mode, nlink, block_size: 4096, ..Attr::default() };
+        Self { attr, entries: Vec::new(), names: HashMap::new(), target: Box::default() }
+    }
+
     fn of(path: &Path, metadata: &Metadata, number: u64) -> Result<Self> {
-        let kind = FileType::from_std(metadata.file_type()).unwrap_or(FileType::RegularFile);
-        let epoch = SystemTime::UNIX_EPOCH;
-        let time = metadata.modified().unwrap_or(epoch);
-        let attr = FileAttr {
-            ino: INodeNo(number),
+        let attr = Attr {
+            ino: number,
             size: metadata.size(),
             blocks: metadata.blocks(),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: epoch,
-            kind,
-            perm: (metadata.mode() & 0o7777) as u16,
+            atime: metadata.mtime(),
+            mtime: metadata.mtime(),
+            ctime: metadata.mtime(),
+            atime_nanos: metadata.mtime_nsec() as u32,
+            mtime_nanos: metadata.mtime_nsec() as u32,
+            ctime_nanos: metadata.mtime_nsec() as u32,
+            mode: metadata.mode(),
             nlink: metadata.nlink() as u32,
             uid: metadata.uid(),
             gid: metadata.gid(),
             rdev: metadata.rdev() as u32,
-            blksize: 4096,
+            block_size: 4096,
             flags: 0,
         };
-        let target = match kind {
-            FileType::Symlink => fs::read_link(path).trying("read", path)?.into_os_string(),
-            _ => OsString::new(),
-        };
-        Ok(Self { attr, entries: Vec::new(), names: HashMap::new(), target })
+        let mut node = Self { attr, ..Self::new(metadata.mode(), number) };
+        if metadata.is_symlink() {
+            node.target = fs::read_link(path).trying("read", path)?.as_os_str().as_bytes().into();
+        }
+        Ok(node)
     }
 
-    /// Entries of a listing from `cookie` on, each with the cookie of the next.
-    fn listing(&self, cookie: u64) -> impl Iterator<Item = (u64, &OsStr, INodeNo)> {
-        let own = [(OsStr::new("."), self.attr.ino), (OsStr::new(".."), PARENT)];
-        let all = own.into_iter().chain(self.entries.iter().map(|(name, node)| (name.as_os_str(), *node)));
-        let skip = usize::try_from(cookie).unwrap_or(usize::MAX);
-        all.enumerate().skip(skip).map(|(at, (name, node))| (at as u64 + 1, name, node))
+    fn put(&mut self, name: &[u8], node: u64) {
+        self.names.insert(name.into(), self.entries.len());
+        self.entries.push(Some((name.into(), node)));
+    }
+
+    fn entry(&self) -> Entry {
+        Entry { node: self.attr.ino, generation: 0, keep_name: ALWAYS, keep_attr: ALWAYS, attr: self.attr }
     }
 }
 
-/// The side of the tree that `fuser` sees.
-struct Front(Arc<Tree>);
+impl Filesystem for Tree {
+    fn features(&self) -> Features {
+        Features::DO_READDIRPLUS
+            | Features::READDIRPLUS_AUTO
+            | Features::PARALLEL_DIROPS
+            | Features::CACHE_SYMLINKS
+            | Features::EXPLICIT_INVAL_DATA
+            | Features::HANDLE_KILLPRIV_V2
+            | Features::NO_OPEN_SUPPORT
+            | Features::NO_OPENDIR_SUPPORT
+    }
 
-impl Filesystem for Front {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_CACHE_SYMLINKS;
-        let offered = config.capabilities();
-        let refused = |_| io::Error::other("the kernel refuses what it offered");
-        config.add_capabilities(wanted & offered).map_err(refused)?;
-        // the largest request, and how many may wait: the kernel takes them or less
-        config.set_max_write(1 << 20).map_err(|_| io::Error::other("the kernel refuses large requests"))?;
-        config.set_max_background(64).map_err(|_| io::Error::other("the kernel refuses a queue"))?;
+    fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+        let node = request.node;
+        match request.operation {
+            Operation::Lookup { name } => {
+                let found = self.with(node, |nodes, dir| {
+                    let entry = dir.names.get(name).and_then(|place| dir.entries.get(*place)?.as_ref());
+                    entry.map(|(_, found)| at(nodes, *found).map(Node::entry)).transpose()
+                })?;
+                let none = Entry { node: 0, generation: 0, keep_name: ALWAYS, keep_attr: 0, attr: Attr::default() };
+                reply.entry(&found.unwrap_or(none))
+            }
+            Operation::GetAttr => reply.attr(&self.with(node, |_, node| Ok(node.attr))?, ALWAYS),
+            Operation::SetAttr(changes) => {
+                let mut nodes = self.write();
+                let attr = &mut at_mut(&mut nodes, node)?.attr;
+                attr.size = changes.size.unwrap_or(attr.size);
+                attr.mode = changes.mode.map_or(attr.mode, |mode| attr.mode & 0o170_000 | mode & 0o7777);
+                reply.attr(attr, ALWAYS)
+            }
+            Operation::ReadLink => self.with(node, |_, node| reply.bytes(&node.target)),
+            Operation::MkDir { name, mode, .. } => {
+                reply.entry(&self.make(node, name, mode & 0o7777 | DIRECTORY, b"")?)
+            }
+            Operation::MkNod { name, mode, .. } => reply.entry(&self.make(node, name, mode, b"")?),
+            Operation::Symlink { name, target } => reply.entry(&self.make(node, name, 0o120_777, target)?),
+            Operation::Create { name: Some(name), mode, .. } => reply.created(&self.make(node, name, mode, b"")?),
+            Operation::Unlink { name } => self.remove(node, name, false).map(drop),
+            Operation::RmDir { name } => self.remove(node, name, true).map(drop),
+            Operation::Rename { name, to, new_name, .. } => self.rename((node, name), (to, new_name)),
+            Operation::Read { offset, size } => {
+                let left = self.with(node, |_, node| Ok(node.attr.size.saturating_sub(offset)))?;
+                reply.fill(size, |buf| {
+                    let length = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+                    buf[..length].fill(0);
+                    Ok(length)
+                })
+            }
+            Operation::Write { offset, data, .. } => {
+                let mut nodes = self.write();
+                let attr = &mut at_mut(&mut nodes, node)?.attr;
+                attr.size = attr.size.max(offset + data.len() as u64);
+                reply.written(data.len() as u32)
+            }
+            Operation::ReadDir { cookie, size, plus } => {
+                reply.limit(size);
+                self.list(node, cookie, plus, reply)
+            }
+            Operation::StatFs => reply.statfs(&StatFs { block_size: 4096, name_max: 255, ..StatFs::default() }),
+            Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs | Operation::Destroy => Ok(()),
+            // ENOSYS to an opening, among others: the kernel then asks for none again
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn forget(&self, _: u64, _: u64) {}
+
+    fn finish(&self) -> io::Result<()> {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.0.node(parent).and_then(|dir| self.0.node(*dir.names.get(name)?));
-        match found {
-            Some(node) => reply.entry(&ALWAYS, &node.attr, Generation(0)),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.0.node(node) {
-            Some(node) => reply.attr(&ALWAYS, &node.attr),
-            None => reply.error(Errno::ESTALE),
-        }
-    }
-
-    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        match self.0.node(node) {
-            Some(node) => reply.data(node.target.as_bytes()),
-            None => reply.error(Errno::ESTALE),
-        }
-    }
-
-    // answered so, the kernel asks for neither again
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-        let left = self.0.node(node).map_or(0, |node| node.attr.size.saturating_sub(offset));
-        let size = (size as usize).min(ZEROS.len());
-        reply.data(&ZEROS[..usize::try_from(left).map_or(size, |left| left.min(size))]);
-    }
-
-    fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, cookie: u64, mut reply: ReplyDirectory) {
-        let Some(dir) = self.0.node(node) else { return reply.error(Errno::ESTALE) };
-        for (next, name, node) in dir.listing(cookie) {
-            let kind = self.0.node(node).map_or(FileType::Directory, |node| node.attr.kind);
-            if reply.add(node, next, kind, name) {
-                break;
-            }
-        }
-        reply.ok();
-    }
-
-    fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, cookie: u64, mut reply: ReplyDirectoryPlus) {
-        let Some(dir) = self.0.node(node) else { return reply.error(Errno::ESTALE) };
-        for (next, name, node) in dir.listing(cookie) {
-            // the kernel remembers nothing for `.` and `..`
-            let attr = self.0.node(node).map_or(&dir.attr, |node| &node.attr);
-            if reply.add(node, next, name, &ALWAYS, attr, Generation(0)) {
-                break;
-            }
-        }
-        reply.ok();
-    }
+    fn panicked(&self, _: u64, _: &str) {}
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! File systems that come and go: each turn mounts afresh, so that nothing is left of the turn before.
 
-use crate::ceiling::Tree;
+use crate::ceiling::{Served, Tree};
 use crate::error::Trying;
 use crate::process::{must, need};
 use crate::{Error, Result};
-use fuser::BackgroundSession;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -42,11 +41,7 @@ impl FileSystem<'_> {
         match self {
             Self::Extant { program, volume } => Attached::by_extant(program, volume),
             Self::Kernel { volume } => Attached::by_kernel(volume, None, "ro,loop"),
-            Self::Ceiling { tree } => {
-                let dir = place()?;
-                let session = tree.mount(dir.path())?;
-                Ok(Attached { dir, server: Server::Ceiling(Some(session)) })
-            }
+            Self::Ceiling { tree } => Attached::by_ceiling(tree),
         }
     }
 }
@@ -63,7 +58,7 @@ pub(crate) struct Attached {
 enum Server {
     Kernel,
     Program(Child),
-    Ceiling(Option<BackgroundSession>),
+    Ceiling(Option<Served>),
     /// It is unmounted.
     Gone,
 }
@@ -72,6 +67,13 @@ impl Attached {
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// A tree in memory, served by this process.
+    pub(crate) fn by_ceiling(tree: &Arc<Tree>) -> Result<Self> {
+        let dir = place()?;
+        let session = tree.mount(dir.path())?;
+        Ok(Self { dir, server: Server::Ceiling(Some(session)) })
     }
 
     /// By the kernel; it finds the format out itself where `format` does not say.
@@ -149,7 +151,7 @@ impl Attached {
             }
             Server::Ceiling(session) => {
                 if let Some(session) = session.take() {
-                    session.umount_and_join().trying("unmount", self.dir.path())?;
+                    session.end().trying("unmount", self.dir.path())?;
                 }
             }
             Server::Gone => {}

@@ -3,6 +3,7 @@
 use super::sets::Venue;
 use super::target::{Library, Mounted, Target};
 use crate::cache::drop_cached;
+use crate::ceiling::Tree;
 use crate::error::Trying;
 use crate::mount::Attached;
 use crate::process::{must, need};
@@ -30,10 +31,12 @@ enum By {
     Kernel,
     /// e2fsprogs' fuse2fs.
     Fuse2fs,
+    /// A file system in memory through Extant's FUSE transport: what no FUSE file system can beat.
+    Ceiling,
 }
 
 /// Who does the work on which format, and how: `kernel:ext4`, `extant:ext3:journal`, `library:ext2:dirty-bit`,
-/// `fuse2fs:ext4`. What follows the format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
+/// `fuse2fs:ext4`, `ceiling:ext4` (which has no format). What follows the format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,
@@ -51,7 +54,11 @@ impl FromStr for Spec {
             Some("library") => By::Library,
             Some("kernel") => By::Kernel,
             Some("fuse2fs") => By::Fuse2fs,
-            _ => return Err(format!("{text}: a peer is extant, library, kernel or fuse2fs, a colon, and a format")),
+            Some("ceiling") => By::Ceiling,
+            _ => {
+                let peers = "extant, library, kernel, fuse2fs or ceiling";
+                return Err(format!("{text}: a peer is {peers}, a colon, and a format"));
+            }
         };
         let format = parts.next().filter(|format| matches!(*format, "ext2" | "ext3" | "ext4"));
         let format = format.ok_or_else(|| format!("{text}: the format is ext2, ext3 or ext4"))?.to_owned();
@@ -75,6 +82,7 @@ impl std::fmt::Display for Spec {
             By::Library => "library",
             By::Kernel => "kernel",
             By::Fuse2fs => "fuse2fs",
+            By::Ceiling => "ceiling",
         };
         write!(f, "{by}:{}", self.format)?;
         self.mode.iter().try_for_each(|mode| write!(f, ":{mode}"))
@@ -105,6 +113,8 @@ pub(crate) struct Stage<'a> {
     spec: &'a Spec,
     extant: &'a Path,
     image: PathBuf,
+    /// What a ceiling keeps while it is not mounted.
+    memory: Arc<Tree>,
     state: State,
 }
 
@@ -118,7 +128,8 @@ impl<'a> Stage<'a> {
         let lazy = ["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"];
         let args = ["-q", "-F", "-t", &spec.format].into_iter().chain(lazy).map(OsStr::new);
         must(&mke2fs, args.chain([image.as_os_str()]))?;
-        let mut stage = Self { spec, extant, image, state: State::Away };
+        let memory = Arc::new(Tree::empty());
+        let mut stage = Self { spec, extant, image, memory, state: State::Away };
         stage.enter()?;
         Ok(stage)
     }
@@ -148,6 +159,7 @@ impl<'a> Stage<'a> {
                 let args = ["-f", "-o", mode.unwrap_or("rw")].map(OsStr::new);
                 self.mounted(Attached::by_server(&need("fuse2fs", "fuse2fs")?, &args, &self.image)?)
             }
+            By::Ceiling => self.mounted(Attached::by_ceiling(&self.memory)?),
         };
         Ok(())
     }
@@ -159,7 +171,7 @@ impl<'a> Stage<'a> {
             blockdev::open(&image, blockdev::OpenOptions { write: true, exclusive: true, ..Default::default() })?;
         let options = OpenOptions { cache_bytes: CACHE, write, ..OpenOptions::default() };
         let failed = |e| Error::Failed(format!("{}: {e}", self.image.display()));
-        Volume::open(device.into(), &options).map_err(failed)
+        Volume::open(device, &options).map_err(failed)
     }
 
     fn mounted(&self, attached: Attached) -> State {
