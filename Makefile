@@ -41,11 +41,11 @@ $(IMAGE): | setup
 run: build $(IMAGE)
 	@if $(MOUNTED); then echo "./$(DIR) is mounted already; make stop unmounts it"; exit 1; fi
 	@mkdir -p $(DIR)
-	$(EXTANT) mount -o ro $(IMAGE) $(DIR)
+	$(EXTANT) mount $(IMAGE) $(DIR)
 	@scripts/what-next $(EXTANT) $(IMAGE) $(DIR)
 
 stop:
-	@if $(MOUNTED); then fusermount3 -u $(DIR) && echo "./$(DIR) is unmounted"; \
+	@if $(MOUNTED); then $(EXTANT) umount $(DIR) && echo "./$(DIR) is unmounted"; \
 	else echo "./$(DIR) is not mounted"; fi
 
 test: setup
