@@ -173,7 +173,7 @@ fn a_repair_can_be_undone() {
     let sentence = fails(8, &["check", "-fy", "-z", text(&undo), text(again.path())]);
     assert!(sentence.contains("undo"), "{sentence}");
     assert!(again.bytes() == before, "nothing is written without an undo file");
-    let other = plain();
+    let other = Image::mke2fs(&["-t", "ext4"], 8 << 20).build();
     let sentence = fails(1, &["undo", text(&undo), text(other.path())]);
     assert!(sentence.contains("another device"), "{sentence}");
     assert!(prints(&["undo", text(&undo), &volume]).contains("put back"));
