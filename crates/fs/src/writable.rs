@@ -35,7 +35,8 @@ impl Volume {
         let space = SpaceOptions {
             in_use: if consistency == Consistency::Journal { Mark::NeedsReplay } else { Mark::NeedsCheck },
             was_valid: self.state().contains(State::VALID),
-            hold_data: consistency == Consistency::Journal,
+            // also where a mark is the promise: data is written before it, into nothing that a clean volume still shows
+            hold_data: consistency != Consistency::None,
             seed: options.seed(),
             bitmaps: (cache_bytes / (2 * block_size as usize)).max(LEAST_BITMAPS),
             clock: Arc::clone(&options.clock),

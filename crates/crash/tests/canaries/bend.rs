@@ -139,8 +139,8 @@ impl Bent {
             (Bend::NoDirtyMark, Class::Superblock { clean: false }) => Ok(()),
             (Bend::CleanMarkFirst, Class::Home) => hold(state),
             (Bend::CleanMarkFirst, Class::Superblock { clean: true }) => jump(state),
-            (Bend::LostWrite, Class::Home) if state.writes % 5 == 0 => Ok(()),
-            (Bend::MisplacedWrite, Class::Home) if state.writes % 9 == 0 => self.device.write(at + BLOCK, bytes),
+            (Bend::LostWrite, Class::Home) if state.writes.is_multiple_of(5) => Ok(()),
+            (Bend::MisplacedWrite, Class::Home) if state.writes.is_multiple_of(9) => self.device.write(at + BLOCK, bytes),
             _ => self.device.write(at, bytes),
         }
     }

@@ -56,9 +56,11 @@ impl Volume {
         }
         let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode };
         let mut outcome = work(&mut file);
-        // whoever has made it too much brings its own to the device
+        // whoever has made it too much brings its own to the device; where data is journaled, one write is not to be torn
+        // between what has a place and what has none yet
         let (own, limit) = (file.state.delayed.bytes(), writing.options.dirty_bytes);
-        if outcome.is_ok() && (self.nodes.count_delayed(file.state) > limit || own > limit / 4) {
+        let much = self.nodes.count_delayed(file.state) > limit || own > limit / 4;
+        if outcome.is_ok() && (much || own > 0 && self.store.journals_data()) {
             outcome = file.flush().and(outcome);
         }
         self.nodes.count_delayed(&mut state);
