@@ -140,7 +140,9 @@ impl Bent {
             (Bend::CleanMarkFirst, Class::Home) => hold(state),
             (Bend::CleanMarkFirst, Class::Superblock { clean: true }) => jump(state),
             (Bend::LostWrite, Class::Home) if state.writes.is_multiple_of(5) => Ok(()),
-            (Bend::MisplacedWrite, Class::Home) if state.writes.is_multiple_of(9) => self.device.write(at + BLOCK, bytes),
+            (Bend::MisplacedWrite, Class::Home) if state.writes.is_multiple_of(9) => {
+                self.device.write(at + BLOCK, bytes)
+            }
             _ => self.device.write(at, bytes),
         }
     }
