@@ -292,7 +292,8 @@ impl Read {
 
 impl WriteSets {
     fn run(&self, extant: PathBuf) -> Result<u8> {
-        let sets = if self.sets.is_empty() { write::SETS.to_vec() } else { self.sets.iter().map(|&s| s.into()).collect() };
+        let sets =
+            if self.sets.is_empty() { write::SETS.to_vec() } else { self.sets.iter().map(|&s| s.into()).collect() };
         let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let peers = self.peers.clone();
         let options = write::Options { peers, sets, scale: self.scale, runs: self.runs, dir, extant };

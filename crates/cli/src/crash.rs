@@ -3,14 +3,14 @@
 use crate::failure::Result;
 use crate::output::{print_json, stdout};
 use crate::progress::{Bar, Unit};
-use check::render::escape;
-use clap::{Args, ValueEnum};
 use ::crash::campaign::{self, Report};
 use ::crash::explore::{Finding, Kind as Wrong, Options};
 use ::crash::ext::Ext;
 use ::crash::generate::{self, Pairs};
 use ::crash::op::Workload;
 use ::crash::promise::PROMISES;
+use check::render::escape;
+use clap::{Args, ValueEnum};
 use fs::mkfs::Kind;
 use serde::Serialize;
 use std::io::Write;

@@ -4,8 +4,8 @@
 
 use crate::{Error, Inode, Place, Result, Run, Volume};
 use format::indirect::{DIRECT, first_of_level, path, pointers, span};
-use format::{FileBlock, FsBlock, Structure, Where};
 use format::superblock::Superblock;
+use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
 
