@@ -69,7 +69,7 @@ struct Committer {
 /// What [`Store::tick`] remembers from call to call.
 #[derive(Default)]
 struct Clock {
-    /// Since when the open generation holds changes.
+    /// Since when the open generation holds changes, or something written waits for a flush.
     dirty_since: Option<Duration>,
     /// When an operation was last seen to have ended, and how many had by then.
     active: Duration,
@@ -259,6 +259,11 @@ impl Store {
         if self.durable_generation() < generation {
             return self.commit(generation, Cause::Sync);
         }
+        self.flush_data(writer)
+    }
+
+    /// Flushes what was written beside the generations.
+    fn flush_data(&self, writer: &Writer) -> Result<()> {
         if !writer.has_unflushed() {
             return Ok(());
         }
@@ -327,8 +332,8 @@ impl Store {
         Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed() })
     }
 
-    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long, and lets
-    /// the engine use a quiet moment. To be called a few times a second.
+    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long, flushes
+    /// content that was overwritten in its place as long ago, and lets the engine use a quiet moment. To be called a few times a second.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -348,11 +353,12 @@ impl Store {
         if operations != clock.operations {
             (clock.operations, clock.active) = (operations, now);
         }
-        let since = if dirty { Some(*clock.dirty_since.get_or_insert(now)) } else { None };
+        let waits = dirty || writer.has_unflushed();
+        let since = if waits { Some(*clock.dirty_since.get_or_insert(now)) } else { None };
         clock.dirty_since = since;
         let quiet = now.saturating_sub(clock.active);
         let outcome = if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
-            self.close_and_write(writer, &mut committer, Cause::Timeout)
+            if dirty { self.close_and_write(writer, &mut committer, Cause::Timeout) } else { self.flush_data(writer) }
         } else {
             match committer.engine.idle(quiet, dirty, &*writer.client) {
                 Idle::Nothing => Ok(()),

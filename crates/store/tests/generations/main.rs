@@ -197,6 +197,21 @@ fn file_data_is_flushed_when_asked() {
 }
 
 #[test]
+fn file_data_is_flushed_in_time() {
+    let (device, rig) = rig(64);
+    let flushes = || device.snapshot().flushes;
+    rig.store.tick(Duration::ZERO).unwrap();
+    rig.store.begin(1).unwrap().write_data(InodeNo(12), FsBlock(7), 0, b"abc").unwrap();
+    rig.store.tick(INTERVAL / 2).unwrap();
+    rig.store.tick(INTERVAL).unwrap();
+    assert_eq!(flushes(), 0, "not open for long enough");
+    rig.store.tick(INTERVAL * 3 / 2).unwrap();
+    assert_eq!((rig.shown().len(), flushes()), (0, 1), "no generation is needed for it");
+    rig.store.tick(INTERVAL * 4).unwrap();
+    assert_eq!(flushes(), 1, "once");
+}
+
+#[test]
 fn journaled_data_is_read_before_it_is_home() {
     let mut engine = Showing::new(64);
     engine.limits.journals_data = true;
