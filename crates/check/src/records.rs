@@ -98,7 +98,7 @@ impl Inodes {
     /// Records an inode; ignored where its group was not opened that far.
     pub(crate) fn put(&self, inode: InodeNo, record: InodeRecord) {
         if let Some(slot) = self.slot(inode) {
-            slot.state.store(kind_number(record.kind) | record.marks.bits(), Ordering::Relaxed);
+            slot.state.store(u16::from(kind_number(record.kind)) | record.marks.bits(), Ordering::Relaxed);
             slot.links.store(record.links, Ordering::Relaxed);
         }
     }
@@ -164,7 +164,7 @@ impl Inodes {
     /// The used inodes of a group as bits, the lowest first and without those at the end that were never opened; and how
     /// many of them are directories.
     pub(crate) fn used_in_group(&self, group: GroupNo) -> (Vec<u64>, u32) {
-        let directory = kind_number(Some(FileKind::Directory));
+        let directory = u16::from(kind_number(Some(FileKind::Directory)));
         let mut directories = 0;
         let slots = self.groups.get(group.get() as usize).and_then(OnceLock::get).map_or(&[][..], |slots| slots);
         let word = |slots: &[Slot]| {
@@ -182,7 +182,8 @@ impl Inodes {
     }
 }
 
-fn kind_number(kind: Option<FileKind>) -> u16 {
+/// The number of a type as directory entries have it; 0 for none.
+pub(crate) fn kind_number(kind: Option<FileKind>) -> u8 {
     match kind {
         None => 0,
         Some(FileKind::Regular) => 1,

@@ -1,12 +1,13 @@
 //! What hangs on the root: the root itself, parents, lost+found, and link counts.
 
 use super::directories::format_of;
-use super::entries::{self, Named, type_number};
+use super::entries::{self, Named};
 use super::maps;
 use super::rebuild;
 use super::superblock;
 use super::work::Work;
 use crate::problem::Problem;
+use crate::records::kind_number;
 use crate::table::Code;
 use blockdev::Result;
 use format::InodeNo;
@@ -79,7 +80,7 @@ fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };
     let with_types = work.volume().features.incompat.contains(Incompat::FILETYPE);
-    let type_of = |kind| if with_types { type_number(kind) } else { 0 };
+    let type_of = |kind| if with_types { kind_number(kind) } else { 0 };
     let Some(lost) = find_lost(work)? else {
         let Some(number) = work.allocate_inode()? else { return Ok(()) };
         if !make_directory(work, number, InodeNo::ROOT, LOST_MODE)? {
@@ -145,7 +146,7 @@ fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     let Some(mut bytes) = work.block(*first)? else { return Ok(()) };
     let block_size = work.volume().geometry.block_size;
     let with_types = work.volume().features.incompat.contains(Incompat::FILETYPE);
-    let file_type = if with_types { type_number(Some(FileKind::Directory)) } else { 0 };
+    let file_type = if with_types { kind_number(Some(FileKind::Directory)) } else { 0 };
     entries::mend_dots(&mut bytes, block_size, dir, Some(parent), file_type);
     if work.volume().geometry.metadata_csum {
         let seed = inode.raw().seed(&work.volume().geometry, dir);

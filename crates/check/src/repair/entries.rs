@@ -1,7 +1,7 @@
 //! Entries of directories: chains made whole, and entries judged one by one.
 
 use super::work::Work;
-use crate::records::Marks;
+use crate::records::{Marks, kind_number};
 use blockdev::Result;
 use format::dir::{self, DirEntry, EntryHash, decode_rec_len, encode_rec_len};
 use format::feature::Incompat;
@@ -159,7 +159,7 @@ impl<'a, 'w> Judge<'a, 'w> {
     /// The number of a file's type in its entries, where the volume has them.
     pub(super) fn file_type(&self, inode: InodeNo) -> u8 {
         let kind = self.work.walk().and_then(|walk| walk.ctx.inodes.get(inode)).and_then(|record| record.kind);
-        if self.work.volume().features.incompat.contains(Incompat::FILETYPE) { type_number(kind) } else { 0 }
+        if self.work.volume().features.incompat.contains(Incompat::FILETYPE) { kind_number(kind) } else { 0 }
     }
 
     /// Judges an entry that is neither of the first two.
@@ -210,19 +210,6 @@ impl<'a, 'w> Judge<'a, 'w> {
         } else {
             Verdict::Rename { name: mended, file_type }
         }
-    }
-}
-
-pub(super) fn type_number(kind: Option<FileKind>) -> u8 {
-    match kind {
-        None => 0,
-        Some(FileKind::Regular) => 1,
-        Some(FileKind::Directory) => 2,
-        Some(FileKind::CharDevice) => 3,
-        Some(FileKind::BlockDevice) => 4,
-        Some(FileKind::Fifo) => 5,
-        Some(FileKind::Socket) => 6,
-        Some(FileKind::Symlink) => 7,
     }
 }
 

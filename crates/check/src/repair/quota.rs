@@ -169,19 +169,7 @@ impl Tree {
         let (head, slots) = bytes.split_at_mut(DiskDataHeader::SIZE);
         head.copy_from_slice(header.as_bytes());
         for (slot, e) in slots.chunks_exact_mut(DiskEntry1::SIZE).zip(entries) {
-            let disk = DiskEntry1 {
-                dqb_id: e.id.into(),
-                dqb_pad: 0.into(),
-                dqb_ihardlimit: e.inode_hard_limit.into(),
-                dqb_isoftlimit: e.inode_soft_limit.into(),
-                dqb_curinodes: e.inodes.into(),
-                dqb_bhardlimit: e.kib_hard_limit.into(),
-                dqb_bsoftlimit: e.kib_soft_limit.into(),
-                dqb_curspace: e.bytes.into(),
-                dqb_btime: e.kib_deadline.into(),
-                dqb_itime: e.inode_deadline.into(),
-            };
-            slot.copy_from_slice(disk.as_bytes());
+            slot.copy_from_slice(DiskEntry1::from(*e).as_bytes());
         }
     }
 }
