@@ -7,13 +7,14 @@ use crate::cache::drop_cached;
 use crate::environment::Environment;
 use crate::error::Trying;
 use crate::floor::{self, Floor};
+use crate::modelled::Modelled;
 use crate::picture::{self, Panel};
 use crate::process::{self, Program};
 use crate::runner::{Peer, Sample, Series, interleave};
 use crate::strace;
 use crate::table::{Table, grouped, maybe, mib, spread};
 use crate::{Error, Reads, Result, Spread};
-use blockdev::{BlockDevice, FileDevice, Trace};
+use blockdev::{BlockDevice, Event, FileDevice, Parameters, Trace};
 use check::report::Report;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -36,6 +37,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Where to draw the reads of both checkers on the last volume, as SVG; needs strace.
     pub picture: Option<PathBuf>,
+    /// A modelled disk on which the reads of both are timed, `hdd`, `ssd` or a file of parameters; e2fsck's need strace.
+    pub model: Option<String>,
 }
 
 /// The result.
@@ -70,6 +73,9 @@ pub struct OnVolume {
     pub floor_pieces: usize,
     /// Who read how; see [`Witness`].
     pub reads: Vec<ReadFigures>,
+    /// What these reads take on a modelled disk, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modelled: Option<Modelled>,
     /// Largest resident memory of Extant's checker in bytes, divided by the inodes in use.
     pub resident_bytes_per_inode: f64,
 }
@@ -162,11 +168,19 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
         None => process::need("e2fsck", "e2fsprogs")?,
     };
     let environment = Environment::here().with("extant", &options.extant, "--version").with("e2fsck", &e2fsck, "-V");
-    let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, options, say);
+    let named = |model| Ok::<_, Error>((model, Parameters::named(model)?));
+    let model = options.model.as_deref().map(named).transpose()?;
+    let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, model.as_ref(), options, say);
     Ok(Bench { environment, volumes: options.volumes.iter().map(on_volume).collect::<Result<_>>()? })
 }
 
-fn on_volume(volume: &Path, e2fsck: &Path, options: &Options, say: &dyn Fn(&str)) -> Result<OnVolume> {
+fn on_volume(
+    volume: &Path,
+    e2fsck: &Path,
+    model: Option<&(&str, Parameters)>,
+    options: &Options,
+    say: &dyn Fn(&str),
+) -> Result<OnVolume> {
     // the statuses of a verdict: sound, or damage found
     const VERDICTS: &[i32] = &[0, 4];
     let name = volume.display();
@@ -194,22 +208,31 @@ fn on_volume(volume: &Path, e2fsck: &Path, options: &Options, say: &dyn Fn(&str)
 
     let mut reads = vec![ReadFigures { peer: "extant".into(), witness: Witness::Trace, reads: traced }];
     let mut memory = Vec::new();
-    let mut offsets = Vec::new();
+    let mut events = Vec::new();
     for checker in [&extant, &e2fsck] {
         say(&format!("{name}: memory and reads of {}", checker.name));
         // the cache is warm from here on
         memory.push(checker.program.peak_memory()?);
         if let Some(seen) = strace::watch(&checker.program, volume)? {
             reads.push(ReadFigures { peer: checker.name.into(), witness: Witness::Strace, reads: seen.reads });
-            offsets.push((checker.name, seen.offsets));
+            events.push((checker.name, seen.events));
         }
     }
 
     if let Some(file) = &options.picture {
-        let titles: Vec<_> = offsets.iter().map(|(peer, at)| format!("{peer}: {} reads", at.len())).collect();
-        let panels = titles.iter().zip(&offsets).map(|(title, (_, offsets))| Panel { title, offsets });
+        let drawn = |(peer, events): &(&str, Vec<Event>)| {
+            (format!("{peer}: {} reads", events.len()), events.iter().map(|event| event.offset).collect::<Vec<_>>())
+        };
+        let drawn: Vec<_> = events.iter().map(drawn).collect();
+        let panels = drawn.iter().map(|(title, offsets)| Panel { title, offsets });
         std::fs::write(file, picture::svg(&panels.collect::<Vec<_>>(), bytes)).trying("write", file)?;
     }
+    let modelled = model.map(|(model, parameters)| {
+        say(&format!("{name}: the reads on the modelled disk {model}"));
+        let e2fsck = events.iter().find(|(peer, _)| *peer == "e2fsck");
+        Modelled::of(model, parameters, volume, e2fsck.map(|(_, events)| events.as_slice()))
+    });
+    let modelled = modelled.transpose()?;
     say(&format!("{name}: {} turns of each", options.runs));
     let cold = options.cold.then_some(volume);
     (extant.cold, e2fsck.cold, floor.cold) = (cold, cold, cold);
@@ -225,6 +248,7 @@ fn on_volume(volume: &Path, e2fsck: &Path, options: &Options, say: &dyn Fn(&str)
         floor_bytes,
         floor_pieces,
         reads,
+        modelled,
         resident_bytes_per_inode: memory[0] as f64 / report.counts.inodes.max(1) as f64,
     })
 }
@@ -299,6 +323,7 @@ impl OnVolume {
             let unseen = grouped(figures.reads.unseen);
             text += &format!("{} handed {unseen} more to io_uring, where strace does not see them.\n", figures.peer);
         }
+        text += &self.modelled.as_ref().map(Modelled::text).unwrap_or_default();
         text
     }
 }

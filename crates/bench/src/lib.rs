@@ -12,6 +12,7 @@
 //! | `picture` | where reads fall, drawn |
 //! | `floor` | reading what a check needs and nothing else |
 //! | `check` | the checker beside e2fsck and the floor |
+//! | `modelled` | the reads of both on a modelled disk |
 //! | `mount` | file systems that come and go: Extant's, the kernel's, and the ceiling |
 //! | `ceiling` | a FUSE file system in memory: what no FUSE file system can beat |
 //! | `workload` | [`Workload`], what is done in a mounted tree |
@@ -30,6 +31,7 @@ pub mod check;
 pub mod environment;
 mod error;
 mod floor;
+pub mod modelled;
 mod mount;
 pub mod picture;
 mod process;

@@ -6,7 +6,7 @@
 use crate::error::Trying;
 use crate::process::{Program, find};
 use crate::{Error, Result};
-use blockdev::Counts;
+use blockdev::{Counts, Event, Op};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -58,8 +58,8 @@ impl From<Counts> for Reads {
 pub(crate) struct Seen {
     /// Its reads, counted.
     pub(crate) reads: Reads,
-    /// Where each of them starts, in order.
-    pub(crate) offsets: Vec<u64>,
+    /// Each of them, in order.
+    pub(crate) events: Vec<Event>,
 }
 
 /// Runs a program under strace and looks at its reads of `volume`; `None` where there is no strace.
@@ -83,14 +83,19 @@ pub(crate) fn watch(program: &Program, volume: &Path) -> Result<Option<Seen>> {
 
 /// The reads of the file `volume` in a log of `strace -f -y`.
 fn parse(log: &str, volume: &str) -> Seen {
-    let Seen { mut reads, mut offsets } = Seen::default();
+    let Seen { mut reads, mut events } = Seen::default();
     let mut position = None;
+    let mut add = |offset, len| {
+        reads.add(&mut position, offset, len);
+        events.push(Event { op: Op::Read, offset, len });
+    };
+    let mut unseen = 0;
     // where a file descriptor stands
     let mut positions: HashMap<u32, u64> = HashMap::new();
     for line in whole_calls(log) {
         let Some(call) = Call::parse(&line) else { continue };
         match call.name {
-            "io_uring_enter" => reads.unseen += call.result,
+            "io_uring_enter" => unseen += call.result,
             "open" | "openat" if call.opened == Some(volume) => drop(positions.insert(call.result as u32, 0)),
             _ => {}
         }
@@ -99,22 +104,21 @@ fn parse(log: &str, volume: &str) -> Seen {
             "lseek" => drop(positions.insert(fd, call.result)),
             "read" => {
                 let stands = positions.entry(fd).or_default();
-                reads.add(&mut position, *stands, call.result);
-                offsets.push(*stands);
+                add(*stands, call.result);
                 *stands += call.result;
             }
             "pread64" | "preadv" | "preadv2" => {
                 let skip = usize::from(call.name == "preadv2"); // the flags
                 let offset = call.args.rsplit(", ").nth(skip).and_then(|text| text.parse().ok());
                 if let Some(offset) = offset {
-                    reads.add(&mut position, offset, call.result);
-                    offsets.push(offset);
+                    add(offset, call.result);
                 }
             }
             _ => {}
         }
     }
-    Seen { reads, offsets }
+    reads.unseen = unseen;
+    Seen { reads, events }
 }
 
 /// The lines of a log without the number of the thread; a call during which another thread's was told is put together
@@ -207,7 +211,10 @@ mod tests {
         // 1024, 2048: follows; 65536: begun first; 4096: back; 0: back; 4096: follows; 20480: forward
         let expected =
             Reads { reads: 7, bytes: 2 * 1024 + 8192 + 3 * 4096 + 100, non_contiguous: 4, backward: 2, unseen: 12 };
-        assert_eq!(parse(LOG, "/home/v.img").reads, expected);
+        let Seen { reads, events } = parse(LOG, "/home/v.img");
+        assert_eq!(reads, expected);
+        let places = [(1024, 1024), (2048, 1024), (65536, 8192), (4096, 4096), (0, 4096), (4096, 4096), (20480, 100)];
+        assert_eq!(events, places.map(|(offset, len)| Event { op: Op::Read, offset, len }));
         assert_eq!(parse(LOG, "/lib/x.so").reads, Reads { reads: 1, bytes: 832, unseen: 12, ..Reads::default() });
     }
 

@@ -37,9 +37,17 @@ enum What {
     long_about = "Measures `extant check -fn` beside `e2fsck -fn`, turn by turn, and beside the floor: reading what the \
                   check reads, each byte once, in order, with a CRC32C over it. Tells wall time with its spread, \
                   processor time, resident memory and, where strace is installed, how many reads do not follow the \
-                  one before.",
+                  one before.
+
+With --model the reads of both are timed on a modelled disk too: virtual seconds, seeks, bytes. That is the time of the \
+                  device alone: no processor time between reads, no page cache, no reading ahead by the kernel. The \
+                  figures are the same in each run, for the order of the reads is fixed: e2fsck's is by nature, as \
+                  strace tells it, and Extant's is with one thread, which is what is timed, whatever --threads says. \
+                  Each read waits for the one before; 'extant, batches' hands Extant's over in batches, as it does to \
+                  a disk with a queue.",
     after_help = "Examples:
   extant bench check --volume a.img --volume b.img --threads 2
+  extant bench check --volume a.img --model hdd -n 1
   extant bench check --volume a.img --cold -n 11 --json
   extant bench check --make aged-ext3 --dir /tmp/volumes --files 2000
 
@@ -77,6 +85,10 @@ struct Check {
     /// Draw where the reads of both fall on the last volume, as SVG. Needs strace
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+
+    /// Time the reads of both on a modelled disk too: hdd, ssd or a file of parameters. e2fsck's need strace
+    #[arg(long, value_name = "hdd|ssd|FILE")]
+    model: Option<String>,
 
     /// The e2fsck to compare with
     #[arg(long, value_name = "PATH")]
@@ -250,6 +262,7 @@ impl Check {
             cold: self.cold,
             threads: self.threads.map(usize::from),
             picture: self.picture.clone(),
+            model: self.model.clone(),
         };
         let bench = check::run(&options, &tell)?;
         if self.json {

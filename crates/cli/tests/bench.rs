@@ -68,11 +68,56 @@ fn a_check_is_measured_beside_e2fsck() {
 }
 
 #[test]
+fn virtual_seconds_are_the_same_in_each_run() {
+    if !need(&["mke2fs", "e2fsck", "strace"]) {
+        return;
+    }
+    let image = volume();
+    for model in ["hdd", "ssd"] {
+        let args = ["bench", "check", "--volume", text(image.path()), "-n", "1", "--model", model];
+        let run = |threads| json(&extant(&[&args[..], &["--threads", threads, "--json"]].concat()));
+        // more threads do not change the order of the reads that are timed
+        let [once, twice] = ["1", "4"].map(run);
+        let on = &once["volumes"][0];
+        let modelled = &on["modelled"];
+        assert_eq!(modelled, &twice["volumes"][0]["modelled"]);
+        assert_eq!(modelled["model"], model);
+        let peers = modelled["peers"].as_array().expect("peers");
+        let witnesses = on["reads"].as_array().expect("reads");
+        let Some(strace) = witnesses.iter().find(|r| r["peer"] == "e2fsck") else {
+            tools::skip("this process must not trace others");
+            return;
+        };
+        let [alone, batches, e2fsck] = &peers[..] else { panic!("{modelled}") };
+        assert_eq!([alone, batches, e2fsck].map(|p| &p["peer"]), ["extant", "extant, batches", "e2fsck"]);
+        let seconds = |peer: &Value| peer["virtual_seconds"].as_f64().expect("seconds");
+        assert!(seconds(batches) > 0.0 && seconds(batches) <= seconds(alone), "{modelled}");
+        // the reader of JSON may round the last digit
+        let ratio = alone["to_e2fsck"].as_f64().expect("a ratio");
+        assert!((ratio - seconds(alone) / seconds(e2fsck)).abs() < 1e-9, "{modelled}");
+        assert_eq!(e2fsck["to_e2fsck"], 1.0);
+        // what was timed is what the witnesses counted
+        assert_eq!((&alone["reads"], &alone["bytes"]), (&batches["reads"], &batches["bytes"]));
+        assert_eq!(e2fsck["bytes"], strace["bytes"]);
+        for peer in peers {
+            assert_eq!(peer["seeks"].as_u64().expect("seeks") > 0, model == "hdd", "{peer}");
+        }
+        let table = extant(&args);
+        let table = String::from_utf8_lossy(&table.stdout).into_owned();
+        let row = format!("{:.6}", seconds(alone));
+        assert!(table.contains(&format!("modelled disk {model}")) && table.contains(&row), "{row}: {table}");
+    }
+    let none = json(&extant(&["bench", "check", "--volume", text(image.path()), "-n", "1", "--json"]));
+    assert!(none["volumes"][0].get("modelled").is_none(), "{none}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_said() {
     let image = Image::from_bytes(&[7; 4096]);
     for (args, said) in [
         (&["bench", "check"][..], "name a volume with --volume"),
         (&["bench", "check", "--volume", "/nowhere/at/all"], "/nowhere/at/all"),
+        (&["bench", "check", "--volume", text(image.path()), "--model", "/no/model"], "/no/model"),
         (&["bench", "check", "--volume", text(image.path()), "--e2fsck", "/bin/true"], "no ext2, ext3 or ext4 volume"),
     ] {
         let output = extant(args);
