@@ -9,6 +9,7 @@
 //! 2. The first finding ends a workload.
 //! 3. A panic of what is explored is a finding.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
@@ -163,12 +164,12 @@ impl fmt::Display for Finding {
 }
 
 /// What is wrong with one state.
-type Wrong = (Kind, String);
+pub(crate) type Wrong = (Kind, String);
 
 /// A volume after its setup: where the exploration of many workloads begins.
-struct Start {
-    device: Overlay,
-    state: State,
+pub(crate) struct Start {
+    pub(crate) device: Overlay,
+    pub(crate) state: State,
 }
 
 /// Explores workloads one after the other. Each thread has its own.
@@ -196,11 +197,7 @@ impl<'a> Explorer<'a> {
         let (kind, why) = match outcome {
             Ok(Ok(())) => return None,
             Ok(Err(wrong)) => wrong,
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().cloned();
-                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                (Kind::Panic, text.unwrap_or_default())
-            }
+            Err(panic) => (Kind::Panic, words(&*panic)),
         };
         Some(Finding { arguments: self.system.arguments(), workload: workload.clone(), kind, at, why })
     }
@@ -244,7 +241,7 @@ impl<'a> Explorer<'a> {
     }
 
     /// The volume on which `setup` has been done, unmounted.
-    fn start(&mut self, setup: &[Op]) -> Result<Arc<Start>, Wrong> {
+    pub(crate) fn start(&mut self, setup: &[Op]) -> Result<Arc<Start>, Wrong> {
         if let Some(start) = self.starts.get(setup) {
             return Ok(start.clone());
         }
@@ -309,8 +306,14 @@ impl<'a> Explorer<'a> {
     }
 }
 
+/// What a panic said.
+pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
 /// What is on a volume on which the checker finds nothing.
-fn sound(system: &dyn System, device: &Overlay) -> Result<State, Wrong> {
+pub(crate) fn sound(system: &dyn System, device: &Overlay) -> Result<State, Wrong> {
     let content = |why: String| (Kind::Content, why);
     let problems = system.problems(device).map_err(content)?;
     if let Some(first) = problems.first() {

@@ -14,12 +14,14 @@
 //! | [`enumerate`] | the states of a log |
 //! | [`system`] | what can be explored |
 //! | [`explore`], [`campaign`] | one workload; many, on all cores |
+//! | [`faults`] | one workload on a device whose n-th request fails |
 #![forbid(unsafe_code)]
 
 pub mod campaign;
 pub mod enumerate;
 pub mod explore;
 pub mod ext;
+pub mod faults;
 pub mod generate;
 pub mod history;
 pub mod minimise;

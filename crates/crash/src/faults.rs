@@ -1,0 +1,312 @@
+//! One workload on a device whose n-th request fails, for every n: what is answered, what is still written, and what is
+//! on the volume when it is opened again without faults.
+//!
+//! 1. Nothing panics, and nothing goes on for ever: a run may make only a few times the requests of one without faults.
+//! 2. After a write or a flush has failed, no call that asks for durability succeeds, no operation changes anything, and
+//!    nothing is written; the rest of the batch in which the failure was is on its way already.
+//! 3. A failed read is answered with an error (of input and output, or that there is no space where the maps of free
+//!    space cannot be read), or does not matter at all.
+//! 4. The volume is recovered as its mode recovers, once with all that was written, and once without what no flush has
+//!    followed. The checker must find nothing, and the promise of the mode must hold for what had returned before the
+//!    failure. One that calls itself clean is judged as such: a failed write may well leave it clean, where it was to be
+//!    the first.
+//! 5. Where the volume could be put away in spite of a failed read, it is sound without recovery, and a sync that
+//!    succeeded after the failure has made everything before the failed operation durable.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blockdev::{BlockDevice, Error, Fault, Faulty, Geometry, Logged, Op as Request, Read, Record, Result, Write};
+use rustix::io::Errno;
+
+use crate::explore::{Explorer, Start, sound, words};
+use crate::history::History;
+use crate::op::{Op, Workload};
+use crate::promise::{self, Moment};
+use crate::system::System;
+
+/// What fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strike {
+    /// Which of all requests, from 0.
+    pub request: u64,
+    /// What that request is.
+    pub kind: Request,
+    /// All requests after it fail as well.
+    pub for_ever: bool,
+}
+
+impl fmt::Display for Strike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, kind, for_ever } = self;
+        write!(f, "request {request}, a {kind}, fails{}", if *for_ever { " as do all after it" } else { "" })
+    }
+}
+
+/// What was done, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Workloads.
+    pub workloads: u64,
+    /// Runs in which a read failed first.
+    pub reads: u64,
+    /// Runs in which a write failed first.
+    pub writes: u64,
+    /// Runs in which a flush failed first.
+    pub flushes: u64,
+    /// Runs in which some call answered with an error.
+    pub answered: u64,
+    /// Runs after which the volume could be put away as if nothing had happened.
+    pub put_away: u64,
+}
+
+/// What came of one run.
+struct Ran {
+    /// The requests, in their order.
+    requests: Vec<Request>,
+    /// Operations that the volume does not support or has no space for.
+    refused: Vec<usize>,
+    answered: bool,
+    put_away: bool,
+}
+
+/// Runs the workload without faults and then with every read, write and flush failing, once and for ever after; where
+/// there are more than `limit` of a kind, with `limit` of them, evenly spread. Returns what was found to be wrong, each
+/// with the arguments, the workload and the failure that repeat it.
+pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, counts: &mut Counts) -> Vec<String> {
+    counts.workloads += 1;
+    let options = crate::explore::Options::default();
+    let mut explorer = Explorer::new(system, &options);
+    let wrong = |strike: &str, why: String| format!("{} --workload '{workload}': {strike}: {why}", system.arguments());
+    let start = match explorer.start(&workload.setup) {
+        Ok(start) => start,
+        Err((_, why)) => return vec![wrong("the setup", why)],
+    };
+    let (requests, refused) = match run(system, &start, &workload.ops, None, &[], u64::MAX) {
+        Ok(ran) => (ran.requests, ran.refused),
+        Err(why) => return vec![wrong("without faults", why)],
+    };
+    let most = 8 * requests.len() as u64 + 1000;
+    let mut found = Vec::new();
+    for kind in [Request::Read, Request::Write, Request::Flush] {
+        let all: Vec<u64> = (0..).zip(&requests).filter(|(_, k)| **k == kind).map(|(number, _)| number).collect();
+        for &request in all.iter().step_by(all.len().div_ceil(limit.max(1)).max(1)) {
+            for for_ever in [false, true] {
+                let strike = Strike { request, kind, for_ever };
+                match kind {
+                    Request::Read => counts.reads += 1,
+                    Request::Write => counts.writes += 1,
+                    _ => counts.flushes += 1,
+                }
+                let one = || run(system, &start, &workload.ops, Some(strike), &refused, most);
+                match catch_unwind(AssertUnwindSafe(one)) {
+                    Ok(Ok(ran)) => {
+                        counts.answered += u64::from(ran.answered);
+                        counts.put_away += u64::from(ran.put_away);
+                    }
+                    Ok(Err(why)) => found.push(wrong(&strike.to_string(), why)),
+                    Err(panic) => found.push(wrong(&strike.to_string(), format!("a panic: {}", words(&*panic)))),
+                }
+            }
+        }
+    }
+    found
+}
+
+/// One run and the judgement of what it left.
+fn run(
+    system: &dyn System,
+    start: &Start,
+    ops: &[Op],
+    strike: Option<Strike>,
+    known: &[usize],
+    most: u64,
+) -> std::result::Result<Ran, String> {
+    let plan = strike.map(|Strike { request, for_ever, .. }| match for_ever {
+        false => Fault::RequestError { request },
+        true => Fault::Dead { request },
+    });
+    let record = Arc::new(Record::in_memory(start.device.clone()));
+    let watch = Arc::new(Watch::new(Faulty::new(record.clone(), plan.into_iter().collect()), most));
+    let mut history = History::new(start.state.clone(), system.block_size());
+    let mut returned = 0;
+    let (mut answered, mut put_away) = (false, false);
+    let mut refused = Vec::new();
+    match system.mount(watch.clone()) {
+        Err(why) if strike.is_none() => return Err(why),
+        Err(_) => answered = true,
+        Ok(mut session) => {
+            for (number, op) in ops.iter().enumerate() {
+                let before = history.clone();
+                let expected = history.push(op);
+                // a mistake of the workload, not of the volume
+                if matches!(expected, Err(Errno::BADF | Errno::BUSY | Errno::FBIG)) {
+                    returned = history.len();
+                    continue;
+                }
+                let got = session.apply(op);
+                if watch.failed() && op.is_sync() && got.is_ok() {
+                    return Err(format!("`{op}` succeeds although a write or flush has failed"));
+                }
+                // where only a fault brings such an answer, it is an error like others: free space that cannot be read
+                let lacks = matches!(got, Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT));
+                if lacks && (strike.is_none() || known.contains(&number)) {
+                    refused.push(number);
+                    history.undo();
+                } else if got != expected {
+                    if strike.is_none() || !matches!(got, Err(Errno::IO | Errno::ROFS | Errno::NOSPC)) {
+                        return Err(format!("`{op}`: {got:?} instead of {expected:?}"));
+                    }
+                    answered = true;
+                    if !watch.failed() && session.apply(&Op::Sync).is_ok() {
+                        // what was done before the failed operation is durable now
+                        history = before;
+                        let _ = history.push(&Op::Sync);
+                        returned = history.len();
+                        let _ = history.push(op);
+                    }
+                    break;
+                }
+                if watch.failed() {
+                    break;
+                }
+                returned = history.len();
+            }
+            if watch.failed() {
+                answered = true;
+                for text in ["mkdir zz", "fsync .", "sync"] {
+                    let probe = text.parse::<Op>().map_err(|e| e.to_string())?;
+                    if session.apply(&probe).is_ok() {
+                        return Err(format!("`{probe}` succeeds after a write or flush has failed"));
+                    }
+                }
+            }
+            let outcome = session.unmount();
+            if watch.failed() && outcome.is_ok() {
+                return Err("unmounting succeeds although a write or flush has failed".into());
+            }
+            if let (None, Err(why)) = (strike, &outcome) {
+                return Err(format!("unmounting: {why}"));
+            }
+            answered |= outcome.is_err();
+            put_away = outcome.is_ok();
+        }
+    }
+    let seen = watch.seen();
+    if seen.late > 0 {
+        return Err(format!("{} requests to change the device after one had failed", seen.late));
+    }
+    if put_away && !answered {
+        // every call has said that all is well
+        let _ = history.push(&Op::Sync);
+        returned = history.len();
+    }
+    let moment = Moment { returned, begun: history.len(), torn: false };
+    judge(system, start, &record, &history, moment, put_away)?;
+    Ok(Ran { requests: seen.requests.clone(), refused, answered, put_away })
+}
+
+/// Opens what is on the device without faults.
+fn judge(
+    system: &dyn System,
+    start: &Start,
+    record: &Record<blockdev::Overlay, Vec<u8>>,
+    history: &History,
+    moment: Moment,
+    put_away: bool,
+) -> std::result::Result<(), String> {
+    let log = record.log().map_err(|e| e.to_string())?;
+    let all = log.entries().len();
+    let flushed = log.entries().iter().rposition(|entry| matches!(entry.what, Logged::Flush)).map_or(0, |at| at + 1);
+    for (what, point) in [("all that was written", all), ("what was flushed", flushed)] {
+        let told = |why: String| format!("with {what}: {why}");
+        let device = Arc::new(start.device.clone());
+        log.replay_to(point, &device).map_err(|e| e.to_string())?;
+        let clean = put_away || system.recover(device.clone()).map_err(|why| told(format!("recovery: {why}")))?;
+        let observed = sound(system, &device).map_err(|(_, why)| told(why))?;
+        promise::judge(system.promise(), history, moment, clean, &observed).map_err(told)?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    requests: Vec<Request>,
+    /// A write, flush or discard has failed.
+    failed: bool,
+    /// Requests to change the device since.
+    late: u64,
+}
+
+/// A device that counts requests and sees what comes after a failure.
+#[derive(Debug)]
+struct Watch<D> {
+    device: D,
+    most: u64,
+    seen: Mutex<Seen>,
+}
+
+impl<D: BlockDevice> Watch<D> {
+    fn new(device: D, most: u64) -> Self {
+        Self { device, most, seen: Mutex::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner) // counts have no broken state
+    }
+
+    fn failed(&self) -> bool {
+        self.seen().failed
+    }
+
+    fn begin(&self, kind: Request, count: usize) {
+        let mut seen = self.seen();
+        seen.requests.extend(std::iter::repeat_n(kind, count));
+        if seen.failed && kind != Request::Read {
+            seen.late += count as u64;
+        }
+        let endless = seen.requests.len() as u64 > self.most;
+        drop(seen);
+        assert!(!endless, "more than {} requests: this does not end", self.most);
+    }
+
+    fn change(&self, kind: Request, make: impl FnOnce(&D) -> Result<()>) -> Result<()> {
+        self.begin(kind, 1);
+        make(&self.device).inspect_err(|_: &Error| self.seen().failed = true)
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Watch<D> {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.begin(Request::Read, 1);
+        self.device.read(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        self.begin(Request::Read, reads.len());
+        self.device.read_many(reads);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(Request::Write, |device| device.write(offset, data))
+    }
+
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        self.begin(Request::Write, writes.len());
+        self.device.write_many(writes);
+        self.seen().failed |= writes.iter().any(|write| write.result.is_err());
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.change(Request::Flush, BlockDevice::flush)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.change(Request::Discard, |device| device.discard(offset, len))
+    }
+}
