@@ -1,4 +1,4 @@
-//! The reads of both checkers on a modelled disk: virtual seconds, the same on every machine and in every run.
+//! The reads of both checkers on a modelled disk: virtual seconds, a function of the reads and their order alone.
 //!
 //! 1. Only the device's time is counted. The processor's time between two reads is not, and nothing that the kernel
 //!    would do: no page cache, no reading ahead. A block that is read twice comes from the disk twice, unless the disk
@@ -6,6 +6,7 @@
 //! 2. Each read of a peer waits for the one before it. Extant hands reads over in batches, which a disk with a queue
 //!    serves in the order that suits it: that is a peer of its own, `extant, batches`. e2fsck has none.
 //! 3. Extant reads with one thread here, for only then the order of its reads is always the same.
+//!    e2fsck's order can differ a little from run to run on a large volume, and its figures with it.
 
 use crate::table::{Table, grouped};
 use crate::{Error, Result};
