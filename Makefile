@@ -57,6 +57,7 @@ fuzz: setup
 crash: build
 	$(EXTANT) crash --e2fsck-every 200
 	$(EXTANT) crash --ops two --count 300 --seed $(SEED) --e2fsck-every 200
+	$(EXTANT) crash --ops random --count 40 --length 40 --seed $(SEED) --e2fsck-every 200
 	cargo test --release --locked -p extant-crash
 
 long: setup
