@@ -114,7 +114,7 @@ mod tests {
         superblock[POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
         assert_eq!(DiskRedoPointer::of(&superblock), Some(pointer));
         // in the second sector, and before the superblock's own checksum
-        assert!(POINTER_AT >= 512 && POINTER_AT + DiskRedoPointer::SIZE == 0x3FC);
+        const { assert!(POINTER_AT >= 512 && POINTER_AT + DiskRedoPointer::SIZE == 0x3FC) };
         superblock[POINTER_AT + 8] ^= 1;
         assert!(DiskRedoPointer::of(&superblock).is_none());
     }

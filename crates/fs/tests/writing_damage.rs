@@ -18,7 +18,8 @@ use testkit::{Image, Rng, Spec, Tree, cases, need, repair_checksums};
 fn structures(image: &Image, block: usize) -> Vec<Range<usize>> {
     let volume = open(image.path());
     let geometry = &volume.superblock().geometry;
-    let mut ranges = vec![1024..2048];
+    let superblock = 1024..2048;
+    let mut ranges = Vec::from([superblock]);
     for group in 0..geometry.groups {
         let found = volume.group(GroupNo(group)).expect("a sound group");
         let descriptors = geometry.descriptor_block(group / geometry.descriptors_per_block());
