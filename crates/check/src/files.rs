@@ -5,7 +5,7 @@ use crate::problem::Problem;
 use crate::table::Code;
 use format::feature::Incompat;
 use format::inode::{FileKind, InodeFlags};
-use format::{FileBlock, InodeNo, indirect};
+use format::{FileBlock, InodeNo};
 use std::sync::Mutex;
 
 /// What the inode says of its file, as far as its map is judged by it.
@@ -128,7 +128,7 @@ fn largest_size(ctx: &Context<'_>, extents: bool) -> u64 {
     if extents && ctx.volume.features.incompat.contains(Incompat::EXTENT) {
         return block_size.saturating_mul(1 << 32) - 1;
     }
-    indirect::reach(ctx.volume.geometry.block_size).saturating_mul(block_size)
+    ctx.volume.geometry.indirect().reach().saturating_mul(block_size)
 }
 
 /// Whether block `n` of a file lies beyond what a file of its type may have; the code that says so.

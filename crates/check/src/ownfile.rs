@@ -4,9 +4,9 @@
 
 use crate::context::Volume;
 use crate::scan::{Item, Scanner};
+use format::InodeNo;
 use format::extent::{self, RawNode};
 use format::inode::{FileKind, InodeFlags, RawInode};
-use format::{InodeNo, indirect};
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
@@ -156,16 +156,16 @@ impl OwnFile {
     fn direct(&mut self, volume: &Volume, map: &[u32; 15], next: &mut Vec<MapBlock>) {
         for (n, block) in (0..).zip(map) {
             let levels = u32::saturating_sub(n, 11);
-            let first =
-                if levels == 0 { n.into() } else { indirect::first_of_level(volume.geometry.block_size, levels).get() };
+            let first = if levels == 0 { n.into() } else { volume.geometry.indirect().first_of_level(levels).get() };
             self.pointer(volume, MapBlock { block: (*block).into(), first, levels }, next);
         }
     }
 
     fn pointers(&mut self, volume: &Volume, bytes: &[u8], node: &MapBlock, next: &mut Vec<MapBlock>) {
         let levels = node.levels.saturating_sub(1);
-        let span = indirect::span(volume.geometry.block_size, levels);
-        for (n, block) in (0u64..).zip(indirect::pointers(bytes)) {
+        let shape = volume.geometry.indirect();
+        let span = shape.span(levels);
+        for (n, block) in (0u64..).zip(shape.pointers(bytes)) {
             let first = node.first.saturating_add(n.saturating_mul(span));
             self.pointer(volume, MapBlock { block: block.get().into(), first, levels }, next);
         }

@@ -325,11 +325,11 @@ impl Trees<'_> {
 
     /// Judges what `i_block` holds of a file that is mapped by indirect blocks.
     pub(crate) fn indirect_root(&self, facts: &Facts, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
-        let size = self.ctx.volume.geometry.block_size;
+        let shape = self.ctx.volume.geometry.indirect();
         let (direct, trees) = words.split_at(12);
         self.data_pointers(facts, direct.iter().copied(), 0, None, tally, found);
         for (level, &block) in (1u16..).zip(trees) {
-            let first = indirect::first_of_level(size, u32::from(level)).get();
+            let first = shape.first_of_level(u32::from(level)).get();
             self.found_indirect(facts, u64::from(block), level, first, None, tally, found);
         }
     }
@@ -337,14 +337,15 @@ impl Trees<'_> {
     /// Judges an indirect block.
     pub(crate) fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Indirect(level) = at.kind else { return };
-        let pointers = indirect::pointers(bytes);
+        let shape = self.ctx.volume.geometry.indirect();
+        let pointers = shape.pointers(bytes);
         let block = Some(FsBlock(at.block));
         let first = u64::from(at.first);
         if level == 1 {
             self.data_pointers(facts, pointers.iter().map(|p| p.get()), first, block, tally, found);
             return;
         }
-        let span = indirect::span(self.ctx.volume.geometry.block_size, u32::from(level) - 1);
+        let span = shape.span(u32::from(level) - 1);
         for (n, pointer) in (0u64..).zip(pointers) {
             let child = u64::from(pointer.get());
             self.found_indirect(facts, child, level - 1, first.saturating_add(n * span), block, tally, found);

@@ -263,7 +263,7 @@ impl Pieces<'_> {
         if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
             FileBlock(u64::from(u32::MAX))
         } else {
-            FileBlock(format::indirect::reach(self.volume.superblock().geometry.block_size))
+            FileBlock(self.volume.superblock().geometry.indirect().reach())
         }
     }
 }

@@ -9,7 +9,8 @@
 
 use crate::checksum::crc32c;
 use crate::hash::NameHash;
-use crate::{Error, InodeNo, Result, Structure};
+use crate::superblock::Geometry;
+use crate::{Error, FileBlock, InodeNo, Result, Structure};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -60,6 +61,26 @@ disk_struct! {
         0x07 det_reserved_ft: u8,
         /// CRC32C of the block before the tail.
         0x08 det_checksum: U32,
+    }
+}
+
+disk_struct! {
+    /// The last 20 bytes of a directory's leaf block, where blocks say whose they are: a [`DirTail`] with more in it.
+    pub struct OwnedDirTail [20] {
+        /// 0, as the inode number of an unused entry.
+        0x00 dt_reserved_zero1: U32,
+        /// 20.
+        0x04 dt_rec_len: U16,
+        /// 0, as the length of a name.
+        0x06 dt_reserved_zero2: u8,
+        /// 0xDE, a file type that no entry has.
+        0x07 dt_reserved_ft: u8,
+        /// The directory.
+        0x08 dt_owner: U32,
+        /// Which of the directory's blocks it is.
+        0x0C dt_block: U32,
+        /// CRC32C of the directory's seed and all of the block before this.
+        0x10 dt_checksum: U32,
     }
 }
 
@@ -418,6 +439,117 @@ impl DirTail {
     }
 }
 
+impl OwnedDirTail {
+    /// The tail of `block`, where its last 20 bytes are one.
+    #[must_use]
+    pub fn of(block: &[u8]) -> Option<&Self> {
+        let (_, tail) = Self::ref_from_suffix(block).ok()?;
+        let is_tail = tail.dt_reserved_zero1.get() == 0
+            && tail.dt_rec_len.get() == Self::SIZE as u16
+            && tail.dt_reserved_zero2 == 0
+            && tail.dt_reserved_ft == FileType::TAIL;
+        is_tail.then_some(tail)
+    }
+}
+
+/// What the leaf blocks of a volume's directories end in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeafTail {
+    /// Nothing: no metadata_csum.
+    None,
+    /// A [`DirTail`].
+    Checksum,
+    /// An [`OwnedDirTail`].
+    Owned,
+}
+
+impl Geometry {
+    /// What the leaf blocks of this volume's directories end in.
+    #[inline]
+    #[must_use]
+    pub fn leaf_tail(&self) -> LeafTail {
+        match (self.metadata_csum, self.is_owned()) {
+            (false, _) => LeafTail::None,
+            (true, false) => LeafTail::Checksum,
+            (true, true) => LeafTail::Owned,
+        }
+    }
+}
+
+impl LeafTail {
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub fn size(self) -> usize {
+        match self {
+            LeafTail::None => 0,
+            LeafTail::Checksum => DirTail::SIZE,
+            LeafTail::Owned => OwnedDirTail::SIZE,
+        }
+    }
+
+    /// Whether `block` ends in one. True where there are none.
+    #[must_use]
+    pub fn ends(self, block: &[u8]) -> bool {
+        match self {
+            LeafTail::None => true,
+            LeafTail::Checksum => DirTail::of(block).is_some(),
+            LeafTail::Owned => OwnedDirTail::of(block).is_some(),
+        }
+    }
+
+    /// Writes a tail at the end of `block`, which is block `at` of directory `owner`; its checksum is for
+    /// [`seal`](Self::seal). `None`, with nothing written, where `block` is shorter, or `at` is more than 32 bits say.
+    pub fn write(self, block: &mut [u8], owner: InodeNo, at: FileBlock) -> Option<()> {
+        match self {
+            LeafTail::None => Some(()),
+            LeafTail::Checksum => DirTail::write(block, 0),
+            LeafTail::Owned => {
+                let tail = OwnedDirTail {
+                    dt_reserved_zero1: 0.into(),
+                    dt_rec_len: (OwnedDirTail::SIZE as u16).into(),
+                    dt_reserved_zero2: 0,
+                    dt_reserved_ft: FileType::TAIL,
+                    dt_owner: owner.get().into(),
+                    dt_block: u32::try_from(at.get()).ok()?.into(),
+                    dt_checksum: 0.into(),
+                };
+                let (_, place) = block.split_at_mut_checked(block.len().checked_sub(OwnedDirTail::SIZE)?)?;
+                place.copy_from_slice(tail.as_bytes());
+                Some(())
+            }
+        }
+    }
+
+    /// Writes the checksum into the tail that `block` ends in; `seed` as for [`leaf_checksum`]. `None`, with nothing
+    /// written, where it ends in none.
+    pub fn seal(self, block: &mut [u8], seed: u32) -> Option<()> {
+        match self {
+            LeafTail::None => Some(()),
+            LeafTail::Checksum => DirTail::of(block).is_some().then(|| DirTail::write(block, seed))?,
+            LeafTail::Owned => {
+                OwnedDirTail::of(block)?;
+                let (covered, place) = block.split_at_mut_checked(block.len().checked_sub(4)?)?;
+                place.copy_from_slice(&crc32c(seed, covered).to_le_bytes());
+                Some(())
+            }
+        }
+    }
+
+    /// Checks the checksum of a leaf block; `seed` as for [`leaf_checksum`]. Good where there are none.
+    #[must_use]
+    pub fn check(self, block: &[u8], seed: u32) -> ChecksumState {
+        match self {
+            LeafTail::None => ChecksumState::Good,
+            LeafTail::Checksum => leaf_checksum(block, seed),
+            LeafTail::Owned => match OwnedDirTail::of(block) {
+                Some(tail) => ChecksumState::compare(tail.dt_checksum.get(), crc32c(seed, &block[..block.len() - 4])),
+                None => ChecksumState::Missing,
+            },
+        }
+    }
+}
+
 /// Checks the checksum of a directory's leaf block. `seed` is the directory inode's: CRC32C of the volume's seed, the
 /// inode number and the inode's generation, both little-endian.
 #[must_use]
@@ -555,6 +687,32 @@ mod tests {
         assert!(matches!(leaf_checksum(&bytes, 7), ChecksumState::Bad { .. }));
         assert_eq!(leaf_checksum(&[0; 11], 7), ChecksumState::Missing);
         assert_eq!(DirTail::write(&mut [0; 11], 7), None);
+    }
+
+    #[test]
+    fn tails_of_each_kind() {
+        for (tail, size) in [(LeafTail::None, 0), (LeafTail::Checksum, 12), (LeafTail::Owned, 20)] {
+            let mut bytes = vec![0; 1024];
+            assert_eq!(tail.size(), size);
+            write_entry(&mut bytes[..1024 - size], InodeNo(5), b"name", None, None, FORMAT).unwrap();
+            assert_eq!(tail.ends(&bytes), size == 0);
+            assert_eq!(tail.seal(&mut bytes, 7).is_some(), size == 0);
+            tail.write(&mut bytes, InodeNo(12), FileBlock(3)).unwrap();
+            tail.seal(&mut bytes, 7).unwrap();
+            assert_eq!((tail.ends(&bytes), tail.check(&bytes, 7)), (true, ChecksumState::Good));
+            assert_eq!(tail.check(&bytes, 8) == ChecksumState::Good, size == 0);
+            assert_eq!(Entries::new(&bytes, FORMAT).last().unwrap().unwrap().is_used(), size == 0);
+            for other in [LeafTail::Checksum, LeafTail::Owned] {
+                assert_eq!(other.ends(&bytes), other == tail);
+            }
+        }
+        let mut bytes = vec![0; 64];
+        LeafTail::Owned.write(&mut bytes, InodeNo(12), FileBlock(3)).unwrap();
+        let tail = OwnedDirTail::of(&bytes).unwrap();
+        assert_eq!((tail.dt_owner.get(), tail.dt_block.get()), (12, 3));
+        assert!(LeafTail::Owned.write(&mut bytes, InodeNo(12), FileBlock(1 << 32)).is_none());
+        assert!(LeafTail::Owned.write(&mut [0; 19], InodeNo(12), FileBlock(0)).is_none());
+        assert_eq!(LeafTail::Owned.check(&[0; 19], 1), ChecksumState::Missing);
     }
 
     #[test]

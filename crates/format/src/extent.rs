@@ -1,7 +1,7 @@
 //! Extent trees: in `i_block`, and in blocks with a checksum at their end.
 
 use crate::checksum::crc32c;
-use crate::{Error, FileBlock, FsBlock, Result, Structure};
+use crate::{Error, FileBlock, FsBlock, InodeNo, Result, Structure};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -61,6 +61,72 @@ disk_struct! {
     pub struct ExtentTail[4] {
         /// CRC32C of the inode's seed and the block before it
         0x0 et_checksum: U32,
+    }
+}
+
+disk_struct! {
+    /// Behind the last possible entry of a block that says whose it is; `eh_max` is one less than usual, so that there is
+    /// room.
+    pub struct OwnedExtentTail[16] {
+        /// The inode whose tree it is part of.
+        0x0 xt_owner: U32,
+        /// The node's depth, as in `eh_depth`.
+        0x4 xt_depth: U32,
+        /// 0.
+        0x8 xt_reserved: U32,
+        /// CRC32C of the inode's seed and all of the block before this.
+        0xC xt_checksum: U32,
+    }
+}
+
+impl OwnedExtentTail {
+    /// The tail of a node's block; `None` where `eh_max` leaves no room for one.
+    #[must_use]
+    pub fn of(block: &[u8]) -> Option<&Self> {
+        let at = tail_offset(block)?;
+        Self::ref_from_prefix(block.get(at..)?).ok().map(|(tail, _)| tail)
+    }
+
+    /// Makes the node in `block` one that says whose it is: `eh_max` becomes one less, and the tail follows. `None`, with
+    /// nothing written, where it has an entry too many, or is not a node as [`write_leaf`] and [`write_inner`] make it.
+    pub fn write(block: &mut [u8], owner: InodeNo) -> Option<()> {
+        let max = u16::try_from(owned_room(block.len())).ok()?;
+        let (header, _) = ExtentHeader::mut_from_prefix(block).ok()?;
+        if usize::from(header.eh_max.get()) != usize::from(max) + 1 || header.eh_entries.get() > max {
+            return None;
+        }
+        header.eh_max = max.into();
+        let depth = u32::from(header.eh_depth.get());
+        let tail = Self {
+            xt_owner: owner.get().into(),
+            xt_depth: depth.into(),
+            xt_reserved: U32::ZERO,
+            xt_checksum: U32::ZERO,
+        };
+        let at = tail_offset(block)?;
+        block.get_mut(at..at + Self::SIZE)?.copy_from_slice(tail.as_bytes());
+        Some(())
+    }
+
+    /// Writes the checksum; `seed` is that of the inode. `None`, with nothing written, where there is no room for one.
+    pub fn seal(seed: u32, block: &mut [u8]) -> Option<()> {
+        let sum = Self::sum(seed, block)?;
+        let at = tail_offset(block)?;
+        let (tail, _) = Self::mut_from_prefix(block.get_mut(at..)?).ok()?;
+        tail.xt_checksum = sum.into();
+        Some(())
+    }
+
+    /// Whether a node's block carries the checksum it should. `seed` is that of the inode.
+    #[must_use]
+    pub fn checksum_matches(seed: u32, block: &[u8]) -> bool {
+        Self::of(block).is_some_and(|tail| Self::sum(seed, block) == Some(tail.xt_checksum.get()))
+    }
+
+    fn sum(seed: u32, block: &[u8]) -> Option<u32> {
+        let at = tail_offset(block)? + Self::SIZE;
+        block.get(at..).is_some().then_some(())?;
+        Some(crc32c(seed, block.get(..at - 4)?))
     }
 }
 
@@ -271,6 +337,13 @@ pub fn room(bytes: usize) -> usize {
     bytes.saturating_sub(ExtentHeader::SIZE) / DiskExtent::SIZE
 }
 
+/// Entries that a node's block of `bytes` bytes has room for, where it says whose it is. A root is as always.
+#[inline]
+#[must_use]
+pub fn owned_room(bytes: usize) -> usize {
+    room(bytes).saturating_sub(1)
+}
+
 /// Makes `node` (60 bytes of `i_block`, or a block) a leaf with these extents, which are in ascending order. Bytes behind
 /// them become zero; [`seal_block`] adds the checksum. `None`, with `node` in part written, where an extent has no
 /// [`to_disk`](Extent::to_disk) form or they are more than there is [`room`] for.
@@ -372,6 +445,30 @@ mod tests {
             let Node::Inner(read, 1) = Node::parse(&node, Some(2), 1 << 48).unwrap() else { panic!("no inner node") };
             assert_eq!(read.iter().map(Child::from).collect::<Vec<_>>(), children);
         }
+    }
+
+    #[test]
+    fn a_node_says_whose_it_is() {
+        for size in [1024, 2048, 4096, 65536] {
+            let most = owned_room(size);
+            let extents: Vec<_> = (0..=most as u64).map(|n| extent(n * 2, 100 + n * 3, 1, false)).collect();
+            let mut node = vec![0; size];
+            write_leaf(&mut node, &extents).unwrap();
+            assert!(OwnedExtentTail::write(&mut node, InodeNo(12)).is_none());
+            write_leaf(&mut node, &extents[..most]).unwrap();
+            OwnedExtentTail::write(&mut node, InodeNo(12)).unwrap();
+            OwnedExtentTail::seal(9, &mut node).unwrap();
+            let Node::Leaf(read) = Node::parse(&node, Some(0), 1 << 40).unwrap() else { panic!("no leaf") };
+            assert_eq!(read.iter().map(Extent::from).collect::<Vec<_>>(), extents[..most]);
+            let tail = OwnedExtentTail::of(&node).unwrap();
+            assert_eq!((tail.xt_owner.get(), tail.xt_depth.get()), (12, 0));
+            assert!(OwnedExtentTail::checksum_matches(9, &node) && !OwnedExtentTail::checksum_matches(8, &node));
+            let at = tail_offset(&node).unwrap();
+            node[at] ^= 1;
+            assert!(!OwnedExtentTail::checksum_matches(9, &node));
+        }
+        assert_eq!(owned_room(4096), 339);
+        assert!(OwnedExtentTail::write(&mut [0; 20], InodeNo(12)).is_none());
     }
 
     #[test]

@@ -72,6 +72,8 @@ bitflags! {
         const ENCRYPT = 0x10000;
         /// directories that compare names without case
         const CASEFOLD = 0x20000;
+        /// the volume has features of Extant's own, which [`Extant`] lists
+        const EXTANT = 0x1000_0000;
     }
 
     /// `s_feature_ro_compat`
@@ -112,6 +114,42 @@ bitflags! {
         /// the orphan file has entries
         const ORPHAN_PRESENT = 0x10000;
     }
+
+    /// `x_features`: features of Extant's own. They mean something under [`Incompat::EXTANT`] only, and none of them may be
+    /// ignored.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Extant: u32 {
+        /// metadata lies in regions, which the group descriptors name
+        const REGIONS = 1;
+        /// indirect blocks, extent nodes and directory blocks say whose they are
+        const OWNED = 2;
+        /// blocks of metadata are where a map says
+        const MAPPED = 4;
+    }
+}
+
+impl Extant {
+    /// What this version can read.
+    pub const READABLE: Self = Self::REGIONS.union(Self::OWNED);
+
+    /// The names of all features set; a bit without a name as `FEATURE_X31` and the like.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        names(self.bits(), EXTANT_NAMES, 'X')
+    }
+
+    /// Refuses what we cannot read, with its name.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] that lists the features.
+    pub fn check_readable(&self) -> Result<()> {
+        let unknown = self.bits() & !Self::READABLE.bits();
+        if unknown == 0 {
+            return Ok(());
+        }
+        let list = names(unknown, EXTANT_NAMES, 'X').join(", ");
+        Err(Error::Unsupported(format!("the volume uses {list}, which this version cannot read")))
+    }
 }
 
 impl Incompat {
@@ -128,7 +166,8 @@ impl Incompat {
         .union(Self::LARGE_DIR)
         .union(Self::INLINE_DATA)
         .union(Self::ENCRYPT)
-        .union(Self::CASEFOLD);
+        .union(Self::CASEFOLD)
+        .union(Self::EXTANT);
 }
 
 const COMPAT_NAMES: &[(u32, &str)] = &[
@@ -164,7 +203,10 @@ const INCOMPAT_NAMES: &[(u32, &str)] = &[
     (0x8000, "inline_data"),
     (0x1_0000, "encrypt"),
     (0x2_0000, "casefold"),
+    (0x1000_0000, "extant"),
 ];
+
+const EXTANT_NAMES: &[(u32, &str)] = &[(1, "regions"), (2, "owned"), (4, "mapped")];
 
 const RO_COMPAT_NAMES: &[(u32, &str)] = &[
     (0x1, "sparse_super"),
@@ -262,13 +304,15 @@ impl Features {
     }
 
     /// What people call a volume with these features: `ext2`, `ext3` where it has a journal, `ext4` where it has what only
-    /// ext4 can read.
+    /// ext4 can read, `rext3` where it has what only Extant can read.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
         let incompat =
             Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
         let ro_compat = RoCompat::HUGE_FILE | RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM | RoCompat::BIGALLOC;
-        if self.incompat.intersects(incompat) || self.ro_compat.intersects(ro_compat) {
+        if self.incompat.contains(Incompat::EXTANT) {
+            "rext3"
+        } else if self.incompat.intersects(incompat) || self.ro_compat.intersects(ro_compat) {
             "ext4"
         } else if self.compat.contains(Compat::HAS_JOURNAL) {
             "ext3"
@@ -314,6 +358,7 @@ mod tests {
             (Compat::all().bits(), COMPAT_NAMES),
             (Incompat::all().bits(), INCOMPAT_NAMES),
             (RoCompat::all().bits(), RO_COMPAT_NAMES),
+            (Extant::all().bits(), EXTANT_NAMES),
         ] {
             assert_eq!(flags, table.iter().map(|(bit, _)| bit).sum::<u32>());
         }
@@ -337,5 +382,8 @@ mod tests {
         let text = features.check_readable().unwrap_err().to_string();
         assert!(text.contains("dirdata") && text.contains("FEATURE_I30"), "{text}");
         assert!(Features::from_words(u32::MAX, Incompat::READABLE.bits(), u32::MAX).check_readable().is_ok());
+        let text = Extant::from_bits_retain(1 | 1 << 31).check_readable().unwrap_err().to_string();
+        assert!(text.contains("FEATURE_X31") && !text.contains("regions"), "{text}");
+        assert!(Extant::READABLE.check_readable().is_ok());
     }
 }

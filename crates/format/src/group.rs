@@ -4,6 +4,7 @@ use crate::checksum::{crc16, crc32c};
 use crate::superblock::{DiskSuperblock, Geometry};
 use crate::{FsBlock, GroupNo};
 use bitflags::bitflags;
+use std::ops::Range;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -24,7 +25,7 @@ disk_struct! {
         0x10 bg_used_dirs_count_lo: U16,
         /// [`GroupFlags`]
         0x12 bg_flags: U16,
-        /// snapshot exclusion bitmap, low half (unused)
+        /// snapshot exclusion bitmap, low half (unused); under regions [`Group::regions`], low half
         0x14 bg_exclude_bitmap_lo: U32,
         /// checksum of the block bitmap, low half
         0x18 bg_block_bitmap_csum_lo: U16,
@@ -48,7 +49,7 @@ disk_struct! {
         0x30 bg_used_dirs_count_hi: U16,
         /// never used inodes, high half
         0x32 bg_itable_unused_hi: U16,
-        /// snapshot exclusion bitmap, high half (unused)
+        /// snapshot exclusion bitmap, high half (unused); under regions [`Group::regions`], high half
         0x34 bg_exclude_bitmap_hi: U32,
         /// checksum of the block bitmap, high half
         0x38 bg_block_bitmap_csum_hi: U16,
@@ -91,6 +92,9 @@ pub struct Group {
     pub itable_unused: u32,
     /// Flags; unknown bits kept.
     pub flags: GroupFlags,
+    /// Under regions: which of the group's chunks are metadata region, bit n for chunk n, see
+    /// [`Geometry::chunk_blocks`]. Elsewhere what the place of the exclusion bitmap's number holds, which is kept.
+    pub regions: u64,
     /// Checksum of the block bitmap; 16 bits where descriptors have 32 bytes.
     pub block_bitmap_csum: u32,
     /// Checksum of the inode bitmap; 16 bits where descriptors have 32 bytes.
@@ -121,6 +125,7 @@ impl Group {
             directories: half(d.bg_used_dirs_count_lo, d.bg_used_dirs_count_hi),
             itable_unused: half(d.bg_itable_unused_lo, d.bg_itable_unused_hi),
             flags: GroupFlags::from_bits_retain(d.bg_flags.get()),
+            regions: wide(d.bg_exclude_bitmap_lo, d.bg_exclude_bitmap_hi),
             block_bitmap_csum: half(d.bg_block_bitmap_csum_lo, d.bg_block_bitmap_csum_hi),
             inode_bitmap_csum: half(d.bg_inode_bitmap_csum_lo, d.bg_inode_bitmap_csum_hi),
             checksum: d.bg_checksum.get(),
@@ -128,8 +133,8 @@ impl Group {
     }
 
     /// Writes the fields into a descriptor as long as the volume's descriptors are, the checksum as it stands. High halves
-    /// are written only where there are 64 bytes; the exclusion bitmap and what no field names keep their bytes. Shorter
-    /// space than 32 bytes is left alone.
+    /// are written only where there are 64 bytes; what no field names keeps its bytes. Shorter space than 32 bytes is left
+    /// alone.
     pub fn write(&self, bytes: &mut [u8]) {
         let mut full = [0u8; DiskGroup::SIZE];
         let used = if bytes.len() >= DiskGroup::SIZE { DiskGroup::SIZE } else { DiskGroup::SIZE / 2 };
@@ -146,6 +151,7 @@ impl Group {
         (d.bg_used_dirs_count_lo, d.bg_used_dirs_count_hi) = half(self.directories);
         (d.bg_itable_unused_lo, d.bg_itable_unused_hi) = half(self.itable_unused);
         d.bg_flags = self.flags.bits().into();
+        (d.bg_exclude_bitmap_lo, d.bg_exclude_bitmap_hi) = wide(FsBlock(self.regions));
         (d.bg_block_bitmap_csum_lo, d.bg_block_bitmap_csum_hi) = half(self.block_bitmap_csum);
         (d.bg_inode_bitmap_csum_lo, d.bg_inode_bitmap_csum_hi) = half(self.inode_bitmap_csum);
         d.bg_checksum = self.checksum.into();
@@ -192,6 +198,17 @@ pub fn bitmap_checksum(geometry: &Geometry, bitmap: &[u8], bits: u32) -> u32 {
     if geometry.descriptor_size >= DiskGroup::SIZE as u32 { crc } else { crc & 0xFFFF }
 }
 
+/// The runs of bits that are set, in ascending order: the first bit, and the one behind the last.
+pub fn mask_runs(mask: u64) -> impl Iterator<Item = Range<u32>> + Clone {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = mask.checked_shr(at).filter(|rest| *rest != 0)?;
+        let start = at + rest.trailing_zeros();
+        at = start + (mask >> start).trailing_ones();
+        Some(start..at)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +232,15 @@ mod tests {
             let right = descriptor_checksum(&sb.disk, &sb.geometry, GroupNo(number), &sealed);
             prop_assert_eq!(group.checksum, right);
         }
+    }
+
+    #[test]
+    fn runs_of_bits() {
+        let runs = |mask| mask_runs(mask).collect::<Vec<_>>();
+        assert_eq!(runs(0), []);
+        assert_eq!(runs(!0), [0..64]);
+        assert_eq!(runs(1 | 1 << 63), [0..1, 63..64]);
+        assert_eq!(runs(0b0111_0110 << 40), [41..43, 44..47]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! hash has: a reader goes on to the next leaf while [`Index::next_holds`] says so.
 
 use crate::checksum::crc32c;
-use crate::dir::{ChecksumState, DirEntry, DirFormat, Entries, decode_rec_len, entry_len, leaf_checksum};
+use crate::dir::{ChecksumState, DirEntry, DirFormat, Entries, LeafTail, decode_rec_len, entry_len};
 use crate::hash::{CONTINUES, HashVersion};
 use crate::{Error, FileBlock, InodeNo, Result, Structure};
 use zerocopy::little_endian::{U16, U32};
@@ -54,7 +54,7 @@ disk_struct! {
 disk_struct! {
     /// Behind the last entry that an index block has room for, under metadata_csum.
     pub struct DxTail [8] {
-        /// 0.
+        /// 0; where blocks say whose they are, the directory.
         0x00 dt_reserved: U32,
         /// CRC32C of the block up to the last entry in use, then of this tail with 0 here.
         0x04 dt_checksum: U32,
@@ -283,13 +283,29 @@ fn index_tail(block: &[u8], block_size: u32, seed: u32) -> Option<(usize, u32, u
 }
 
 /// Checks the checksum of an index block, root or not. `seed` is the directory inode's, as for
-/// [`leaf_checksum`].
+/// [`leaf_checksum`](crate::dir::leaf_checksum).
 #[must_use]
 pub fn index_checksum(block: &[u8], block_size: u32, seed: u32) -> ChecksumState {
     match index_tail(block, block_size, seed) {
         Some((_, stored, computed)) => ChecksumState::compare(stored, computed),
         None => ChecksumState::Missing,
     }
+}
+
+/// The directory that an index block says it belongs to, on a volume where blocks do. `None` where it has no place for it.
+#[must_use]
+pub fn index_owner(block: &[u8], block_size: u32) -> Option<InodeNo> {
+    let (at, _, _) = index_tail(block, block_size, 0)?;
+    DxTail::ref_from_prefix(block.get(at..)?).ok().map(|(tail, _)| InodeNo(tail.dt_reserved.get()))
+}
+
+/// Writes the directory that an index block belongs to; the checksum is for [`write_index_checksum`]. `None`, with nothing
+/// written, where it has no place for it.
+pub fn write_index_owner(block: &mut [u8], block_size: u32, owner: InodeNo) -> Option<()> {
+    let (at, _, _) = index_tail(block, block_size, 0)?;
+    let (tail, _) = DxTail::mut_from_prefix(block.get_mut(at..)?).ok()?;
+    tail.dt_reserved = owner.get().into();
+    Some(())
 }
 
 /// Stores the checksum of an index block. Returns `None`, with nothing written, where it has no place.
@@ -300,13 +316,13 @@ pub fn write_index_checksum(block: &mut [u8], block_size: u32, seed: u32) -> Opt
     Some(())
 }
 
-/// Checks the checksum of any directory block, a leaf or an index block, as the block itself looks.
+/// Checks the checksum of any directory block, a leaf, which ends in `tail`, or an index block, as the block itself looks.
 #[must_use]
-pub fn block_checksum(block: &[u8], block_size: u32, seed: u32) -> ChecksumState {
+pub fn block_checksum(block: &[u8], block_size: u32, tail: LeafTail, seed: u32) -> ChecksumState {
     // an index root may still end in the tail it had as a leaf, but no leaf with a tail looks like an index block
     match count_limit_offset(block, block_size) {
         Some(_) => index_checksum(block, block_size, seed),
-        None => leaf_checksum(block, seed),
+        None => tail.check(block, seed),
     }
 }
 
@@ -388,8 +404,11 @@ mod tests {
         crate::dir::DirTail::write(&mut block, 7).unwrap();
         write_index_checksum(&mut block, 1024, 7).unwrap();
         assert!(crate::dir::DirTail::of(&block).is_some());
-        assert_eq!(block_checksum(&block, 1024, 7), ChecksumState::Good);
-        assert!(matches!(block_checksum(&block, 1024, 8), ChecksumState::Bad { .. }));
+        assert_eq!(block_checksum(&block, 1024, LeafTail::Checksum, 7), ChecksumState::Good);
+        assert!(matches!(block_checksum(&block, 1024, LeafTail::Checksum, 8), ChecksumState::Bad { .. }));
+        write_index_owner(&mut block, 1024, InodeNo(99)).unwrap();
+        assert_eq!(index_owner(&block, 1024), Some(InodeNo(99)));
+        assert!(matches!(index_checksum(&block, 1024, 7), ChecksumState::Bad { .. }), "the owner is covered");
     }
 
     #[test]
@@ -433,13 +452,13 @@ mod tests {
         for mut block in [root(&FORMAT, 1, 0, &[(0, 1), (4, 2)]), node(&FORMAT, &[(0, 1), (4, 2)])] {
             assert!(matches!(index_checksum(&block, 1024, seed), ChecksumState::Bad { stored: 0, .. }));
             write_index_checksum(&mut block, 1024, seed).unwrap();
-            assert_eq!(block_checksum(&block, 1024, seed), ChecksumState::Good);
+            assert_eq!(block_checksum(&block, 1024, LeafTail::Checksum, seed), ChecksumState::Good);
             assert!(block[1020..] != [0; 4]);
             // behind the last entry in use nothing counts
             block[200] ^= 1;
             assert_eq!(index_checksum(&block, 1024, seed), ChecksumState::Good);
             block[12] ^= 1;
-            assert!(matches!(block_checksum(&block, 1024, seed), ChecksumState::Bad { .. }));
+            assert!(matches!(block_checksum(&block, 1024, LeafTail::Checksum, seed), ChecksumState::Bad { .. }));
         }
         let mut plain = node(&IndexFormat { checksums: false, ..FORMAT }, &[(0, 1)]);
         assert_eq!(index_checksum(&plain, 1024, seed), ChecksumState::Missing);
@@ -470,7 +489,7 @@ mod tests {
             if let Ok(index) = Index::parse_node(block, &format) {
                 prop_assert_eq!(index.iter().count(), index.len());
             }
-            let _ = block_checksum(block, 1024, 0);
+            let _ = block_checksum(block, 1024, LeafTail::Owned, 0);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Where classic volumes put things: arithmetic on [`Geometry`], no I/O.
 
+use crate::feature::Extant;
+use crate::group::mask_runs;
 use crate::superblock::Geometry;
 use crate::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
@@ -51,6 +53,39 @@ impl Geometry {
     #[must_use]
     pub fn clusters_per_group(&self) -> u32 {
         self.blocks_per_group / self.cluster_blocks
+    }
+
+    /// Blocks in a chunk, of which a group has 64 (a last one may be short, or empty): what is metadata region is so by
+    /// whole chunks.
+    #[inline]
+    #[must_use]
+    pub fn chunk_blocks(&self) -> u32 {
+        self.blocks_per_group.div_ceil(u64::BITS)
+    }
+
+    /// Whether groups have metadata regions, see [`Group::regions`](crate::group::Group::regions).
+    #[inline]
+    #[must_use]
+    pub fn has_regions(&self) -> bool {
+        self.extant.contains(Extant::REGIONS)
+    }
+
+    /// Whether blocks of metadata say whose they are.
+    #[inline]
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        self.extant.contains(Extant::OWNED)
+    }
+
+    /// The blocks of a group that are metadata region by this mask, as runs in ascending order.
+    pub fn region_blocks(&self, group: GroupNo, mask: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let blocks = self.group_blocks(group);
+        let chunk = u64::from(self.chunk_blocks());
+        mask_runs(mask).filter_map(move |chunks| {
+            let start = blocks.start + u64::from(chunks.start) * chunk;
+            let end = (blocks.start + u64::from(chunks.end) * chunk).min(blocks.end);
+            (start < end).then_some(start..end)
+        })
     }
 
     /// All groups.
@@ -174,5 +209,18 @@ impl Geometry {
     #[must_use]
     pub fn byte_offset(&self, block: FsBlock) -> Option<u64> {
         (block.get() < self.blocks).then(|| block.get().checked_mul(u64::from(self.block_size))).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_end_with_their_group() {
+        let geometry = crate::testing::volume().geometry;
+        assert_eq!(geometry.chunk_blocks(), 512);
+        let runs: Vec<_> = geometry.region_blocks(GroupNo(0), 0b110 | 1 << 38 | 1 << 39 | 1 << 50).collect();
+        assert_eq!(runs, [512..1536, 38 * 512..20_000]);
     }
 }

@@ -1,7 +1,7 @@
 //! The superblock: its bytes, and the shape of the volume that follows from them.
 
 use crate::checksum::crc32c;
-use crate::feature::{Compat, Features, Incompat, RoCompat};
+use crate::feature::{Compat, Extant, Features, Incompat, RoCompat};
 use crate::{Error, FsBlock, GroupNo, InodeNo, Result, Structure};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -221,7 +221,13 @@ disk_struct! {
         /// default reserved gid, high half
         0x286 s_def_resgid_hi: U16,
         /// unused
-        0x288 s_reserved: [U32; 93],
+        0x288 s_reserved: [U32; 14],
+        /// features of Extant's own, under the feature extant: [`Extant`]
+        0x2C0 x_features: U32,
+        /// blocks that a group's metadata region began with, under regions
+        0x2C4 x_region_blocks: U32,
+        /// unused but for the pointer to a redo log, see [`redo`](crate::redo)
+        0x2C8 s_reserved2: [U32; 77],
         /// CRC32C of the superblock without this field
         0x3FC s_checksum: U32,
     }
@@ -267,6 +273,16 @@ impl DiskSuperblock {
             return Features::default();
         }
         Features::from_words(self.s_feature_compat.get(), self.s_feature_incompat.get(), self.s_feature_ro_compat.get())
+    }
+
+    /// The features of Extant's own; none without the feature extant.
+    #[must_use]
+    pub fn extant(&self) -> Extant {
+        if self.features().incompat.contains(Incompat::EXTANT) {
+            Extant::from_bits_retain(self.x_features.get())
+        } else {
+            Extant::empty()
+        }
     }
 
     /// The volume's length in blocks, as written.
@@ -425,6 +441,8 @@ pub struct Geometry {
     pub gdt_csum: bool,
     /// Group descriptors have high halves.
     pub wide_descriptors: bool,
+    /// Features of Extant's own.
+    pub extant: Extant,
 }
 
 /// Which groups hold a copy of the superblock.
@@ -558,6 +576,13 @@ impl Geometry {
         if metadata_csum && sb.s_checksum_type != 1 {
             return bad("s_checksum_type is not 1 (CRC32C)");
         }
+        let extant = sb.extant();
+        if extant.contains(Extant::REGIONS) && (!wide_descriptors || bigalloc) {
+            return bad("x_features: regions need the feature 64bit and go without bigalloc");
+        }
+        if extant.contains(Extant::OWNED) && (!metadata_csum || features.compat.contains(Compat::RESIZE_INODE)) {
+            return bad("x_features: owned blocks need the feature metadata_csum and go without resize_inode");
+        }
         Ok(Self {
             block_size,
             cluster_blocks,
@@ -590,6 +615,7 @@ impl Geometry {
             metadata_csum,
             gdt_csum: features.ro_compat.contains(RoCompat::GDT_CSUM) && !metadata_csum,
             wide_descriptors,
+            extant,
         })
     }
 }
@@ -625,6 +651,7 @@ impl Superblock {
         }
         let features = disk.features();
         features.check_readable()?;
+        disk.extant().check_readable()?;
         if features.ro_compat.contains(RoCompat::METADATA_CSUM) && disk.checksum() != disk.s_checksum.get() {
             return Err(Error::corrupt(Structure::Superblock, "s_checksum does not match"));
         }

@@ -2,7 +2,7 @@
 
 use extant_format::casefold;
 use extant_format::checksum::crc32c;
-use extant_format::dir::{ChecksumState, DirFormat, Entries, dot_entries, leaf_checksum};
+use extant_format::dir::{ChecksumState, DirFormat, Entries, LeafTail, dot_entries, leaf_checksum};
 use extant_format::hash::{HashVersion, Hasher};
 use extant_format::htree::{DxRoot, Index, IndexFormat, block_checksum};
 use extant_format::inline::{DATA_XATTR, I_BLOCK_LEN, InlineData, InlineDir};
@@ -198,7 +198,7 @@ fn indexed(algorithm: &str, unsigned: bool, casefold: bool) {
     assert_eq!((root.own, root.parent, root.indirect_levels), (InodeNo(inode.number), InodeNo::ROOT, 1));
     assert_eq!(names_of(&content).len(), names.len());
     for block in content.chunks(BLOCK_SIZE as usize) {
-        assert_eq!(block_checksum(block, BLOCK_SIZE, seed), ChecksumState::Good);
+        assert_eq!(block_checksum(block, BLOCK_SIZE, LeafTail::Checksum, seed), ChecksumState::Good);
     }
     let words = volume.read(1024 + 0xEC, 16);
     let hash_seed = std::array::from_fn(|i| u32::from_le_bytes(words[4 * i..][..4].try_into().unwrap()));

@@ -145,7 +145,8 @@ impl Volume {
             return Ok(self.store.block(physical)?);
         }
         self.store.checked(physical, |bytes| {
-            let state = block_checksum(bytes, self.sb.geometry.block_size, self.seed(dir));
+            let state =
+                block_checksum(bytes, self.sb.geometry.block_size, self.sb.geometry.leaf_tail(), self.seed(dir));
             Ok(state.require(Structure::Directory).map_err(|e| e.at(Where::Block(physical)))?)
         })
     }

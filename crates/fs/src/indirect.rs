@@ -3,7 +3,7 @@
 //! The way down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
 
 use crate::{Error, Inode, Place, Result, Run, Volume};
-use format::indirect::{DIRECT, first_of_level, path, pointers, span};
+use format::indirect::DIRECT;
 use format::superblock::Superblock;
 use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ type Words = [U32; 15];
 
 impl Volume {
     pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
-        let block_size = self.sb.geometry.block_size;
-        let Some(path) = path(block_size, from) else { return Ok(Run::hole(from, u64::MAX)) };
+        let shape = self.sb.geometry.indirect();
+        let Some(path) = shape.path(from) else { return Ok(Run::hole(from, u64::MAX)) };
         let indexes = path.indexes();
         let depth = indexes.len().saturating_sub(1) as u32;
-        let into = from.get() - first_of_level(block_size, depth).get();
+        let into = from.get() - shape.first_of_level(depth).get();
         let words: Words = inode.raw().block_words::<15>().map(U32::new);
         let mut at = Where::Inode(inode.number);
         let mut block: Arc<[u8]>;
@@ -34,11 +34,11 @@ impl Volume {
                 let child = pointed(&self.sb, list, at)?;
                 at = Where::Block(child);
                 block = self.store.block(child)?;
-                list = pointers(&block).get(index as usize..).unwrap_or_default();
+                list = shape.pointers(&block).get(index as usize..).unwrap_or_default();
             }
             let zeroes = list.iter().take_while(|p| p.get() == 0).count() as u64;
             if zeroes > 0 {
-                let span = span(block_size, level);
+                let span = shape.span(level);
                 return Ok(Run::hole(from, from.get() + zeroes * span - into % span));
             }
         }

@@ -6,7 +6,7 @@ use blockdev::Result;
 use format::extent::{self, Child, Extent, RawNode};
 use format::feature::{Incompat, RoCompat};
 use format::inode::{InodeBuf, InodeFlags};
-use format::{FileBlock, FsBlock, InodeNo, indirect};
+use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::HashSet;
 
 /// With so many impossible blocks an inode is likely none: e2fsck gives up on it at the same number.
@@ -194,12 +194,12 @@ pub(super) fn edit_indirect(
     reach: Reach,
     judge: &mut dyn FnMut(Pointer) -> Result<u64>,
 ) -> Result<()> {
-    let block_size = work.volume().geometry.block_size;
+    let shape = work.volume().geometry.indirect();
     let mut words: [u32; 15] = inode.raw().block_words();
     let mut editor = Editor { work, reach, judge, seen: HashSet::new() };
     for (n, word) in (0u32..).zip(&mut words) {
         let level = n.saturating_sub(11);
-        let first = if level == 0 { u64::from(n) } else { indirect::first_of_level(block_size, level).get() };
+        let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
         *word = editor.pointer(Pointer { block: u64::from(*word), level, first })?;
     }
     inode.set_block_words(&words);
@@ -231,8 +231,9 @@ impl Editor<'_, '_> {
         let Some(mut bytes) = self.work.block(pointer.block)? else { return Ok(0) };
         let before = bytes.clone();
         let level = pointer.level - 1;
-        let span = indirect::span(self.work.volume().geometry.block_size, level);
-        for (n, number) in (0u64..).zip(bytes.chunks_exact_mut(4)) {
+        let shape = self.work.volume().geometry.indirect();
+        let span = shape.span(level);
+        for (n, number) in (0..shape.per_block()).zip(bytes.chunks_exact_mut(4)) {
             let block = <[u8; 4]>::try_from(&*number).map_or(0, u32::from_le_bytes);
             let first = pointer.first.saturating_add(n.saturating_mul(span));
             let new = self.pointer(Pointer { block: u64::from(block), level, first })?;

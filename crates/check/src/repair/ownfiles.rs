@@ -9,7 +9,7 @@ use format::feature::{Compat, RoCompat};
 use format::inode::Timestamp;
 use format::mmp::DiskMmp;
 use format::orphan;
-use format::{FsBlock, InodeNo, indirect};
+use format::{FsBlock, InodeNo};
 use zerocopy::IntoBytes;
 
 /// Where `i_block` names the doubly indirect block.
@@ -50,7 +50,7 @@ pub(super) fn make_resize_inode(work: &Work<'_>) -> Result<()> {
         return work.wipe_inode(InodeNo::RESIZE);
     }
     let Some(double) = work.allocate() else { return Ok(()) };
-    let per_block = indirect::pointers_per_block(geometry.block_size);
+    let per_block = geometry.indirect().per_block();
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
     let mut ring = vec![0; work.block_size()];
     let copies: Vec<u64> =

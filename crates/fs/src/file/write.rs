@@ -15,7 +15,7 @@ use crate::change::Change;
 use crate::map::ONE_PLACE;
 use crate::{Error, Inode, InodeFlags, InodeNo, Place, Result, Run, Volume};
 use format::extent::{Extent, room};
-use format::indirect::{DIRECT, path, pointers_per_block};
+use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Claim;
 use std::sync::Arc;
@@ -323,14 +323,15 @@ impl FileEdit<'_> {
     /// Indirect blocks that may be missing: all of the way, for each lowest one where nothing was promised yet.
     fn indirect_metadata(&self, block: u64, blocks: u64) -> u64 {
         let block_size = self.block_size();
-        let each = pointers_per_block(block_size as u32);
+        let shape = self.volume.sb.geometry.indirect();
+        let each = shape.per_block();
         let (mut at, end) = (block.max(DIRECT), block + blocks);
         let mut count = 0;
         while at < end {
             let start = at - (at - DIRECT) % each;
             let promised = self.state.delayed.next(block_size, start).is_some_and(|next| next < start + each);
             if !promised {
-                count += path(block_size as u32, FileBlock(at)).map_or(0, |path| path.indexes().len() as u64 - 1);
+                count += shape.path(FileBlock(at)).map_or(0, |path| path.indexes().len() as u64 - 1);
             }
             at = start + each;
         }

@@ -8,7 +8,7 @@ use crate::change::Change;
 use crate::map::{Freed, Steps, purpose};
 use crate::{Error, Inode, Result, Volume};
 use format::extent::Extent;
-use format::indirect::{DIRECT, path, pointers, reach, span};
+use format::indirect::{DIRECT, Shape};
 use format::inode::InodeBuf;
 use format::{FileBlock, FsBlock, Where};
 use space::Purpose;
@@ -18,6 +18,7 @@ use zerocopy::little_endian::U32;
 
 /// The way to a block's pointer, as far as there is one.
 struct Way {
+    shape: Shape,
     /// Index into `i_block`, then one for each indirect block.
     indexes: Vec<usize>,
     /// The indirect blocks that are there, the highest first.
@@ -40,7 +41,7 @@ impl Way {
         match self.blocks.last() {
             _ if self.missing() > 0 => &[],
             None => words.get(self.index()..DIRECT as usize).unwrap_or_default(),
-            Some((_, bytes)) => pointers(bytes).get(self.index()..).unwrap_or_default(),
+            Some((_, bytes)) => self.shape.pointers(bytes).get(self.index()..).unwrap_or_default(),
         }
     }
 }
@@ -77,8 +78,9 @@ fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
 
 impl Volume {
     fn indirect_way(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Way> {
-        let path = path(self.sb.geometry.block_size, at).ok_or(Error::FileTooLarge)?;
-        let mut way = Way { indexes: path.indexes().iter().map(|i| *i as usize).collect(), blocks: Vec::new() };
+        let shape = self.sb.geometry.indirect();
+        let path = shape.path(at).ok_or(Error::FileTooLarge)?;
+        let mut way = Way { shape, indexes: path.indexes().iter().map(|i| *i as usize).collect(), blocks: Vec::new() };
         let words = words_of(buf);
         let mut list: &[U32] = words.get(way.index()..).unwrap_or_default();
         let mut place = Where::Inode(owner.number);
@@ -88,7 +90,7 @@ impl Volume {
             bytes = self.store.block(block)?;
             place = Where::Block(block);
             way.blocks.push((block, Arc::clone(&bytes)));
-            list = pointers(&bytes).get(way.index()..).unwrap_or_default();
+            list = shape.pointers(&bytes).get(way.index()..).unwrap_or_default();
         }
         Ok(way)
     }
@@ -118,7 +120,7 @@ impl Change<'_> {
         let missing = way.missing();
         let room = if missing > 0 {
             let last = way.indexes.last().copied().unwrap_or_default();
-            (volume.sb.geometry.block_size as usize / 4 - last) as u64
+            way.shape.per_block().saturating_sub(last as u64)
         } else {
             way.list(&words).iter().take_while(|p| p.get() == 0).count() as u64
         };
@@ -195,8 +197,8 @@ impl Change<'_> {
         to: u64,
         steps: &mut Steps,
     ) -> Result<Option<u64>> {
-        let block_size = self.volume.sb.geometry.block_size;
-        let (mut at, to) = (from, to.min(reach(block_size)));
+        let shape = self.volume.sb.geometry.indirect();
+        let (mut at, to) = (from, to.min(shape.reach()));
         let mut freed = Freed::default();
         let outcome = loop {
             if at >= to {
@@ -213,8 +215,8 @@ impl Change<'_> {
                     .iter()
                     .rev()
                     .zip(0..way.missing() as u32)
-                    .fold(0, |into, (index, level)| into + *index as u64 * span(block_size, level));
-                at = at.saturating_add(span(block_size, way.missing() as u32) - into);
+                    .fold(0, |into, (index, level)| into + *index as u64 * shape.span(level));
+                at = at.saturating_add(shape.span(way.missing() as u32) - into);
                 continue;
             }
             let words = words_of(buf);
@@ -257,7 +259,8 @@ impl Change<'_> {
         let mut count = count;
         for (n, (block, bytes)) in way.blocks.iter().enumerate().rev() {
             let index = way.indexes.get(n + 1).copied().unwrap_or_default();
-            let mut others = pointers(bytes).iter().enumerate().filter(|(i, _)| !(index..index + count).contains(i));
+            let mut others =
+                way.shape.pointers(bytes).iter().enumerate().filter(|(i, _)| !(index..index + count).contains(i));
             if others.any(|(_, p)| p.get() != 0) {
                 return self.edit(*block, tag, |bytes| set_pointers(bytes, index, count, None));
             }

@@ -2,7 +2,7 @@
 
 use crate::{Inode, InodeFlags, Volume};
 use format::feature::RoCompat;
-use format::indirect::{DIRECT, reach, span};
+use format::indirect::DIRECT;
 
 /// One more than the last block that a file mapped by extents can have: the block before 2^32 has no end that 32 bits
 /// could name.
@@ -26,7 +26,7 @@ impl Volume {
         let blocks = if inode.raw().flags().contains(InodeFlags::EXTENTS) {
             EXTENT_BLOCKS.min(counted)
         } else {
-            let all = reach(self.sb.geometry.block_size);
+            let all = self.sb.geometry.indirect().reach();
             if all.saturating_add(self.indirect_blocks(all)) <= counted {
                 all
             } else {
@@ -39,12 +39,12 @@ impl Volume {
 
     /// Indirect blocks of a map of `blocks` blocks without a hole.
     fn indirect_blocks(&self, blocks: u64) -> u64 {
-        let block_size = self.sb.geometry.block_size;
+        let shape = self.sb.geometry.indirect();
         let mut rest = blocks.saturating_sub(DIRECT);
         let mut count = 0;
         for level in 1..=3 {
-            let here = rest.min(span(block_size, level));
-            count += (1..=level).map(|below| here.div_ceil(span(block_size, below))).sum::<u64>();
+            let here = rest.min(shape.span(level));
+            count += (1..=level).map(|below| here.div_ceil(shape.span(below))).sum::<u64>();
             rest -= here;
         }
         count

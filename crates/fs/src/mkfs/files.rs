@@ -9,7 +9,7 @@ use super::{MkfsOptions, QuotaKinds, Result, refuse};
 use format::dir::{DirEntry, DirFormat, DirTail, FileType, encode_rec_len, entry_len, write_entry};
 use format::extent::{self, Child, Extent, MAX_INIT_LEN};
 use format::feature::{Compat, Incompat, RoCompat};
-use format::indirect::{DIRECT, pointers_per_block};
+use format::indirect::DIRECT;
 use format::inode::{EXTRA_ISIZE, InodeBuf, InodeFlags};
 use format::mmp::DiskMmp;
 use format::quota::{self, Kind};
@@ -159,7 +159,7 @@ impl Maker<'_> {
             self.set_sectors(inode, taken.sectors)?;
             return Ok(taken.runs);
         }
-        let pointers = pointers_per_block(self.shape.geometry.block_size);
+        let pointers = self.shape.geometry.indirect().per_block();
         let taken = self.take(goal, count + map_blocks(count, pointers))?;
         let mut next = taken.runs.iter().cloned().flatten();
         let mut map = BlockMap { next: &mut next, pointers, left: count, data: Vec::new(), tables: Vec::new() };
@@ -328,7 +328,7 @@ impl Maker<'_> {
     /// of which lists its copies, as if they were indirect blocks.
     fn resize_inode(&mut self) -> Result<()> {
         let geometry = self.shape.geometry.clone();
-        let pointers = pointers_per_block(geometry.block_size);
+        let pointers = geometry.indirect().per_block();
         // where group 0's inode table would end if it lay right behind its bitmaps
         let tables = geometry.descriptor_blocks + geometry.reserved_descriptor_blocks + geometry.itable_blocks;
         let goal = geometry.first_data_block + 2 + tables;

@@ -41,6 +41,7 @@ const EMPTY: Group = Group {
     directories: 0,
     itable_unused: 0,
     flags: GroupFlags::empty(),
+    regions: 0,
     block_bitmap_csum: 0,
     inode_bitmap_csum: 0,
     checksum: 0,
