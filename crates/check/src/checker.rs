@@ -15,6 +15,7 @@ use crate::problem::{Limits, Problem, Problems};
 use crate::quota;
 use crate::records::{Directories, Directory};
 use crate::report::{Counts, Report, Scan};
+use crate::rules::Rules;
 use crate::rounds::{BitmapKind, Outcome, Rounds, Visitor};
 use crate::scan::{Counters, GAP, Scanner};
 use crate::table::{Code, Phase};
@@ -43,6 +44,8 @@ pub struct Options {
     pub repair: Repair,
     /// The time that is written into what is mended, in seconds since 1970; none is the system's.
     pub now: Option<u64>,
+    /// What is laid down for single problems; only [`repair`](crate::repair()) looks at it.
+    pub rules: Rules,
 }
 
 /// What is mended.
@@ -69,6 +72,7 @@ impl Default for Options {
             limits: Limits::default(),
             repair: Repair::No,
             now: None,
+            rules: Rules::default(),
         }
     }
 }

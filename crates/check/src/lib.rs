@@ -15,6 +15,7 @@
 //! | `context`, `records`, `claims` | what the phases share: what is known of each inode and block |
 //! | `table`, `problem`, `report`, `render` | what can be wrong, what was, and how it is told |
 //! | `repair` | what is mended, in memory first |
+//! | `rules` | what an administrator has laid down for single problems |
 //! | `quota` | after all: the quota files against what everyone has |
 //! | `estimate` | how long it will take |
 #![forbid(unsafe_code)]
@@ -43,6 +44,7 @@ mod recognise;
 mod records;
 mod repair;
 mod rounds;
+mod rules;
 mod scan;
 mod special;
 mod trees;
@@ -56,4 +58,5 @@ pub mod table;
 pub use checker::{Options, Progress, Repair, check};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate};
 pub use open::Refusal;
-pub use repair::{repair, replay, unfinished};
+pub use repair::{first_sight, repair, replay, unfinished};
+pub use rules::{Rule, Rules};

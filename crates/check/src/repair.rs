@@ -43,6 +43,7 @@ use crate::checker::{self, Options, Progress, Repair, View};
 use crate::open::{self, Refusal};
 use crate::problem::{Limits, Problem, Problems};
 use crate::report::{Report, Reported, exit};
+use crate::rules::Rules;
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Mender, Preen, Severity};
 use apply::Spare;
@@ -83,6 +84,7 @@ pub fn repair(
     let mut turns = Turns {
         overlay: &overlay,
         mode: options.repair,
+        rules: &options.rules,
         now,
         given_up: BTreeSet::new(),
         mended: Vec::new(),
@@ -125,6 +127,20 @@ pub fn repair(
     }
     let report = report.ok_or_else(|| failed("nothing was checked"))?;
     turns.conclude(report, finished, device, undo)
+}
+
+/// Whether nothing is wrong with what can be seen without a scan: superblock, group descriptors, journal superblock and
+/// orphans. Who takes a volume at its word asks this first.
+#[must_use]
+pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
+    let counters = Counters::default();
+    let scanner =
+        Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+    let problems = Problems::default();
+    let opened = open::open(&scanner, options, &problems);
+    // nobody but us asks about the copies
+    let matters = |p: &Problem| p.code.mender() != Mender::Nobody && p.code.number() < 0x0E_0000;
+    opened.is_ok() && !problems.snapshot().iter().any(matters)
 }
 
 /// Replays the journal of the volume on `device`, where it asks for that, and checks nothing: what `-p` does before it
@@ -172,6 +188,7 @@ enum Step {
 struct Turns<'a> {
     overlay: &'a Overlay,
     mode: Repair,
+    rules: &'a Rules,
     now: u64,
     /// Menders that changed nothing.
     given_up: BTreeSet<Mender>,
@@ -207,7 +224,7 @@ impl Turns<'_> {
             let own: Vec<&Problem> =
                 problems.iter().filter(|p| p.code.mender() == mender && self.may_mend(p)).collect();
             if self.mode == Repair::Safe
-                && let Some(grave) = own.iter().find(|p| p.code.preen() == Preen::Stops)
+                && let Some(grave) = own.iter().find(|p| self.rules.preen(p.code) == Preen::Stops)
             {
                 self.stopped = Some((*grave).clone());
                 return Ok(Step::Done);
@@ -235,12 +252,13 @@ impl Turns<'_> {
         let code = problem.code;
         let forbidden = match self.mode {
             Repair::No => true,
-            Repair::Safe => {
-                code.preen() == Preen::Leaves || code.preen() == Preen::Stops && code.severity() == Severity::Advice
-            }
+            Repair::Safe => self.rules.preen_leaves(code),
             Repair::All => false,
         };
-        !forbidden && code.mender() != Mender::Nobody && !self.given_up.contains(&code.mender())
+        !forbidden
+            && !self.rules.never(code)
+            && code.mender() != Mender::Nobody
+            && !self.given_up.contains(&code.mender())
     }
 
     /// Writes the device and says what became of the volume.
@@ -251,16 +269,23 @@ impl Turns<'_> {
         device: &Arc<dyn BlockDevice>,
         undo: Option<&Path>,
     ) -> Result<Report, Refusal> {
-        let left = report.errors > 0;
-        let stopped = self.mode == Repair::Safe && left;
+        // a volume of which only a copy of the superblock is usable cannot be mounted, whatever else is right with it
+        let from_copy = |p: &Reported| matches!(p.code, Code::SuperblockTryBackup | Code::GroupDescriptorsTryBackup);
+        if self.mode == Repair::Safe && report.problems.iter().any(from_copy) {
+            (report.clean, report.exit) = (false, report.exit | exit::LEFT);
+        }
+        let left = !report.clean;
+        let allowed = |p: &Reported| p.severity < Severity::Error || self.rules.never(p.code);
+        let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
         let mended = if stopped { Vec::new() } else { self.mended };
         let final_state = match self.replayed.as_ref().filter(|_| stopped) {
             Some(replayed) => replayed,
             None if stopped => return Ok(report),
             None => self.overlay,
         };
+        let mut made_valid = false;
         if self.mode != Repair::No && !stopped {
-            superblock::mark(final_state, self.now, !left).map_err(failed)?;
+            made_valid = superblock::mark(final_state, self.now, !left).map_err(failed)?;
             if let Some(shape) = self.spare.shape() {
                 superblock::copy(final_state, &**device, shape).map_err(failed)?;
             }
@@ -285,11 +310,12 @@ impl Turns<'_> {
         if finished {
             all.push(Reported { fixed: true, ..Reported::from(&Problem::new(Code::RepairUnfinished)) });
         }
-        let changed = !all.is_empty();
+        let changed = !all.is_empty() || made_valid;
+        let codes: Vec<Code> = all.iter().map(|problem| problem.code).collect();
         all.append(&mut report.problems);
         all.sort_by_key(|problem| problem.phase);
         report.problems = all;
-        if !left && changed {
+        if !left && (made_valid || self.rules.any_fix(&codes)) {
             report.exit = exit::MENDED;
         }
         report.mended = changed;

@@ -176,13 +176,14 @@ fn new_uuid(sb: &DiskSuperblock, now: u64) -> [u8; 16] {
 }
 
 /// Notes in the superblock that the volume was checked, as e2fsck does: time of the check, mounts since, its state; and
-/// where it is sound, that it holds no error.
-pub(super) fn mark(device: &Overlay, now: u64, sound: bool) -> Result<()> {
+/// where it is sound, that it holds no error. Whether it is now taken for cleanly unmounted and was not before.
+pub(super) fn mark(device: &Overlay, now: u64, sound: bool) -> Result<bool> {
     let mut sb = read_superblock(device)?;
     if sb.s_magic.get() != format::superblock::MAGIC {
-        return Ok(());
+        return Ok(false);
     }
     let mut state = State::from_bits_retain(sb.s_state.get());
+    let made_valid = sound && !state.contains(State::VALID);
     if sound {
         state = (state | State::VALID) - State::ERROR;
         sb.s_error_count = 0.into();
@@ -200,5 +201,6 @@ pub(super) fn mark(device: &Overlay, now: u64, sound: bool) -> Result<()> {
     sb.s_mnt_count = 0.into();
     (sb.s_lastcheck, sb.s_lastcheck_hi) = ((now as u32).into(), (now >> 32) as u8);
     (sb.s_wtime, sb.s_wtime_hi) = ((now as u32).into(), (now >> 32) as u8);
-    write_superblock(device, sb)
+    write_superblock(device, sb)?;
+    Ok(made_valid)
 }
