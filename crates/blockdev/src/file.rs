@@ -54,7 +54,7 @@ use crate::{AlignedBuf, BlockDevice, Error, Geometry, Op, Read, Result, Write, l
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Allow changes. The volume is then locked against all others who lock it; a block device also against being
-    /// mounted by the kernel, and one that is mounted is refused.
+    /// mounted by the kernel, and one that is mounted is refused unless `mounted` says otherwise.
     pub write: bool,
     /// Go around the page cache (O_DIRECT).
     pub direct: bool,
@@ -64,6 +64,9 @@ pub struct OpenOptions {
     /// read up to its whole window (8 MiB on some machines) behind each, which for a scan of scattered blocks is many
     /// times what was asked for.
     pub planned: bool,
+    /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only, as that
+    /// of the root is while it is checked at boot.
+    pub mounted: bool,
 }
 
 /// How the requests of a batch are made.
@@ -143,7 +146,7 @@ impl FileDevice {
         let block_device = is_block_device(&fs::metadata(path)?)?;
         let mut flags = OFlags::CLOEXEC | if options.write { OFlags::RDWR } else { OFlags::RDONLY };
         flags.set(OFlags::DIRECT, options.direct);
-        flags.set(OFlags::EXCL, options.write && block_device);
+        flags.set(OFlags::EXCL, options.write && block_device && !options.mounted);
         let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
             Errno::INVAL if options.direct => unsupported("its file system offers no direct I/O"),
             e => e.into(),

@@ -11,7 +11,8 @@ use extant_blockdev::{AlignedBuf, BlockDevice, Error, FileDevice, OpenOptions, R
 use proptest::prelude::*;
 use tempfile::{NamedTempFile, TempDir};
 
-const EXCLUSIVE: OpenOptions = OpenOptions { write: false, direct: false, exclusive: true, planned: false };
+const EXCLUSIVE: OpenOptions =
+    OpenOptions { write: false, direct: false, exclusive: true, planned: false, mounted: false };
 
 fn file(bytes: &[u8]) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
