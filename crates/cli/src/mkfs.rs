@@ -24,6 +24,7 @@ const HELP: &str = "Examples:
   extant mkfs -t ext4 -L data -m 1 /dev/sdb1
   extant mkfs -t ext3 -b 1024 -O ^resize_inode -J size=8 small.img 64M
   extant mkfs -t ext4 -d ./root system.img 2G    fills it, without root and without mounting
+  extant mkfs -t rext3 -E region=4M big.img 64G  checked in one pass, however old it is
   extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   says what it would make
 
 The volume is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
@@ -35,6 +36,10 @@ A device that is mounted or in use is refused always; one that holds a file syst
 
 SIZE counts KiB, or blocks where -b is given; with k, m, g or t behind it, what that says. Without SIZE \
     the volume is as long as the device.
+
+rext3 is ext3 made to be checked fast: metadata lies in regions, one in each group, and says whose it is. Regions \
+    grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
+    kernel and e2fsck refuse it.
 
 -d copies owners, permissions, times, extended attributes, holes and hard links. What cannot be read \
     is told of; a volume that is too small, and SIGINT, leave it sound and filled in part.
@@ -52,11 +57,12 @@ Extended options for -E:
   num_backup_sb=0|1|2                      with sparse_super2
   root_owner[=UID:GID], hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
   encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
+  region=SIZE                              with rext3: a group's metadata region at first, 1/64 of it if not given
 
 Exit status: 0 made, 1 not made, 2 wrong usage.";
 
 #[derive(Debug, Args)]
-#[command(about = "Make an ext2, ext3 or ext4 volume", after_help = HELP)]
+#[command(about = "Make an ext2, ext3, ext4 or rext3 volume", after_help = HELP)]
 pub(crate) struct Mkfs {
     /// Device or file
     #[arg(value_name = "DEVICE")]
@@ -66,7 +72,7 @@ pub(crate) struct Mkfs {
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
-    /// ext2, ext3 or ext4
+    /// ext2, ext3, ext4 or rext3
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4")]
     kind: String,
 
@@ -187,10 +193,11 @@ impl Mkfs {
             "ext2" => Kind::Ext2,
             "ext3" => Kind::Ext3,
             "ext4" => Kind::Ext4,
-            "rext3" | "spacemap" | "extant" => {
+            "rext3" => Kind::Rext3,
+            "spacemap" | "extant" => {
                 return Err(Failure::Message(format!("volumes of type {} cannot be made by this version", self.kind)));
             }
-            other => return Err(Failure::Message(format!("-t {other}: the types are ext2, ext3 and ext4"))),
+            other => return Err(Failure::Message(format!("-t {other}: the types are ext2, ext3, ext4 and rext3"))),
         };
         let mut options = MkfsOptions::new(kind);
         self.fill(&mut options).map_err(Failure::Message)?;

@@ -29,6 +29,9 @@ struct Descriptor {
     directories: u32,
     unused_inodes: u32,
     flags: Vec<String>,
+    /// Blocks that are metadata region: first and last of each run; on a volume with regions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    regions: Option<Vec<(u64, u64)>>,
     checksum: u16,
 }
 
@@ -48,6 +51,9 @@ pub(super) fn read(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Grou
                 directories: found.directories,
                 unused_inodes: found.itable_unused,
                 flags: found.flags.iter_names().map(|(name, _)| name.to_lowercase()).collect(),
+                regions: geometry.has_regions().then(|| {
+                    geometry.region_blocks(number, found.regions).map(|run| (run.start, run.end - 1)).collect()
+                }),
                 checksum: found.checksum,
             }),
             Err(e) => {
@@ -113,6 +119,11 @@ fn columns(group: &Group) -> [String; TITLES.len()] {
         return [number, blocks, a, b, c, d, e, f, notes.join(", ")];
     };
     notes.extend(found.flags.iter().map(String::as_str));
+    let regions: Vec<String> = found.regions.iter().flatten().map(|(first, last)| format!("{first}-{last}")).collect();
+    let regions = format!("region {}", regions.join(" "));
+    if found.regions.is_some() {
+        notes.push(&regions);
+    }
     let table_end = found.inode_table.saturating_add(u64::from(found.inode_table_blocks)).saturating_sub(1);
     [
         number,

@@ -189,6 +189,14 @@ fn layout(volume: &Volume) -> Section {
         let own = format!("{:#010x}", disk.s_checksum.get());
         s.row("Superblock checksum", "superblock_checksum", own.clone(), own);
     }
+    if !geometry.extant.is_empty() {
+        let names = geometry.extant.names();
+        s.row("Extant's own", "extant_features", list(&names), names);
+    }
+    if geometry.has_regions() {
+        let text = format!("{} in each group at first", counted(disk.x_region_blocks.get().into(), "block", "blocks"));
+        s.row("Metadata region", "region_blocks", text, disk.x_region_blocks.get());
+    }
     for (label, key, inode) in [
         ("User quota inode", "user_quota_inode", disk.s_usr_quota_inum.get()),
         ("Group quota inode", "group_quota_inode", disk.s_grp_quota_inum.get()),

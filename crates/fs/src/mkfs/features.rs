@@ -35,8 +35,18 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
     let compat = |feature| features.compat.contains(feature);
     let incompat = |feature| features.incompat.contains(feature);
     let ro_compat = |feature| features.ro_compat.contains(feature);
+    let regions = options.kind == Kind::Rext3;
     let rules = [
-        (incompat(Incompat::BIT64) && !incompat(Incompat::EXTENT), "64bit needs the feature extent"),
+        (incompat(Incompat::BIT64) && !incompat(Incompat::EXTENT) && !regions, "64bit needs the feature extent"),
+        (
+            regions && !(incompat(Incompat::EXTANT) && incompat(Incompat::BIT64) && ro_compat(RoCompat::METADATA_CSUM)),
+            "rext3 needs the features extant, 64bit and metadata_csum",
+        ),
+        (
+            regions && (compat(Compat::RESIZE_INODE) || ro_compat(RoCompat::BIGALLOC)),
+            "rext3 cannot have the features resize_inode and bigalloc",
+        ),
+        (options.region_bytes.is_some() && !regions, "region= needs the type rext3"),
         (ro_compat(RoCompat::BIGALLOC) && !incompat(Incompat::EXTENT), "bigalloc needs the feature extent"),
         (
             compat(Compat::RESIZE_INODE) && incompat(Incompat::META_BG),

@@ -6,15 +6,16 @@
 use super::shape::Shape;
 use super::used::Used;
 use super::{MkfsOptions, QuotaKinds, Result, refuse};
-use format::dir::{DirEntry, DirFormat, DirTail, FileType, encode_rec_len, entry_len, write_entry};
-use format::extent::{self, Child, Extent, MAX_INIT_LEN};
+use format::dir::{DirEntry, DirFormat, FileType, encode_rec_len, entry_len, write_entry};
+use format::extent::{self, Child, Extent, MAX_INIT_LEN, OwnedExtentTail};
 use format::feature::{Compat, Incompat, RoCompat};
-use format::indirect::DIRECT;
+use format::indirect::{DIRECT, IndirectTail};
 use format::inode::{EXTRA_ISIZE, InodeBuf, InodeFlags};
 use format::mmp::DiskMmp;
 use format::quota::{self, Kind};
 use format::superblock::DiskSuperblock;
 use format::{FileBlock, FsBlock, GroupNo, InodeNo, jbd2, orphan};
+use space::Purpose;
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
@@ -37,9 +38,15 @@ pub(super) struct Content {
     pub(super) last_inode: u32,
 }
 
-/// Makes all files. Takes their blocks, and writes into the superblock what it says of them.
-pub(super) fn make(shape: &mut Shape, used: &mut Used, options: &MkfsOptions) -> Result<Content> {
-    let mut maker = Maker { shape, used, options, content: Content::default(), usage: Vec::new() };
+/// Makes all files. Takes their blocks, and writes into the superblock what it says of them. `regions` are the metadata
+/// regions, ascending.
+pub(super) fn make(
+    shape: &mut Shape,
+    used: &mut Used,
+    regions: Vec<Range<u64>>,
+    options: &MkfsOptions,
+) -> Result<Content> {
+    let mut maker = Maker { shape, used, regions, options, content: Content::default(), usage: Vec::new() };
     maker.content.last_inode = LOST_FOUND.get();
     maker.reserved();
     maker.directories()?;
@@ -64,6 +71,8 @@ pub(super) fn make(shape: &mut Shape, used: &mut Used, options: &MkfsOptions) ->
 struct Maker<'a> {
     shape: &'a mut Shape,
     used: &'a mut Used,
+    /// The metadata regions, ascending; none on most volumes.
+    regions: Vec<Range<u64>>,
     options: &'a MkfsOptions,
     content: Content,
     /// Who owns what: user, group, bytes.
@@ -71,6 +80,7 @@ struct Maker<'a> {
 }
 
 /// The blocks of a file, in order.
+#[derive(Default)]
 struct Taken {
     runs: Vec<Range<u64>>,
     /// Space they take, whole clusters, in units of 512 bytes.
@@ -125,23 +135,35 @@ impl Maker<'_> {
         clusters * self.cluster() * u64::from(self.shape.geometry.block_size / 512)
     }
 
-    /// Takes `count` blocks, the first free ones from `goal` on, then from the volume's start.
-    fn take(&mut self, goal: u64, count: u64) -> Result<Taken> {
+    /// Takes `count` blocks, the first free ones from `goal` on, then from the volume's start. Where there are metadata
+    /// regions, first among those blocks that are there for the purpose.
+    fn take(&mut self, goal: u64, count: u64, purpose: Purpose) -> Result<Taken> {
         let (cluster, end) = (self.cluster(), self.shape.geometry.blocks);
+        // what may be taken now: all but what is taken, and but what is there for something else
+        let mut view = self.used.clone();
+        let elsewhere = self.kept_from(purpose);
+        elsewhere.iter().for_each(|run| view.take(run.clone()));
+        let mut choosy = !elsewhere.is_empty();
         let mut runs: Vec<Range<u64>> = Vec::new();
         let (mut left, mut from, mut clusters) = (count, goal, 0);
         while left > 0 {
-            let Some(free) = self.used.first_free(from..end, cluster) else {
-                if from == 0 {
+            let Some(free) = view.first_free(from..end, cluster) else {
+                if from == 0 && !choosy {
                     return refuse("there is no room for the volume's own files: it is too small");
                 }
-                from = 0;
+                if from == 0 {
+                    (choosy, from, view) = (false, goal, self.used.clone());
+                } else {
+                    from = 0;
+                }
                 continue;
             };
             let run = free.start..free.end.min(free.start + left);
             left -= run.end - run.start;
             clusters += (run.end - run.start).div_ceil(cluster);
-            self.used.take(run.start..run.end.next_multiple_of(cluster).min(end));
+            let whole = run.start..run.end.next_multiple_of(cluster).min(end);
+            view.take(whole.clone());
+            self.used.take(whole);
             from = run.end;
             match runs.last_mut().filter(|last| last.end == run.start) {
                 Some(last) => last.end = run.end,
@@ -151,26 +173,66 @@ impl Maker<'_> {
         Ok(Taken { runs, sectors: self.sectors_of(clusters) })
     }
 
+    /// The blocks that are not there for a purpose, as long as others are.
+    fn kept_from(&self, purpose: Purpose) -> Vec<Range<u64>> {
+        if purpose == Purpose::Data || self.regions.is_empty() {
+            return self.regions.clone();
+        }
+        let ends = self.regions.iter().map(|run| run.end);
+        let starts = self.regions.iter().map(|run| run.start).chain([self.shape.geometry.blocks]);
+        std::iter::once(0)
+            .chain(ends)
+            .zip(starts)
+            .map(|(start, end)| start..end)
+            .filter(|run| !run.is_empty())
+            .collect()
+    }
+
     /// Gives `inode` a map of `count` blocks, taken from `goal` on. The blocks, in order.
-    fn give_blocks(&mut self, number: InodeNo, inode: &mut InodeBuf, goal: u64, count: u64) -> Result<Vec<Range<u64>>> {
+    fn give_blocks(
+        &mut self,
+        number: InodeNo,
+        inode: &mut InodeBuf,
+        goal: u64,
+        count: u64,
+        purpose: Purpose,
+    ) -> Result<Vec<Range<u64>>> {
         if self.extents() {
-            let mut taken = self.take(goal, count)?;
+            let mut taken = self.take(goal, count, purpose)?;
             self.map_by_extents(number, inode, &mut taken)?;
             self.set_sectors(inode, taken.sectors)?;
             return Ok(taken.runs);
         }
-        let pointers = self.shape.geometry.indirect().per_block();
-        let taken = self.take(goal, count + map_blocks(count, pointers))?;
+        let geometry = self.shape.geometry.clone();
+        let shape = geometry.indirect();
+        let tables = map_blocks(count, shape.per_block());
+        let apart = !self.regions.is_empty();
+        // where there are regions the tables lie in one, else between the blocks that they list
+        let of_tables = if apart { self.take(self.near(number), tables, Purpose::Metadata)? } else { Taken::default() };
+        let taken = self.take(goal, if apart { count } else { count + tables }, purpose)?;
         let mut next = taken.runs.iter().cloned().flatten();
-        let mut map = BlockMap { next: &mut next, pointers, left: count, data: Vec::new(), tables: Vec::new() };
+        let mut next_table = of_tables.runs.iter().cloned().flatten();
+        let mut hand_out = |level: u32| if apart && level > 0 { next_table.next() } else { next.next() };
+        let mut map = BlockMap {
+            next: &mut hand_out,
+            pointers: shape.per_block(),
+            left: count,
+            data: Vec::new(),
+            tables: Vec::new(),
+        };
         inode.set_block_words(&map.make()?);
         let BlockMap { data, tables, .. } = map;
-        self.content.blocks.extend(tables.into_iter().map(|(block, words)| {
-            let mut bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
-            bytes.resize(self.shape.geometry.block_size as usize, 0);
-            (FsBlock(block), bytes)
+        self.content.blocks.extend(tables.into_iter().map(|table| {
+            let mut bytes = table.words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+            bytes.resize(geometry.block_size as usize, 0);
+            let at = FsBlock(table.block);
+            if shape.is_owned() {
+                let _ = IndirectTail::write(&mut bytes, number, table.level as u8);
+                let _ = IndirectTail::seal(&mut bytes, at, geometry.checksum_seed);
+            }
+            (at, bytes)
         }));
-        self.set_sectors(inode, taken.sectors)?;
+        self.set_sectors(inode, taken.sectors + of_tables.sectors)?;
         Ok(runs_of(&data))
     }
 
@@ -199,10 +261,13 @@ impl Maker<'_> {
             }
         } else {
             let mut children = Vec::new();
-            for part in extents.chunks(extent::room(self.block_size())) {
+            let owned = self.shape.geometry.is_owned();
+            let room = if owned { extent::owned_room } else { extent::room };
+            for part in extents.chunks(room(self.block_size())) {
                 // right before the data where that is free, as there it was when the tree grew
                 let before = taken.runs.first().map_or(0, |run| run.start.saturating_sub(self.cluster()));
-                let block = self.take(before, 1)?;
+                let near = if self.regions.is_empty() { before } else { self.near(number) };
+                let block = self.take(near, 1, Purpose::Metadata)?;
                 taken.sectors += block.sectors;
                 let at = block.runs.first().map_or(0, |run| run.start);
                 let mut node = vec![0; self.block_size()];
@@ -210,7 +275,12 @@ impl Maker<'_> {
                     return scattered();
                 }
                 if let Some(seed) = self.seed(number) {
-                    extent::seal_block(seed, &mut node);
+                    if owned {
+                        let _ = OwnedExtentTail::write(&mut node, number);
+                        let _ = OwnedExtentTail::seal(seed, &mut node);
+                    } else {
+                        extent::seal_block(seed, &mut node);
+                    }
                 }
                 self.content.blocks.push((FsBlock(at), node));
                 children.push(Child { logical: part[0].logical, block: FsBlock(at) });
@@ -258,9 +328,9 @@ impl Maker<'_> {
         let (user, group) = self.options.root_owner;
         root.set_uid(user);
         root.set_gid(group);
-        let at = self.give_blocks(InodeNo::ROOT, &mut root, 0, 1)?;
+        let at = self.give_blocks(InodeNo::ROOT, &mut root, 0, 1, Purpose::Metadata)?;
         let entries = [(InodeNo::ROOT, &b"."[..]), (InodeNo::ROOT, b".."), (LOST_FOUND, b"lost+found")];
-        let block = self.directory_block(InodeNo::ROOT, &entries);
+        let block = self.directory_block(InodeNo::ROOT, FileBlock(0), &entries);
         self.content.blocks.extend(at.into_iter().flatten().map(|at| (FsBlock(at), block.clone())));
         self.own(&root);
         self.put_inode(InodeNo::ROOT, root);
@@ -271,11 +341,11 @@ impl Maker<'_> {
         let count = grown + u64::from(!inline);
         let mut lost = self.inode(0o40700, 2, count * block_size);
         let goal = self.near(LOST_FOUND);
-        let at = self.give_blocks(LOST_FOUND, &mut lost, goal, count)?;
-        let first = self.directory_block(LOST_FOUND, &[(LOST_FOUND, b"."), (InodeNo::ROOT, b"..")]);
-        let empty = self.directory_block(LOST_FOUND, &[]);
-        for (place, at) in at.into_iter().flatten().enumerate() {
-            self.content.blocks.push((FsBlock(at), if place == 0 { first.clone() } else { empty.clone() }));
+        let at = self.give_blocks(LOST_FOUND, &mut lost, goal, count, Purpose::Metadata)?;
+        let dots = [(LOST_FOUND, &b"."[..]), (InodeNo::ROOT, b"..")];
+        for (place, at) in (0..).zip(at.into_iter().flatten()) {
+            let block = self.directory_block(LOST_FOUND, FileBlock(place), if place == 0 { &dots } else { &[] });
+            self.content.blocks.push((FsBlock(at), block));
         }
         self.own(&lost);
         self.put_inode(LOST_FOUND, lost);
@@ -296,10 +366,11 @@ impl Maker<'_> {
     }
 
     /// A block of a directory with these entries, the last of which reaches to the end; with none, one free entry.
-    fn directory_block(&self, directory: InodeNo, entries: &[(InodeNo, &[u8])]) -> Vec<u8> {
+    fn directory_block(&self, directory: InodeNo, at: FileBlock, entries: &[(InodeNo, &[u8])]) -> Vec<u8> {
         let mut block = vec![0; self.block_size()];
-        let seed = self.seed(directory);
-        let end = block.len() - if seed.is_some() { DirTail::SIZE } else { 0 };
+        let tail = self.shape.geometry.leaf_tail();
+        let end = block.len() - tail.size();
+        let place = at;
         let format = DirFormat {
             block_size: self.shape.geometry.block_size,
             file_type: self.shape.features.incompat.contains(Incompat::FILETYPE),
@@ -318,9 +389,8 @@ impl Maker<'_> {
             let free = DirEntry { inode: 0.into(), rec_len: rec_len.into(), name_len: 0, file_type: 0 };
             block[..DirEntry::SIZE].copy_from_slice(free.as_bytes());
         }
-        if let Some(seed) = seed {
-            let _ = DirTail::write(&mut block, seed);
-        }
+        let _ = tail.write(&mut block, directory, place);
+        let _ = tail.seal(&mut block, self.seed(directory).unwrap_or_default());
         block
     }
 
@@ -332,7 +402,7 @@ impl Maker<'_> {
         // where group 0's inode table would end if it lay right behind its bitmaps
         let tables = geometry.descriptor_blocks + geometry.reserved_descriptor_blocks + geometry.itable_blocks;
         let goal = geometry.first_data_block + 2 + tables;
-        let taken = self.take(u64::from(goal), 1)?;
+        let taken = self.take(u64::from(goal), 1, Purpose::Data)?;
         let at = taken.runs.first().map_or(0, |run| run.start);
         let mut table = vec![0; self.block_size()];
         let mut blocks = 1;
@@ -369,7 +439,7 @@ impl Maker<'_> {
         let len = u64::from(count) * self.block_size() as u64;
         let goal = if !self.extents() || self.options.packed_meta_blocks { 0 } else { self.middle() };
         let mut inode = self.inode(0o100_600, 1, len);
-        let runs = self.give_blocks(InodeNo::JOURNAL, &mut inode, goal, u64::from(count))?;
+        let runs = self.give_blocks(InodeNo::JOURNAL, &mut inode, goal, u64::from(count), Purpose::Data)?;
         let fast = self.shape.fast_commit_blocks;
         let journal = jbd2::DiskSuperblock::empty(self.shape.geometry.block_size, count, fast, self.options.uuid);
         let mut first = journal.as_bytes().to_vec();
@@ -412,7 +482,7 @@ impl Maker<'_> {
     }
 
     fn mmp(&mut self) -> Result<()> {
-        let taken = self.take(0, 1)?;
+        let taken = self.take(0, 1, Purpose::Data)?;
         let at = taken.runs.first().map_or(0, |run| run.start);
         let seed = self.shape.geometry.metadata_csum.then_some(self.shape.geometry.checksum_seed);
         let interval = self.shape.disk.s_mmp_interval.get();
@@ -472,7 +542,7 @@ impl Maker<'_> {
         let mut inode = self.inode(0o100_600, 1, bytes.len() as u64);
         inode.set_flags(InodeFlags::IMMUTABLE);
         let count = bytes.len().div_ceil(self.block_size()) as u64;
-        let at = self.give_blocks(number, &mut inode, 0, count)?;
+        let at = self.give_blocks(number, &mut inode, 0, count, Purpose::Data)?;
         for (at, part) in at.into_iter().flatten().zip(bytes.chunks(self.block_size())) {
             let mut block = part.to_vec();
             block.resize(self.block_size(), 0);
@@ -493,7 +563,7 @@ impl Maker<'_> {
         }
         let number = self.new_inode()?;
         let mut inode = self.inode(0o100_600, 1, count * block_size);
-        let at = self.give_blocks(number, &mut inode, 0, count)?;
+        let at = self.give_blocks(number, &mut inode, 0, count, Purpose::Data)?;
         let seed = self.seed(number);
         for at in at.into_iter().flatten().map(FsBlock) {
             let mut block = vec![0; self.block_size()];
@@ -521,13 +591,21 @@ fn map_blocks(count: u64, pointers: u64) -> u64 {
 
 /// Hands blocks out to a block map in the order in which a file that is written from its start takes them.
 struct BlockMap<'a> {
-    next: &'a mut dyn Iterator<Item = u64>,
+    /// Gives the next block of a level: 0 for data.
+    next: &'a mut dyn FnMut(u32) -> Option<u64>,
     pointers: u64,
     /// Data blocks that are still to be mapped.
     left: u64,
     data: Vec<u64>,
-    /// Indirect blocks and what they hold.
-    tables: Vec<(u64, Vec<u32>)>,
+    /// Indirect blocks.
+    tables: Vec<Table>,
+}
+
+/// An indirect block and what it holds.
+struct Table {
+    block: u64,
+    level: u32,
+    words: Vec<u32>,
 }
 
 impl BlockMap<'_> {
@@ -547,7 +625,7 @@ impl BlockMap<'_> {
     }
 
     fn subtree(&mut self, level: u32) -> Result<u32> {
-        let Some(block) = self.next.next() else { return refuse("there is no room for the volume's own files") };
+        let Some(block) = (self.next)(level) else { return refuse("there is no room for the volume's own files") };
         // a volume without extents has blocks of 32 bits
         let number = block as u32;
         if level == 0 {
@@ -559,7 +637,7 @@ impl BlockMap<'_> {
         while self.left > 0 && (words.len() as u64) < self.pointers {
             words.push(self.subtree(level - 1)?);
         }
-        self.tables.push((block, words));
+        self.tables.push(Table { block, level, words });
         Ok(number)
     }
 }
@@ -587,14 +665,15 @@ mod tests {
     #[test]
     fn block_maps_take_as_many_blocks_as_counted() {
         for count in [1, 12, 13, 268, 269, 12 + 256 + 65536, 12 + 256 + 65536 + 1, 70_000] {
-            let mut next = 100..;
+            let mut numbers = 100..;
+            let mut next = |_| numbers.next();
             let mut map =
                 BlockMap { next: &mut next, pointers: 256, left: count, data: Vec::new(), tables: Vec::new() };
             map.make().unwrap();
             assert_eq!(map.data.len() as u64, count);
             let tables = map.tables.len() as u64;
             assert_eq!(map_blocks(count, 256), tables, "{count}");
-            assert_eq!(next.start, 100 + count + tables);
+            assert_eq!(numbers.start, 100 + count + tables);
         }
     }
 }

@@ -47,10 +47,18 @@ impl Layout {
     pub fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
         let mut shape = Shape::new(device_len, sector, options)?;
         let stride = u64::from(options.stride);
-        let (groups, mut used) = tables::place(&shape.geometry, options.packed_meta_blocks, stride)?;
+        let (mut groups, mut used) = tables::place(&shape.geometry, options.packed_meta_blocks, stride)?;
         let geometry = shape.geometry.clone();
+        let mut regions = Vec::new();
+        if geometry.has_regions() {
+            let blocks = region_blocks(&geometry, options)?;
+            tables::place_regions(&geometry, &used, &mut groups, u64::from(blocks));
+            shape.disk.x_region_blocks = blocks.into();
+            let each = geometry.group_numbers().zip(&groups);
+            regions.extend(each.flat_map(|(number, group)| geometry.region_blocks(number, group.regions)));
+        }
         let metadata = clusters(&geometry, &used, 0..geometry.blocks) + u64::from(geometry.first_data_block);
-        let mut content = files::make(&mut shape, &mut used, options)?;
+        let mut content = files::make(&mut shape, &mut used, regions, options)?;
         let journal = u64::from(shape.journal_blocks).div_ceil(u64::from(geometry.cluster_blocks));
         shape.disk.s_overhead_blocks = u32::try_from(metadata + journal).unwrap_or(0).into();
         for (number, inode) in &mut content.inodes {
@@ -130,6 +138,18 @@ impl Layout {
             blocks[place].1[start..start + inode.bytes().len()].copy_from_slice(inode.bytes());
         }
         blocks
+    }
+}
+
+/// Blocks of the metadata region that a group begins with.
+fn region_blocks(geometry: &Geometry, options: &MkfsOptions) -> Result<u32> {
+    let Some(bytes) = options.region_bytes else { return Ok(geometry.chunk_blocks()) };
+    match u32::try_from(bytes.div_ceil(u64::from(geometry.block_size))) {
+        Ok(blocks) if (1..=geometry.blocks_per_group / 2).contains(&blocks) => Ok(blocks),
+        _ => refuse(format!(
+            "regions of {bytes} bytes: from a block to half a group, {} bytes, are possible",
+            u64::from(geometry.blocks_per_group / 2) * u64::from(geometry.block_size)
+        )),
     }
 }
 

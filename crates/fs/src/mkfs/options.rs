@@ -13,10 +13,12 @@ pub enum Kind {
     Ext3,
     /// Journal, extents, checksums, flexible groups.
     Ext4,
+    /// ext3 whose metadata lies in regions and says whose it is; only Extant can use it.
+    Rext3,
 }
 
 impl Kind {
-    /// The features of the type before any edit (`mke2fs.conf` of Debian's 1.47).
+    /// The features of the type before any edit (`mke2fs.conf` of Debian's 1.47; rext3 is ext3 with what it needs).
     #[must_use]
     pub fn features(self) -> Features {
         let mut features = Features {
@@ -26,6 +28,12 @@ impl Kind {
         };
         if self != Self::Ext2 {
             features.compat |= Compat::HAS_JOURNAL;
+        }
+        if self == Self::Rext3 {
+            // whose number lists have no room for an owner
+            features.compat -= Compat::RESIZE_INODE;
+            features.incompat |= Incompat::BIT64 | Incompat::EXTANT;
+            features.ro_compat |= RoCompat::METADATA_CSUM;
         }
         if self == Self::Ext4 {
             features.incompat |= Incompat::EXTENT | Incompat::BIT64 | Incompat::FLEX_BG;
@@ -305,6 +313,9 @@ pub struct MkfsOptions {
     pub orphan_file_len: Option<u64>,
     /// Set the flag of a volume for testing.
     pub test_volume: bool,
+    /// Bytes of metadata region that each group of a rext3 volume begins with; `None` for a 64th of a group, 2 MiB where
+    /// blocks have 4 KiB. Rounded up to whole chunks, of which a group has 64.
+    pub region_bytes: Option<u64>,
 }
 
 impl MkfsOptions {
@@ -346,6 +357,7 @@ impl MkfsOptions {
             on_error: OnError::Continue,
             orphan_file_len: None,
             test_volume: false,
+            region_bytes: None,
         }
     }
 }

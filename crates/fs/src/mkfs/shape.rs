@@ -6,7 +6,7 @@
 use super::options::Usage;
 use super::{MkfsOptions, Note, OnError, Result, features, refuse};
 use format::GroupNo;
-use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::feature::{Compat, Extant, Features, Incompat, RoCompat};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
 use std::ffi::c_char;
 
@@ -61,6 +61,11 @@ impl Shape {
             if !features.incompat.contains(Incompat::BIT64) {
                 return refuse(format!(
                     "{blocks} blocks are more than 32 bits count: take larger blocks (-b) or the feature 64bit"
+                ));
+            }
+            if !features.incompat.contains(Incompat::EXTENT) {
+                return refuse(format!(
+                    "{blocks} blocks are more than block maps can name: take larger blocks (-b) or the feature extent"
                 ));
             }
             features.compat -= Compat::RESIZE_INODE;
@@ -335,6 +340,9 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
     }
     if features.incompat.contains(Incompat::CSUM_SEED) {
         sb.s_checksum_seed = format::checksum::crc32c(!0, &options.uuid).into();
+    }
+    if features.incompat.contains(Incompat::EXTANT) {
+        sb.x_features = (Extant::REGIONS | Extant::OWNED).bits().into();
     }
     if features.incompat.contains(Incompat::ENCRYPT) {
         // AES-256-XTS for contents, AES-256-CTS for names

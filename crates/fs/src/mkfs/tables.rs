@@ -32,6 +32,19 @@ pub(super) fn place(geometry: &Geometry, packed: bool, stride: u64) -> Result<(V
     Ok((placer.groups, placer.used))
 }
 
+/// Gives each group its metadata region: the chunks from the one in which the group's own structures end, until they have
+/// `blocks` blocks behind these, or the group ends. `used` is what those structures take.
+pub(super) fn place_regions(geometry: &Geometry, used: &Used, groups: &mut [Group], blocks: u64) {
+    let chunk = u64::from(geometry.chunk_blocks());
+    for (number, group) in geometry.group_numbers().zip(groups) {
+        let whole = geometry.group_blocks(number);
+        let end = used.inside(whole.clone()).last().map_or(whole.start, |run| run.end);
+        let first = (end - whole.start) / chunk;
+        let last = (end.saturating_add(blocks).min(whole.end) - whole.start).div_ceil(chunk);
+        group.regions = (first..last.min(64)).fold(0, |mask, bit| mask | 1 << bit);
+    }
+}
+
 const EMPTY: Group = Group {
     block_bitmap: FsBlock(0),
     inode_bitmap: FsBlock(0),
