@@ -34,6 +34,14 @@ pub enum Structure {
     Orphans,
     /// A quota file.
     Quota,
+    /// The superblock of the native format.
+    NativeSuperblock,
+    /// The native format's map.
+    Map,
+    /// The native format's table of places in use.
+    PlaceTable,
+    /// The native format's list of snapshots.
+    SnapshotList,
 }
 
 impl fmt::Display for Structure {
@@ -54,6 +62,10 @@ impl fmt::Display for Structure {
             Structure::Mmp => "multiple-mount-protection block",
             Structure::Orphans => "orphan list",
             Structure::Quota => "quota file",
+            Structure::NativeSuperblock => "native superblock",
+            Structure::Map => "map",
+            Structure::PlaceTable => "place table",
+            Structure::SnapshotList => "list of snapshots",
         })
     }
 }

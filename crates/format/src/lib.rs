@@ -28,6 +28,7 @@ pub mod inline;
 pub mod inode;
 pub mod jbd2;
 pub mod mmp;
+pub mod native;
 pub mod orphan;
 pub mod quota;
 pub mod redo;

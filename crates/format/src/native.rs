@@ -1,0 +1,193 @@
+//! The native format: a copy-on-write map below an ordinary ext4 volume.
+//!
+//! To everything above, the volume is an ext4 volume (extents, hashed directories, checksums, no journal) of twice as many
+//! groups as the device has. The first half of its block numbers are the device's own blocks: file data lies there, in its
+//! place. The second half are *metadata groups*: numbers of blocks that exist only where the map gives them a place on the
+//! device. The *front*, superblock and descriptors at the start of group 0, is mapped too. So every metadata block has a
+//! number that never changes, which is what the rest of the volume knows it by, and a place that changes with every
+//! generation that changes the block.
+//!
+//! - [`superblock`]: two of them, written in turn, each with its generation's number in every sector.
+//! - [`map`]: from the *index* of a metadata block to its place; what a block is, whose, and what it must sum up to stands
+//!   in the entry that leads to it.
+//! - [`places`]: which blocks of the metadata regions are in use.
+//! - [`snapshots`]: generations that are kept.
+//!
+//! Indexes, in this order: the front; the blocks of the metadata groups; the blocks of the place table; the blocks of the
+//! list of snapshots.
+
+pub mod map;
+pub mod places;
+pub mod snapshots;
+pub mod superblock;
+
+use crate::{Error, FsBlock, Result, Structure};
+use std::ops::Range;
+
+/// Bytes in a block.
+pub const BLOCK_SIZE: u32 = 4096;
+/// Blocks in a group: what a bitmap block counts.
+pub const GROUP_BLOCKS: u32 = 8 * BLOCK_SIZE;
+/// Blocks in a chunk, the unit in which metadata regions grow: one 64th of a group.
+pub const CHUNK_BLOCKS: u32 = GROUP_BLOCKS / 64;
+/// The fewest blocks a volume may have: 16 MiB.
+pub const LEAST_BLOCKS: u64 = 8 * CHUNK_BLOCKS as u64;
+/// The most blocks a volume may have (64 TiB): descriptors then take a tenth of a group.
+pub const MOST_BLOCKS: u64 = 1 << 34;
+/// Bytes in a group descriptor.
+const DESCRIPTOR_SIZE: u64 = 64;
+
+/// The numbers of a native volume, all of which follow from its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    blocks: u64,
+}
+
+impl Shape {
+    /// The shape of a volume on `blocks` blocks of 4 KiB.
+    ///
+    /// # Errors
+    /// `Unsupported` for fewer than [`LEAST_BLOCKS`] or more than [`MOST_BLOCKS`].
+    pub fn new(blocks: u64) -> Result<Self> {
+        if !(LEAST_BLOCKS..=MOST_BLOCKS).contains(&blocks) {
+            let (least, most) = (LEAST_BLOCKS >> 8, MOST_BLOCKS >> 28);
+            return Err(Error::Unsupported(format!("a native volume has from {least} MiB to {most} TiB")));
+        }
+        Ok(Self { blocks })
+    }
+
+    /// Blocks of the device that belong to the volume.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Groups with blocks on the device; the last may be short, and the blocks that it lacks count as used. As many
+    /// metadata groups follow.
+    #[must_use]
+    pub fn data_groups(&self) -> u32 {
+        // at most 2^19
+        self.blocks.div_ceil(GROUP_BLOCKS.into()) as u32
+    }
+
+    /// The first block number of the metadata groups.
+    #[must_use]
+    pub fn metadata_start(&self) -> u64 {
+        u64::from(self.data_groups()) * u64::from(GROUP_BLOCKS)
+    }
+
+    /// Block numbers of the ext4 volume above the map.
+    #[must_use]
+    pub fn logical_blocks(&self) -> u64 {
+        2 * self.metadata_start()
+    }
+
+    /// Blocks of the front: the ext4 superblock's, and the group descriptors'.
+    #[must_use]
+    pub fn front(&self) -> u64 {
+        1 + (2 * u64::from(self.data_groups()) * DESCRIPTOR_SIZE).div_ceil(BLOCK_SIZE.into())
+    }
+
+    /// Whole chunks of the device.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        // at most 2^25
+        (self.blocks / u64::from(CHUNK_BLOCKS)) as u32
+    }
+
+    /// The indexes of the place table's blocks; room for a record of every chunk.
+    #[must_use]
+    pub fn table(&self) -> Range<u64> {
+        let start = self.front() + self.metadata_start();
+        start..start + u64::from(self.chunks().div_ceil(places::RECORDS))
+    }
+
+    /// The indexes of the blocks of the list of snapshots.
+    #[must_use]
+    pub fn list(&self) -> Range<u64> {
+        let start = self.table().end;
+        start..start + snapshots::BLOCKS
+    }
+
+    /// One more than the highest index.
+    #[must_use]
+    pub fn indexes(&self) -> u64 {
+        self.list().end
+    }
+
+    /// Levels of the map: nodes on the way to an entry of a metadata block.
+    #[must_use]
+    pub fn levels(&self) -> u8 {
+        let (mut levels, mut reach) = (1, map::ENTRIES as u64);
+        while reach < self.indexes() {
+            reach *= map::ENTRIES as u64;
+            levels += 1;
+        }
+        levels
+    }
+
+    /// The index of a block number of the ext4 volume; `None` for one that is its own place on the device, and for one
+    /// beyond the volume.
+    #[must_use]
+    pub fn index_of(&self, block: FsBlock) -> Option<u64> {
+        let block = block.get();
+        if block < self.front() {
+            return Some(block);
+        }
+        (self.metadata_start()..self.logical_blocks())
+            .contains(&block)
+            .then(|| block - self.metadata_start() + self.front())
+    }
+
+    /// The block number of the ext4 volume that has an index; `None` for the place table, the list and beyond.
+    #[must_use]
+    pub fn block_of(&self, index: u64) -> Option<FsBlock> {
+        if index < self.front() {
+            return Some(FsBlock(index));
+        }
+        (index < self.table().start).then(|| FsBlock(index - self.front() + self.metadata_start()))
+    }
+
+    /// Whether a metadata block may lie in this block of the device.
+    #[must_use]
+    pub fn is_place(&self, place: u64) -> bool {
+        let end = u64::from(self.chunks()) * u64::from(CHUNK_BLOCKS);
+        (superblock::COPIES..end).contains(&place)
+    }
+}
+
+fn corrupt(structure: Structure, what: &'static str) -> Error {
+    Error::corrupt(structure, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_a_volume_follow_from_its_length() {
+        let small = Shape::new(16384).unwrap();
+        assert_eq!((small.data_groups(), small.metadata_start(), small.logical_blocks()), (1, 32768, 65536));
+        assert_eq!((small.front(), small.chunks(), small.levels()), (2, 32, 3));
+        assert_eq!((small.table(), small.list()), (32770..32771, 32771..33027));
+        let large = Shape::new(16 << 20).unwrap();
+        assert_eq!((large.data_groups(), large.front(), large.levels()), (512, 17, 4));
+        assert!(Shape::new(LEAST_BLOCKS - 1).is_err() && Shape::new(MOST_BLOCKS + 1).is_err());
+        assert!(Shape::new(MOST_BLOCKS).unwrap().levels() == 5);
+    }
+
+    #[test]
+    fn indexes_and_block_numbers_fit() {
+        let shape = Shape::new(40000).unwrap();
+        assert_eq!(shape.index_of(FsBlock(0)), Some(0));
+        assert_eq!(shape.index_of(FsBlock(shape.front())), None);
+        assert_eq!(shape.index_of(FsBlock(65535)), None);
+        assert_eq!(shape.index_of(FsBlock(65536)), Some(shape.front()));
+        assert_eq!(shape.index_of(FsBlock(131_072)), None);
+        for index in [0, 1, shape.front(), shape.table().start - 1] {
+            assert_eq!(shape.block_of(index).and_then(|block| shape.index_of(block)), Some(index));
+        }
+        assert_eq!(shape.block_of(shape.table().start), None);
+        assert!(!shape.is_place(1) && shape.is_place(2) && shape.is_place(39935) && !shape.is_place(39936));
+    }
+}

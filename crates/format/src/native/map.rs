@@ -1,0 +1,299 @@
+//! The map: from the index of a metadata block to its place.
+//!
+//! A tree of nodes of 4 KiB with 128 entries each. An entry of a leaf leads to a metadata block, one of a node above to a
+//! node; an entry of place 0 leads nowhere, and what it stands for reads as zeroes.
+//!
+//! What a block is, whose, of which generation, and its checksum stand in the entry and not in the block: bitmaps and inode
+//! tables have no room for a header, and a block alone cannot tell that it is an old copy of itself.
+
+use super::{BLOCK_SIZE, Shape, corrupt};
+use crate::checksum::crc32c;
+use crate::{Result, Structure};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Entries of a node.
+pub const ENTRIES: usize = BLOCK_SIZE as usize / DiskEntry::SIZE;
+
+disk_struct! {
+    /// An entry of a node of the map.
+    pub struct DiskEntry[32] {
+        /// block of the device where it lies; 0 for none
+        0x00 e_place: U64,
+        /// generation that wrote it
+        0x08 e_generation: U64,
+        /// what it is: `BlockKind`
+        0x10 e_kind: u8,
+        /// 0
+        0x11 e_reserved: [u8; 3],
+        /// the inode it belongs to; 0 for none
+        0x14 e_owner: U32,
+        /// CRC32C from the volume's seed over its position, then its bytes
+        0x18 e_checksum: U32,
+        /// 0
+        0x1C e_reserved2: U32,
+    }
+}
+
+/// What a mapped block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum BlockKind {
+    /// The block with the ext4 superblock.
+    Superblock = 1,
+    /// Group descriptors.
+    Descriptors = 2,
+    /// A block bitmap.
+    BlockBitmap = 3,
+    /// An inode bitmap.
+    InodeBitmap = 4,
+    /// Inodes.
+    InodeTable = 5,
+    /// A node of an extent tree.
+    ExtentNode = 6,
+    /// An indirect block.
+    Indirect = 7,
+    /// A block of directory entries.
+    Directory = 8,
+    /// An index block of a hashed directory.
+    DirectoryIndex = 9,
+    /// Extended attributes.
+    Attributes = 10,
+    /// A block of the orphan file.
+    OrphanFile = 11,
+    /// File data that goes the way of metadata.
+    Data = 12,
+    /// A node of the map.
+    MapNode = 13,
+    /// A block of the place table.
+    PlaceTable = 14,
+    /// A block of the list of snapshots.
+    SnapshotList = 15,
+}
+
+impl BlockKind {
+    /// All kinds, in the order of their numbers from 1 on.
+    pub const ALL: [Self; 15] = [
+        Self::Superblock,
+        Self::Descriptors,
+        Self::BlockBitmap,
+        Self::InodeBitmap,
+        Self::InodeTable,
+        Self::ExtentNode,
+        Self::Indirect,
+        Self::Directory,
+        Self::DirectoryIndex,
+        Self::Attributes,
+        Self::OrphanFile,
+        Self::Data,
+        Self::MapNode,
+        Self::PlaceTable,
+        Self::SnapshotList,
+    ];
+
+    /// The kind of a number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number.checked_sub(1)?)).copied()
+    }
+}
+
+/// Where a block belongs; its checksum covers that, so that no block passes for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// A metadata block's index.
+    Block(u64),
+    /// A node of the map.
+    Node {
+        /// 0 for leaves.
+        level: u8,
+        /// Counted from 0 in its level.
+        number: u64,
+    },
+}
+
+impl Position {
+    /// The checksum of a block in this position; `seed` is the volume's. A node's position is its number with the level,
+    /// counted from 1, in the highest byte.
+    #[must_use]
+    pub fn checksum(self, seed: u32, bytes: &[u8]) -> u32 {
+        let number = match self {
+            Self::Block(index) => index,
+            Self::Node { level, number } => number | (u64::from(level) + 1) << 56,
+        };
+        crc32c(crc32c(seed, &number.to_le_bytes()), bytes)
+    }
+}
+
+/// An entry that leads to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The block of the device where it lies.
+    pub place: u64,
+    /// The generation that wrote it.
+    pub generation: u64,
+    /// What it is.
+    pub kind: BlockKind,
+    /// The inode it belongs to; 0 for none.
+    pub owner: u32,
+    /// See [`Position::checksum`].
+    pub checksum: u32,
+}
+
+impl Entry {
+    /// An entry as it stands in a node; `None` for one that leads nowhere.
+    ///
+    /// # Errors
+    /// `Corrupt` for a place that no metadata block may have, a kind that does not exist, and an empty entry that is not
+    /// all zeroes.
+    pub fn parse(disk: &DiskEntry, shape: &Shape) -> Result<Option<Self>> {
+        let bad = |what| corrupt(Structure::Map, what);
+        if disk.e_place.get() == 0 {
+            let empty = disk.as_bytes().iter().all(|byte| *byte == 0);
+            return if empty { Ok(None) } else { Err(bad("an entry without a place is not empty")) };
+        }
+        let kind = BlockKind::from_number(disk.e_kind).ok_or_else(|| bad("an entry's kind does not exist"))?;
+        if !shape.is_place(disk.e_place.get()) {
+            return Err(bad("an entry's place is none"));
+        }
+        if disk.e_reserved != [0; 3] || disk.e_reserved2.get() != 0 {
+            return Err(bad("an entry's unused bytes are set"));
+        }
+        Ok(Some(Self {
+            place: disk.e_place.get(),
+            generation: disk.e_generation.get(),
+            kind,
+            owner: disk.e_owner.get(),
+            checksum: disk.e_checksum.get(),
+        }))
+    }
+
+    /// The entry's bytes.
+    #[must_use]
+    pub fn to_disk(&self) -> DiskEntry {
+        DiskEntry {
+            e_place: self.place.into(),
+            e_generation: self.generation.into(),
+            e_kind: self.kind as u8,
+            e_reserved: [0; 3],
+            e_owner: self.owner.into(),
+            e_checksum: self.checksum.into(),
+            e_reserved2: 0.into(),
+        }
+    }
+}
+
+/// A node of the map, all its entries sound. A clone costs a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    entries: Box<[Option<Entry>; ENTRIES]>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { entries: Box::new([None; ENTRIES]) }
+    }
+}
+
+impl Node {
+    /// Reads a node of a level (0 for leaves).
+    ///
+    /// # Errors
+    /// `Corrupt` as [`Entry::parse`], for a block that is cut short, and where what an entry leads to cannot be in this
+    /// level.
+    pub fn parse(block: &[u8], level: u8, shape: &Shape) -> Result<Self> {
+        let mut node = Self::default();
+        let mut found = block.chunks_exact(DiskEntry::SIZE);
+        for entry in node.entries.iter_mut() {
+            let bytes = found.next().ok_or_else(|| corrupt(Structure::Map, "a node is cut short"))?;
+            let disk = DiskEntry::read_from_bytes(bytes).map_err(|_| corrupt(Structure::Map, "a node is cut short"))?;
+            *entry = Entry::parse(&disk, shape)?;
+            if entry.is_some_and(|entry| (entry.kind == BlockKind::MapNode) != (level > 0)) {
+                return Err(corrupt(Structure::Map, "an entry's kind does not fit its level"));
+            }
+        }
+        Ok(node)
+    }
+
+    /// The bytes of the node: a whole block.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(BLOCK_SIZE as usize);
+        for entry in self.entries.iter() {
+            match entry {
+                Some(entry) => bytes.extend_from_slice(entry.to_disk().as_bytes()),
+                None => bytes.extend_from_slice(&[0; DiskEntry::SIZE]),
+            }
+        }
+        bytes
+    }
+
+    /// The entry of a slot; `None` for one that leads nowhere, and beyond the node.
+    #[must_use]
+    pub fn get(&self, slot: usize) -> Option<Entry> {
+        self.entries.get(slot).copied().flatten()
+    }
+
+    /// Sets the entry of a slot of the node.
+    pub fn set(&mut self, slot: usize, entry: Option<Entry>) {
+        if let Some(place) = self.entries.get_mut(slot) {
+            *place = entry;
+        }
+    }
+
+    /// The entries that lead somewhere, with their slots.
+    pub fn present(&self) -> impl Iterator<Item = (usize, Entry)> + '_ {
+        self.entries.iter().enumerate().filter_map(|(slot, entry)| Some((slot, (*entry)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_their_numbers() {
+        for kind in BlockKind::ALL {
+            assert_eq!(BlockKind::from_number(kind as u8), Some(kind));
+        }
+        assert_eq!((BlockKind::from_number(0), BlockKind::from_number(16)), (None, None));
+    }
+
+    #[test]
+    fn a_node_is_read_as_it_was_written() {
+        let shape = Shape::new(40000).unwrap();
+        let mut node = Node::default();
+        let entry = Entry { place: 99, generation: 5, kind: BlockKind::InodeTable, owner: 0, checksum: 0x1234_5678 };
+        node.set(3, Some(entry));
+        node.set(127, Some(Entry { kind: BlockKind::Directory, owner: 12, ..entry }));
+        let bytes = node.to_bytes();
+        assert_eq!(bytes.len(), 4096);
+        assert_eq!(Node::parse(&bytes, 0, &shape).unwrap(), node);
+        assert_eq!(node.present().map(|(slot, _)| slot).collect::<Vec<_>>(), [3, 127]);
+        assert!(Node::parse(&bytes, 1, &shape).is_err() && Node::parse(&bytes[..4000], 0, &shape).is_err());
+        for wrong in
+            [Entry { place: 1, ..entry }, Entry { place: 39_999, ..entry }, Entry { kind: BlockKind::MapNode, ..entry }]
+        {
+            node.set(4, Some(wrong));
+            assert!(Node::parse(&node.to_bytes(), 0, &shape).is_err(), "{wrong:?}");
+        }
+        let mut dirty = bytes.clone();
+        dirty[20] = 1;
+        assert!(Node::parse(&dirty, 0, &shape).is_err());
+    }
+
+    #[test]
+    fn the_position_is_part_of_the_checksum() {
+        let block = [9; 4096];
+        let sums = [
+            Position::Block(1),
+            Position::Block(2),
+            Position::Node { level: 0, number: 1 },
+            Position::Node { level: 1, number: 1 },
+        ]
+        .map(|position| position.checksum(1, &block));
+        for (n, sum) in sums.iter().enumerate() {
+            assert!(!sums[..n].contains(sum));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The place table: which blocks of the metadata regions a generation uses.
+//!
+//! Regions consist of chunks of 512 blocks, taken from the data groups one by one: a chunk that is a region counts as used,
+//! as a whole, in the ext4 block bitmap. A record of the table says which of its blocks hold something of this generation:
+//! the two superblocks, mapped blocks, nodes of the map.
+
+use super::{CHUNK_BLOCKS, Shape, corrupt};
+use crate::{Result, Structure};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Words in the bitmap of a chunk.
+pub const WORDS: usize = CHUNK_BLOCKS as usize / 64;
+/// Records of a block of the table; what follows them is 0.
+pub const RECORDS: u32 = 56;
+
+disk_struct! {
+    /// A record of the place table.
+    pub struct DiskChunk[72] {
+        /// the chunk's number on the device, counted from 1; 0 for a record that is not in use
+        0x00 c_chunk: U32,
+        /// blocks in use
+        0x04 c_used: U32,
+        /// a bit for each block of the chunk, the lowest first; set for one in use
+        0x08 c_bitmap: [U64; 8],
+    }
+}
+
+/// A chunk of a metadata region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its number on the device, from 0.
+    pub number: u32,
+    /// A set bit for each of its blocks that is in use, the lowest first.
+    pub used: [u64; WORDS],
+}
+
+impl Chunk {
+    /// A chunk with nothing in it but the superblocks, if it is the first of the device.
+    #[must_use]
+    pub fn new(number: u32) -> Self {
+        let mut used = [0; WORDS];
+        if number == 0 {
+            used[0] = (1 << super::superblock::COPIES) - 1;
+        }
+        Self { number, used }
+    }
+
+    /// Blocks in use.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.used.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+/// The chunk that a block of the device lies in, and its bit there: word and mask.
+#[must_use]
+pub fn bit_of(place: u64) -> (u32, usize, u64) {
+    let (chunk, bit) = (place / u64::from(CHUNK_BLOCKS), place % u64::from(CHUNK_BLOCKS));
+    (u32::try_from(chunk).unwrap_or(u32::MAX), (bit / 64) as usize, 1 << (bit % 64))
+}
+
+/// Reads a block of the table: its records, `None` for one that is not in use.
+///
+/// # Errors
+/// `Corrupt` for a block that is cut short, a chunk beyond the device, a count that its bitmap contradicts, and a first
+/// chunk in which the superblocks are free.
+pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Chunk>>> {
+    let bad = |what| corrupt(Structure::PlaceTable, what);
+    let mut records = block.chunks_exact(DiskChunk::SIZE);
+    let mut chunks = Vec::with_capacity(RECORDS as usize);
+    for _ in 0..RECORDS {
+        let bytes = records.next().ok_or_else(|| bad("cut short"))?;
+        let disk = DiskChunk::read_from_bytes(bytes).map_err(|_| bad("cut short"))?;
+        let Some(number) = disk.c_chunk.get().checked_sub(1) else {
+            if bytes.iter().any(|byte| *byte != 0) {
+                return Err(bad("an unused record is not empty"));
+            }
+            chunks.push(None);
+            continue;
+        };
+        let chunk = Chunk { number, used: disk.c_bitmap.map(U64::get) };
+        if number >= shape.chunks() {
+            return Err(bad("a chunk lies beyond the device"));
+        }
+        if chunk.count() != disk.c_used.get() {
+            return Err(bad("a count of places in use does not match its bitmap"));
+        }
+        if number == 0 && chunk.used[0] & 3 != 3 {
+            return Err(bad("the superblocks' places are free"));
+        }
+        chunks.push(Some(chunk));
+    }
+    Ok(chunks)
+}
+
+/// The bytes of a block of the table: the first [`RECORDS`] of these records.
+#[must_use]
+pub fn to_bytes(records: &[Option<Chunk>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(super::BLOCK_SIZE as usize);
+    for record in records.iter().take(RECORDS as usize) {
+        match record {
+            Some(chunk) => {
+                let disk = DiskChunk {
+                    c_chunk: (chunk.number + 1).into(),
+                    c_used: chunk.count().into(),
+                    c_bitmap: chunk.used.map(U64::new),
+                };
+                bytes.extend_from_slice(disk.as_bytes());
+            }
+            None => bytes.extend_from_slice(&[0; DiskChunk::SIZE]),
+        }
+    }
+    bytes.resize(super::BLOCK_SIZE as usize, 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_the_table_is_read_as_it_was_written() {
+        let shape = Shape::new(40000).unwrap();
+        let mut records = vec![None; RECORDS as usize];
+        records[0] = Some(Chunk::new(0));
+        records[5] = Some(Chunk { used: [u64::MAX; WORDS], ..Chunk::new(77) });
+        let bytes = to_bytes(&records);
+        assert_eq!(parse(&bytes, &shape).unwrap(), records);
+        assert_eq!((records[0].unwrap().count(), records[5].unwrap().count()), (2, 512));
+        for (at, byte) in [(8, 1), (4, 9), (72, 0), (72 + 10, 1), (5 * 72, 79)] {
+            let mut wrong = bytes.clone();
+            wrong[at] = byte;
+            assert_eq!(parse(&wrong, &shape).is_err(), wrong != bytes, "byte {at}");
+        }
+        assert!(parse(&bytes[..1000], &shape).is_err());
+        assert_eq!(bit_of(512 * 3 + 65), (3, 1, 2));
+    }
+}
