@@ -27,6 +27,8 @@ const TABLE: &[Layer] = &[
     layer("extant-blockdev", 0, &[]),
     layer("extant-format", 0, &[]),
     layer("extant-space", 1, &["extant-format"]),
+    // what it writes is what the format calls wrong; knowing the checker, it would write what that finds
+    layer("extant-damage", 1, &["extant-blockdev", "extant-format"]),
     // a device over a device: nothing of ext
     layer("extant-kero", 1, &["extant-blockdev"]),
     layer("extant-store", 2, &["extant-blockdev", "extant-format", "extant-space"]),
@@ -66,6 +68,7 @@ const TABLE: &[Layer] = &[
             "extant-serve",
             "extant-bench",
             "extant-crash",
+            "extant-damage",
         ],
     ),
     layer(TESTKIT, 1, &["extant-blockdev", "extant-format"]),

@@ -1,0 +1,159 @@
+//! Damage on request: for every problem that the checker knows a way to write it into a sound volume, and the corruptions
+//! of the ffsck paper's Table II.
+//!
+//! It knows the bytes (`format`) and a device, and nothing of the checker: what it writes is what the format calls wrong,
+//! and whether that is found is for others to say. Everything else stays sound: a structure that is changed gets the
+//! checksum it should have, unless the checksum is what is damaged.
+//!
+//! | room | damages |
+//! | --- | --- |
+//! | `volume` | nothing: finds and writes structures |
+//! | `superblock`, `journal` | superblock, descriptors, journal, orphans |
+//! | `inodes`, `maps`, `attributes` | inodes, block maps, extended attributes |
+//! | `directories`, `trees` | directories, their entries, hash trees, links |
+//! | `bitmaps` | bitmaps and counts |
+//! | `table2` | what the paper's Table II lists |
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod bitmaps;
+mod directories;
+mod inodes;
+mod journal;
+mod maps;
+mod superblock;
+mod table2;
+mod trees;
+mod volume;
+
+use blockdev::BlockDevice;
+use volume::Volume;
+
+/// Why a volume was not damaged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed, or is read-only.
+    #[error(transparent)]
+    Io(#[from] blockdev::Error),
+    /// The volume is of no known format, or not sound to begin with.
+    #[error(transparent)]
+    Format(#[from] format::Error),
+    /// The volume lacks what the damage needs; nothing was changed, or only what the damage prepared.
+    #[error("{0}")]
+    Unfit(&'static str),
+    /// No kind has this name or number.
+    #[error("there is no such kind of damage")]
+    Unknown,
+}
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// How a kind is written: `Unfit` where the volume lacks what it takes.
+type Recipe = fn(&mut Volume<'_>) -> Result<()>;
+
+/// What to damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What this problem of the checker's table describes; e2fsck's number, or from 0x0E0000 on Extant's.
+    Problem(u32),
+    /// A row of the paper's Table II, by its place in [`TABLE2`].
+    Table2(usize),
+}
+
+/// A row of the ffsck paper's Table II.
+#[derive(Debug, Clone, Copy)]
+pub struct Corruption {
+    /// What it is called here: structure and field.
+    pub name: &'static str,
+    /// The field as the paper calls it.
+    pub field: &'static str,
+    /// What is written, as a sentence.
+    pub does: &'static str,
+    recipe: Recipe,
+}
+
+pub use table2::TABLE2;
+
+const PROBLEMS: [&[(u32, Recipe)]; 8] = [
+    superblock::RECIPES,
+    journal::RECIPES,
+    inodes::RECIPES,
+    maps::RECIPES,
+    attributes::RECIPES,
+    directories::RECIPES,
+    trees::RECIPES,
+    bitmaps::RECIPES,
+];
+
+/// Problems that bytes alone do not make, and why.
+pub const NOT_MADE: &[(u32, &str)] = &[
+    (0x01_0039, "the device has to fail as the block is read"),
+    (0x02_0020, "the device has to fail as the block is read"),
+    (0x0E_0000, "the device has to fail as the block is read"),
+    (0x0E_0006, "it counts other problems, of which there have to be more than are listed"),
+    (0x04_0006, "it takes a directory with more than 65 000 subdirectories"),
+    (0x04_0007, "it takes a directory with more than 65 000 subdirectories"),
+];
+
+impl Kind {
+    /// All kinds that can be written, those of Table II first.
+    pub fn all() -> impl Iterator<Item = Kind> {
+        let rows = PROBLEMS.iter().flat_map(|rows| rows.iter()).map(|(number, _)| Kind::Problem(*number));
+        (0..TABLE2.len()).map(Kind::Table2).chain(rows)
+    }
+
+    /// The row of Table II with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Kind> {
+        TABLE2.iter().position(|row| row.name == name).map(Kind::Table2)
+    }
+
+    fn recipe(self) -> Option<Recipe> {
+        match self {
+            Kind::Table2(n) => TABLE2.get(n).map(|row| row.recipe),
+            Kind::Problem(number) => {
+                PROBLEMS.iter().flat_map(|rows| rows.iter()).find(|(n, _)| *n == number).map(|(_, recipe)| *recipe)
+            }
+        }
+    }
+}
+
+/// Writes damage of one kind into the volume on `device`, and says which structures were changed. The same volume and seed
+/// give the same damage, but for dates; where a kind has a choice, the seed chooses.
+///
+/// # Errors
+/// [`Error::Unfit`] where the volume lacks what the kind takes, [`Error::Unknown`] for a kind that nobody knows, and what
+/// the device or the volume's superblock say.
+pub fn damage(device: &dyn BlockDevice, kind: Kind, seed: u64) -> Result<Vec<String>> {
+    let recipe = kind.recipe().ok_or(Error::Unknown)?;
+    let mut volume = Volume::open(device, seed)?;
+    recipe(&mut volume)?;
+    device.flush()?;
+    Ok(volume.touched())
+}
+
+/// `Unfit` with this sentence, unless `held`.
+fn need(held: bool, without: &'static str) -> Result<()> {
+    if held { Ok(()) } else { Err(Error::Unfit(without)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_kind_is_there_once() {
+        let mut seen = HashSet::new();
+        for kind in Kind::all() {
+            assert!(kind.recipe().is_some());
+            if let Kind::Problem(number) = kind {
+                assert!(seen.insert(number), "{number:#08x} stands twice");
+                assert!(!NOT_MADE.iter().any(|(n, _)| *n == number), "{number:#08x} is made after all");
+            }
+        }
+        assert!(Kind::named("inode.size").is_some());
+        assert_eq!(Kind::named("nothing"), None);
+    }
+}

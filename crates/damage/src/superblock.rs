@@ -1,0 +1,262 @@
+//! Damage to the superblock, its copies, the group descriptors, and what the superblock names.
+
+use crate::volume::Volume;
+use crate::{Error, Recipe, Result, need};
+use format::checksum::crc32c;
+use format::feature::{Compat, Incompat, RoCompat};
+use format::group::GroupFlags;
+use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
+use format::superblock::{Flags, OFFSET};
+use format::{FsBlock, GroupNo, InodeNo};
+use std::time::{SystemTime, UNIX_EPOCH};
+use zerocopy::IntoBytes;
+
+const DAY: u64 = 24 * 60 * 60;
+
+fn from_now(seconds: u64) -> (u32, u8) {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()) + seconds;
+    (at as u32, (at >> 32) as u8)
+}
+
+fn last_mount(v: &mut Volume<'_>, seconds: u64) -> Result<()> {
+    let (low, high) = from_now(seconds);
+    v.superblock(|sb| (sb.s_mtime, sb.s_mtime_hi) = (low.into(), high))
+}
+
+fn last_write(v: &mut Volume<'_>, seconds: u64) -> Result<()> {
+    let (low, high) = from_now(seconds);
+    v.superblock(|sb| (sb.s_wtime, sb.s_wtime_hi) = (low.into(), high))
+}
+
+fn clear_incompat(v: &mut Volume<'_>, feature: Incompat) -> Result<()> {
+    v.superblock(|sb| sb.s_feature_incompat = (sb.s_feature_incompat.get() & !feature.bits()).into())
+}
+
+fn set_ro(v: &mut Volume<'_>, feature: RoCompat) -> Result<()> {
+    v.superblock(|sb| sb.s_feature_ro_compat = (sb.s_feature_ro_compat.get() | feature.bits()).into())
+}
+
+/// Groups that hold copies of the superblock.
+fn copies(v: &Volume<'_>, at_least: usize) -> Result<Vec<GroupNo>> {
+    let copies: Vec<_> = v.geometry.backup_groups().collect();
+    need(copies.len() >= at_least, "the volume has too few copies of its superblock")?;
+    Ok(copies)
+}
+
+fn mmp_block(v: &Volume<'_>) -> Result<u64> {
+    need(v.has_incompat(Incompat::MMP), "the volume has no multiple-mount protection")?;
+    Ok(v.sb.s_mmp_block.get())
+}
+
+/// A redo log with nothing in it but the superblock as it is, and a pointer to it.
+fn unfinished_repair(v: &mut Volume<'_>) -> Result<()> {
+    let (copy, index) = (v.free_block()?, v.free_block()?);
+    need(copy != index, "too few blocks are free")?;
+    let size = v.block_size();
+    let mut superblock = v.read_at(OFFSET, 1024)?;
+    let sector = crc32c(!0, superblock.get(..512).unwrap_or_default());
+    let mut bytes = superblock.clone();
+    bytes.resize(size, 0);
+    v.put_block(copy, &bytes)?;
+    let head = DiskRedoIndex {
+        ri_magic: INDEX_MAGIC.into(),
+        ri_count: 1.into(),
+        ri_next: 0.into(),
+        ri_next_checksum: 0.into(),
+        ri_reserved: 0.into(),
+    };
+    let entry = DiskRedoEntry {
+        re_home: SUPERBLOCK.into(),
+        re_copy: copy.into(),
+        re_checksum: crc32c(!0, &bytes).into(),
+        re_reserved: 0.into(),
+    };
+    let mut bytes = [head.as_bytes(), entry.as_bytes()].concat();
+    bytes.resize(size, 0);
+    v.put_block(index, &bytes)?;
+    let mut pointer = DiskRedoPointer {
+        rp_magic: POINTER_MAGIC.into(),
+        rp_block_size: (size as u32).into(),
+        rp_block: index.into(),
+        rp_before: sector.into(),
+        rp_after: sector.into(),
+        rp_index: crc32c(!0, &bytes).into(),
+        rp_checksum: 0.into(),
+    };
+    pointer.seal();
+    if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
+        place.copy_from_slice(pointer.as_bytes());
+    }
+    v.sb = format::superblock::DiskSuperblock::from_slice(&superblock).ok_or(Error::Unfit("no superblock"))?;
+    v.superblock(|_| ())
+}
+
+pub(crate) const RECIPES: &[(u32, Recipe)] = &[
+    (0x00_0001, |v| {
+        let group = v.any_group(|_| true)?;
+        let beyond = v.geometry.blocks + 5;
+        v.group_everywhere(group, |group| group.block_bitmap = FsBlock(beyond))
+    }),
+    (0x00_0002, |v| {
+        let group = v.any_group(|_| true)?;
+        let beyond = v.geometry.blocks + 5;
+        v.group_everywhere(group, |group| group.inode_bitmap = FsBlock(beyond))
+    }),
+    (0x00_0003, |v| {
+        let group = v.any_group(|_| true)?;
+        let beyond = v.geometry.blocks + 5;
+        v.group_everywhere(group, |group| group.inode_table = FsBlock(beyond))
+    }),
+    (0x00_0005, |v| {
+        let blocks = v.geometry.blocks + 8;
+        v.superblock(|sb| sb.set_blocks_count(blocks))
+    }),
+    (0x00_0008, |v| {
+        let first = 1 - v.sb.s_first_data_block.get().min(1);
+        v.superblock(|sb| sb.s_first_data_block = first.into())?;
+        let copies: Vec<_> = v.geometry.backup_groups().collect();
+        for copy in copies {
+            v.copy_of_superblock(copy, |sb| sb.s_first_data_block = first.into())?;
+        }
+        Ok(())
+    }),
+    (0x00_0009, |v| {
+        need(
+            !v.has_ro(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) && !v.geometry.gdt_csum,
+            "the volume's checksums begin with its UUID",
+        )?;
+        v.superblock(|sb| sb.s_uuid = [0; 16])
+    }),
+    (0x00_000B, |v| {
+        let blocks = v.geometry.blocks;
+        v.superblock(|sb| sb.set_reserved_blocks_count(blocks))
+    }),
+    (0x00_000E, |v| {
+        need(v.has_incompat(Incompat::FILETYPE), "the volume's entries have no types")?;
+        v.superblock(|sb| sb.s_creator_os = 1.into())
+    }),
+    (0x00_002E, |v| {
+        need(!v.has_compat(Compat::RESIZE_INODE), "the volume has a resize inode")?;
+        v.superblock(|sb| sb.s_reserved_gdt_blocks = 1.into())
+    }),
+    (0x00_0030, |v| {
+        need(v.has_compat(Compat::RESIZE_INODE), "the volume has no resize inode")?;
+        v.edit_words(InodeNo::RESIZE, |words| words[13] = 0)
+    }),
+    (0x00_0031, |v| last_mount(v, 10 * DAY)),
+    (0x00_0032, |v| last_write(v, 10 * DAY)),
+    (0x00_0034, |v| {
+        need(v.has_compat(Compat::DIR_INDEX), "the volume has no hash trees")?;
+        let signs = (Flags::SIGNED_HASH | Flags::UNSIGNED_HASH).bits();
+        v.superblock(|sb| sb.s_flags = (sb.s_flags.get() & !signs).into())
+    }),
+    (0x00_0035, |v| {
+        need(v.geometry.metadata_csum || v.geometry.gdt_csum, "the volume has no checksums")?;
+        let group = v.any_group(|_| true)?;
+        v.group_unsealed(group, |group| group.checksum ^= 0x55)
+    }),
+    (0x00_0036, |v| {
+        need(!v.geometry.metadata_csum && !v.geometry.gdt_csum, "the volume has checksums")?;
+        let group = v.any_group(|_| true)?;
+        v.group(group, |group| group.flags |= GroupFlags::INODE_UNINIT)
+    }),
+    (0x00_0038, |v| {
+        need(v.geometry.metadata_csum || v.geometry.gdt_csum, "the volume has no checksums")?;
+        let group = v.any_group(|group| !group.flags.contains(GroupFlags::INODE_UNINIT))?;
+        let more = v.geometry.inodes_per_group + 1;
+        v.group(group, |group| group.itable_unused = more)
+    }),
+    (0x00_0039, |v| {
+        need(v.geometry.metadata_csum || v.geometry.gdt_csum, "the volume has no checksums")?;
+        let last = GroupNo(v.geometry.groups - 1);
+        v.group(last, |group| group.flags |= GroupFlags::BLOCK_UNINIT)
+    }),
+    (0x00_003B, |v| v.superblock(|sb| sb.s_flags = (sb.s_flags.get() | Flags::TEST_FILESYS.bits()).into())),
+    (0x00_003C, |v| last_mount(v, DAY / 2)),
+    (0x00_003D, |v| last_write(v, DAY / 2)),
+    (0x00_0042, |v| {
+        mmp_block(v)?;
+        let beyond = v.geometry.blocks + 3;
+        v.superblock(|sb| sb.s_mmp_block = beyond.into())
+    }),
+    (0x00_0043, |v| {
+        let block = mmp_block(v)?;
+        v.edit_block(block, |bytes| bytes.fill(0x11))
+    }),
+    (0x00_0044, |v| {
+        copies(v, 1)?;
+        v.superblock(|sb| sb.s_magic = 0.into())
+    }),
+    (0x00_0045, |v| {
+        copies(v, 1)?;
+        let group = v.any_group(|_| true)?;
+        v.group(group, |group| group.inode_table = FsBlock(0))
+    }),
+    (0x00_0046, |v| {
+        need(v.geometry.metadata_csum, "the volume has no checksums")?;
+        set_ro(v, RoCompat::GDT_CSUM)
+    }),
+    (0x00_0047, |v| {
+        need(v.geometry.metadata_csum, "the volume has no checksums")?;
+        let block = mmp_block(v)?;
+        v.edit_block(block, |bytes| {
+            if let Some(byte) = bytes.get_mut(1023) {
+                *byte ^= 0x55;
+            }
+        })
+    }),
+    (0x00_0048, |v| {
+        need(v.has_incompat(Incompat::BIT64) && v.has_incompat(Incompat::EXTENT), "the volume is of 32 bits")?;
+        clear_incompat(v, Incompat::EXTENT)
+    }),
+    (0x00_0049, |v| {
+        need(v.has_incompat(Incompat::META_BG), "the volume has no meta groups")?;
+        let copies = copies(v, 0)?;
+        for copy in copies {
+            v.copy_of_superblock(copy, |sb| sb.s_first_meta_bg = 1_000_000.into())?;
+        }
+        v.superblock(|sb| sb.s_first_meta_bg = 1_000_000.into())
+    }),
+    (0x00_004B, |v| {
+        need(!v.geometry.metadata_csum, "the volume has checksums")?;
+        v.superblock(|sb| {
+            sb.s_feature_incompat = (sb.s_feature_incompat.get() | Incompat::CSUM_SEED.bits()).into();
+        })
+    }),
+    (0x00_004D, |v| {
+        need(v.has_ro(RoCompat::EXTRA_ISIZE), "the volume's inodes have no extra fields")?;
+        v.superblock(|sb| sb.s_min_extra_isize = 4001.into())
+    }),
+    (0x00_004E, |v| {
+        need(v.has_ro(RoCompat::EXTRA_ISIZE), "the volume's inodes have no extra fields")?;
+        v.superblock(|sb| sb.s_want_extra_isize = 4001.into())
+    }),
+    (0x00_004F, |v| v.superblock(|sb| sb.s_usr_quota_inum = 9.into())),
+    (0x00_0051, |v| {
+        need(v.has_compat(Compat::RESIZE_INODE), "the volume has no resize inode")?;
+        v.superblock(|sb| {
+            sb.s_feature_incompat = (sb.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
+            sb.s_first_meta_bg = 0.into();
+        })
+    }),
+    (0x0E_0002, |v| {
+        let first = copies(v, 2)?.first().copied().unwrap_or(GroupNo(1));
+        v.copy_of_superblock(first, |sb| sb.s_magic = 0.into())?;
+        v.superblock(|sb| sb.s_magic = 0.into())
+    }),
+    (0x0E_0007, unfinished_repair),
+    (0x02_0033, |v| {
+        need(!v.has_ro(RoCompat::LARGE_FILE), "the volume has large files")?;
+        let file = v.file(None)?;
+        v.edit(file, |inode| inode.set_size(3 << 30))
+    }),
+    (0x02_0039, |v| {
+        need(!v.has_incompat(Incompat::LARGE_DIR), "the volume has large directories")?;
+        let dir = v.directory(1, None)?;
+        v.edit(dir, |inode| inode.set_size(1 << 31))
+    }),
+    (0x01_006F, |v| {
+        need(v.has_incompat(Incompat::INLINE_DATA), "the volume has no inline data")?;
+        clear_incompat(v, Incompat::INLINE_DATA)
+    }),
+];
