@@ -108,7 +108,8 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
 }
 
 /// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`.
-fn summary(report: &Report) -> String {
+#[must_use]
+pub fn summary(report: &Report) -> String {
     let counts = &report.counts;
     let pieces = counts.fragmented_files.saturating_add(counts.fragmented_directories);
     // in tenths of a per cent, rounded to the nearest

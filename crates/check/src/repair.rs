@@ -138,8 +138,10 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
     let opened = open::open(&scanner, options, &problems);
-    // nobody but us asks about the copies
-    let matters = |p: &Problem| p.code.mender() != Mender::Nobody && p.code.number() < 0x0E_0000;
+    // nobody but us asks about the copies, and what is no fix is no reason to look further
+    let matters = |p: &Problem| {
+        p.code.mender() != Mender::Nobody && p.code.number() < 0x0E_0000 && options.rules.is_fix(p.code)
+    };
     opened.is_ok() && !problems.snapshot().iter().any(matters)
 }
 
