@@ -14,11 +14,13 @@ use crate::paths::Paths;
 use crate::problem::{Limits, Problem, Problems};
 use crate::quota;
 use crate::records::{Directories, Directory};
+use crate::regions::Layers;
 use crate::report::{Counts, Report, Scan};
-use crate::rules::Rules;
 use crate::rounds::{BitmapKind, Outcome, Rounds, Visitor};
+use crate::rules::Rules;
 use crate::scan::{Counters, GAP, Scanner};
 use crate::table::{Code, Phase};
+use crate::trail::Trail;
 use crate::trees::DirRun;
 use crate::xattrs::{self, XattrRef};
 use blockdev::BlockDevice;
@@ -38,6 +40,9 @@ pub struct Options {
     pub threads: usize,
     /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
     pub gap: u64,
+    /// Snapshots of the block map that are taken of a pass, so that who owns a block claimed twice is found by reading only
+    /// parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
+    pub snapshots: Option<u32>,
     /// How many problems are kept.
     pub limits: Limits,
     /// What is mended; only [`repair`](crate::repair()) looks at it.
@@ -69,6 +74,7 @@ impl Default for Options {
             block_size: None,
             threads,
             gap: GAP,
+            snapshots: None,
             limits: Limits::default(),
             repair: Repair::No,
             now: None,
@@ -153,7 +159,7 @@ pub(crate) fn examine<T>(
         let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
         (Counts::default(), see(&view))
     } else {
-        phases(&scanner, &volume, &problems, progress, |walk| {
+        phases(&scanner, &volume, options, &problems, progress, |walk| {
             see(&View { volume: &volume, scanner: &scanner, problems: &problems, walk })
         })
     };
@@ -178,6 +184,7 @@ pub(crate) fn examine<T>(
 fn phases<T>(
     scanner: &Scanner<'_>,
     volume: &Volume,
+    options: &Options,
     problems: &Problems,
     progress: &dyn Progress,
     see: impl FnOnce(Option<Walk<'_>>) -> T,
@@ -189,8 +196,10 @@ fn phases<T>(
     let directories = OnceLock::new();
     let names = OnceLock::new();
     let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
-    let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: used } =
-        Rounds { ctx: &ctx, scanner, claimer: &ctx.claims }.run(&judges);
+    let trail = Trail::new(options.snapshots);
+    let layers = Layers::of(&ctx);
+    let rounds = Rounds { ctx: &ctx, scanner, claimer: &ctx.claims, layers: layers.as_ref(), trail: &trail };
+    let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: used } = rounds.run(&judges);
     // what was read in part proves nothing
     if progress.cancelled() {
         return (counts, see(None));
@@ -199,7 +208,7 @@ fn phases<T>(
     let mut sharing = Sharing::default();
     if let Some(owners) = Owners::of(&ctx) {
         progress.phase(Phase::MultiplyClaimed);
-        Rounds { ctx: &ctx, scanner, claimer: &owners }.run(&());
+        Rounds { claimer: &owners, ..rounds }.retrace(&trail.read_in(&ctx.claims.conflicting_stretches()));
         sharing = owners.report(&ctx);
     }
     progress.phase(Phase::Directories);
@@ -258,16 +267,6 @@ impl Visitor for Judges<'_, '_> {
 
     fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) -> u64 {
         xattrs::judge_block(self.ctx, block, inodes, bytes)
-    }
-}
-
-/// The walk that only looks for owners hands nothing on.
-impl Visitor for () {
-    fn bitmap(&self, _: GroupNo, _: BitmapKind, _: Result<&[u8], &blockdev::Error>) {}
-    fn directories(&self, _: Vec<Directory>, _: Vec<InlineDirectory>) {}
-    fn dir_block(&self, _: InodeNo, _: u32, _: FsBlock, _: Result<&[u8], &blockdev::Error>) {}
-    fn xattr_block(&self, _: FsBlock, _: &[XattrRef], _: Result<&[u8], &blockdev::Error>) -> u64 {
-        0
     }
 }
 

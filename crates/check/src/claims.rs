@@ -2,26 +2,54 @@
 //!
 //! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is made when something in the group
 //! is first claimed. A claim that meets a bit already set is kept as a conflict; who the owners are is found afterwards,
-//! in a second pass that only volumes with conflicts need.
+//! see [`crate::multiply`].
+//!
+//! The scan is divided into stretches, and what was claimed by the end of each is kept as a *snapshot*: a block of which
+//! one needs to know who claimed it first was claimed in the stretch before the first snapshot that has it. Groups that
+//! nothing was claimed in since the last snapshot are not copied, so in a scan in disk order all snapshots together take
+//! little more than one bitmap.
 //!
 //! The words are atomic, and there is no lock: threads claim in the same few groups all the time, and a lock for each
 //! group was an eighth of the whole check, most of it spent on waiting for the other processor's cache.
 
 use format::GroupNo;
 use format::superblock::Geometry;
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The blocks in use.
 pub(crate) struct Claims {
     /// The claimed clusters of each group as bits, the lowest first; unset where there are none.
-    groups: Box<[OnceLock<Box<[AtomicU64]>>]>,
-    conflicts: Mutex<Vec<Range<u64>>>,
+    groups: Box<[Claimed]>,
+    /// Clusters claimed again, and in which stretch.
+    conflicts: Mutex<Vec<(Range<u64>, u32)>>,
+    /// The stretch that is under way.
+    stretch: AtomicU32,
+    snapshots: Mutex<Snapshots>,
     first: u64,
     cluster_blocks: u64,
     clusters_per_group: u64,
     clusters: u64,
+}
+
+/// What is claimed of a group.
+#[derive(Default)]
+struct Claimed {
+    /// Unset where nothing is.
+    bits: OnceLock<Box<[AtomicU64]>>,
+    /// Something was claimed since the last snapshot.
+    changed: AtomicBool,
+}
+
+/// What was claimed at the ends of stretches.
+#[derive(Default)]
+struct Snapshots {
+    /// Of each group: its bits at the end of a stretch, wherever they had changed; the stretches ascend.
+    groups: Vec<Vec<(u32, Box<[u64]>)>>,
+    /// Bytes that they take.
+    bytes: u64,
 }
 
 impl Claims {
@@ -30,8 +58,10 @@ impl Claims {
         let first = u64::from(geometry.first_data_block);
         let cluster_blocks = u64::from(geometry.cluster_blocks);
         Self {
-            groups: geometry.group_numbers().map(|_| OnceLock::new()).collect(),
+            groups: geometry.group_numbers().map(|_| Claimed::default()).collect(),
             conflicts: Mutex::new(Vec::new()),
+            stretch: AtomicU32::new(0),
+            snapshots: Mutex::default(),
             first,
             cluster_blocks,
             clusters_per_group: u64::from(geometry.clusters_per_group()),
@@ -65,9 +95,14 @@ impl Claims {
             let base = group * self.clusters_per_group;
             let stop = end.min(base + self.clusters_per_group);
             let words = self.clusters_per_group.div_ceil(64);
-            let bits = self.group(group).get_or_init(|| (0..words).map(|_| AtomicU64::new(0)).collect());
+            let claimed = self.group(group);
+            let bits = claimed.bits.get_or_init(|| (0..words).map(|_| AtomicU64::new(0)).collect());
+            if !claimed.changed.load(Ordering::Relaxed) {
+                claimed.changed.store(true, Ordering::Relaxed);
+            }
             if set_bits(bits, at - base..stop - base, |double| {
-                lock(&self.conflicts).push(base + double.start..base + double.end);
+                let stretch = self.stretch.load(Ordering::Relaxed);
+                lock(&self.conflicts).push((base + double.start..base + double.end, stretch));
             }) {
                 conflict = true;
             }
@@ -93,7 +128,7 @@ impl Claims {
 
     /// The clusters that were claimed more than once: ascending, disjoint.
     pub(crate) fn conflicts(&self) -> Vec<Range<u64>> {
-        let mut all = lock(&self.conflicts).clone();
+        let mut all: Vec<_> = lock(&self.conflicts).iter().map(|(clusters, _)| clusters.clone()).collect();
         all.sort_unstable_by_key(|r| r.start);
         let mut merged: Vec<Range<u64>> = Vec::new();
         for range in all {
@@ -105,15 +140,71 @@ impl Claims {
         merged
     }
 
-    fn group(&self, index: u64) -> &OnceLock<Box<[AtomicU64]>> {
+    /// Ends a stretch and keeps what was claimed until now; the number of the stretch that ended. Nobody claims meanwhile.
+    pub(crate) fn end_stretch(&self) -> u32 {
+        let stretch = self.stretch.fetch_add(1, Ordering::Relaxed);
+        let mut snapshots = lock(&self.snapshots);
+        snapshots.groups.resize_with(self.groups.len(), Vec::new);
+        for (n, claimed) in self.groups.iter().enumerate() {
+            if let Some(bits) = claimed.bits.get().filter(|_| claimed.changed.swap(false, Ordering::Relaxed)) {
+                snapshots.bytes += bits.len() as u64 * 8;
+                let copy = bits.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+                if let Some(kept) = snapshots.groups.get_mut(n) {
+                    kept.push((stretch, copy));
+                }
+            }
+        }
+        stretch
+    }
+
+    /// Bytes that the snapshots take.
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        lock(&self.snapshots).bytes
+    }
+
+    /// Whether a cluster was claimed in the first stretch, which is the volume's own metadata.
+    pub(crate) fn is_metadata(&self, cluster: u64) -> bool {
+        self.first_claimed(cluster) == 0
+    }
+
+    /// The stretch in which a cluster was claimed first; the one under way where no snapshot has it.
+    fn first_claimed(&self, cluster: u64) -> u32 {
+        let place = cluster % self.clusters_per_group;
+        let snapshots = lock(&self.snapshots);
+        let kept = snapshots.groups.get((cluster / self.clusters_per_group) as usize).map_or(&[][..], |kept| kept);
+        let has = |bits: &[u64]| bits.get((place / 64) as usize).is_some_and(|word| word >> (place % 64) & 1 == 1);
+        // bits are only ever added
+        let at = kept.partition_point(|(_, bits)| !has(bits));
+        kept.get(at).map_or_else(|| self.stretch.load(Ordering::Relaxed), |(stretch, _)| *stretch)
+    }
+
+    /// The stretches in which clusters were claimed that were claimed more than once.
+    pub(crate) fn conflicting_stretches(&self) -> BTreeSet<u32> {
+        let again = lock(&self.conflicts).iter().map(|(_, stretch)| *stretch).collect::<Vec<_>>();
+        let first = self.conflicts().into_iter().flatten().map(|cluster| self.first_claimed(cluster));
+        first.chain(again).collect()
+    }
+
+    /// Forgets all claims, conflicts and snapshots. Nobody claims meanwhile.
+    pub(crate) fn clear(&self) {
+        for claimed in &self.groups {
+            claimed.changed.store(false, Ordering::Relaxed);
+            claimed.bits.get().into_iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        lock(&self.conflicts).clear();
+        *lock(&self.snapshots) = Snapshots::default();
+        self.stretch.store(0, Ordering::Relaxed);
+    }
+
+    fn group(&self, index: u64) -> &Claimed {
         // `claim` and `contains` stay below `clusters`, so the group exists
         &self.groups[(index as usize).min(self.groups.len() - 1)]
     }
 }
 
 #[inline]
-fn word(bits: &OnceLock<Box<[AtomicU64]>>, n: usize) -> u64 {
-    bits.get().and_then(|bits| bits.get(n)).map_or(0, |word| word.load(Ordering::Relaxed))
+fn word(claimed: &Claimed, n: usize) -> u64 {
+    claimed.bits.get().and_then(|bits| bits.get(n)).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -146,7 +237,6 @@ fn set_bits(bits: &[AtomicU64], range: Range<u64>, mut double: impl FnMut(Range<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     fn geometry() -> Geometry {
         let mut sb = [0u8; 1024];
@@ -180,5 +270,27 @@ mod tests {
             assert_eq!(claims.contains(n), model.contains(&n), "{n}");
         }
         assert_eq!(claims.conflicts().into_iter().flatten().collect::<Vec<_>>(), twice.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_first_claim_is_found_in_its_stretch() {
+        let claims = Claims::new(&geometry());
+        claims.claim(0..10);
+        assert_eq!(claims.end_stretch(), 0);
+        claims.claim(100..110);
+        claims.claim(300..310);
+        assert_eq!(claims.end_stretch(), 1);
+        assert_eq!(claims.end_stretch(), 2);
+        claims.claim(101..102);
+        assert_eq!(claims.end_stretch(), 3);
+        claims.claim(400..500);
+        let first = [0, 9, 100, 109, 300, 450].map(|cluster| claims.first_claimed(cluster));
+        assert_eq!(first, [0, 0, 1, 1, 1, 4]);
+        assert!(claims.is_metadata(9) && !claims.is_metadata(100));
+        assert_eq!(claims.conflicting_stretches(), [1, 3].into());
+        assert_eq!(claims.snapshot_bytes(), 32 * 4, "a group that did not change is not copied");
+        claims.clear();
+        assert!(claims.conflicts().is_empty() && !claims.contains(5));
+        assert!(!claims.claim(0..10));
     }
 }

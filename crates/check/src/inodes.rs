@@ -9,10 +9,11 @@ use crate::files::{Facts, OpenFile, Tally, judge_sums};
 use crate::problem::Problem;
 use crate::quota;
 use crate::records::{Directory, InodeRecord, Marks};
+use crate::regions::Layers;
 use crate::report::Counts;
 use crate::rounds::Claimer;
 use crate::table::Code;
-use crate::trees::{Found, Trees, words};
+use crate::trees::{Found, Node, Trees, words};
 use crate::xattrs::{self, InInode, XattrRef};
 use format::extent::{self, RawNode};
 use format::feature::{Compat, Incompat, RoCompat};
@@ -68,6 +69,8 @@ impl Harvest {
 pub(crate) struct InodeCheck<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) claimer: &'a dyn Claimer,
+    /// Takes files whose trees can be put together from regions.
+    pub(crate) layers: Option<&'a Layers<'a>>,
     /// Superblock times before this make deletion times useless as a sign of an orphan.
     pub(crate) low_dtime: bool,
 }
@@ -508,7 +511,7 @@ impl InodeCheck<'_> {
             matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
         // the list of bad blocks is a map without a type; without one all others have no map that counts
         if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
-            self.settle(facts, tally, has_acl, false, harvest);
+            self.settle(facts, tally, has_acl, Vec::new(), harvest);
             return;
         }
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };
@@ -545,20 +548,30 @@ impl InodeCheck<'_> {
         if kind == Some(FileKind::Symlink) && !in_inode && !mapped && sized {
             self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(facts.size));
         }
-        let goes_on = harvest.found.nodes.len() > before;
-        self.settle(facts, tally, has_acl, goes_on, harvest);
+        let tops = harvest.found.nodes.split_off(before);
+        self.settle(facts, tally, has_acl, tops, harvest);
     }
 
-    /// Judges the sums of a file at once, or keeps it open where its map goes on in blocks, or where its attribute block may
-    /// name values that count as its own.
-    fn settle(&self, facts: Facts, tally: Tally, has_acl: bool, goes_on: bool, harvest: &mut Harvest) {
-        let values = has_acl && self.ctx.volume.features.incompat.contains(Incompat::EA_INODE);
-        if goes_on || values {
-            harvest.files.push(OpenFile { facts, tally: Mutex::new(tally) });
-        } else if self.claimer.is_judging() {
-            harvest.counts.count_runs(facts.kind, tally.runs);
-            judge_sums(self.ctx, &facts, &tally);
+    /// Judges the sums of a file at once, or keeps it open where its map goes on in blocks (`tops`), or where its attribute
+    /// block may name values that count as its own.
+    fn settle(&self, facts: Facts, tally: Tally, has_acl: bool, mut tops: Vec<Node>, harvest: &mut Harvest) {
+        if !self.claimer.is_judging() {
+            return;
         }
+        let values = has_acl && self.ctx.volume.features.incompat.contains(Incompat::EA_INODE);
+        if tops.is_empty() && !values {
+            harvest.counts.count_runs(facts.kind, tally.runs);
+            return judge_sums(self.ctx, &facts, &tally);
+        }
+        let mut file = OpenFile { facts, tally: Mutex::new(tally) };
+        if let Some(layers) = self.layers.filter(|_| !values) {
+            (file, tops) = match layers.open(file, tops) {
+                Ok(()) => return,
+                Err(back) => back,
+            };
+        }
+        harvest.files.push(file);
+        harvest.found.nodes.append(&mut tops);
     }
 
     /// The block of extended attributes: a place on the volume, kept for the round that reads it. Whether there is one.

@@ -7,8 +7,9 @@
 //! | `checker` | one check from beginning to end |
 //! | `open`, `descriptors`, `journal`, `special`, `ownfile`, `recognise` | phase 0: superblock, descriptors, journal, the volume's own inodes |
 //! | `scan`, `rounds` | reading in disk order; one round per tree level |
+//! | `regions` | trees put together from metadata regions in round 0 |
 //! | `inodes`, `trees`, `files`, `xattrs` | phase 1: inodes, block maps, sums, attributes |
-//! | `multiply` | phase 1B: who owns what was claimed twice |
+//! | `trail`, `multiply` | phase 1B: who owns what was claimed twice |
 //! | `dirs`, `htree` | phase 2: directory blocks and hash trees |
 //! | `connect`, `links` | phases 3 and 4 |
 //! | `bitmaps`, `metadata` | phase 5, and the blocks that are the volume's own |
@@ -42,11 +43,13 @@ mod policies;
 mod quota;
 mod recognise;
 mod records;
+mod regions;
 mod repair;
 mod rounds;
 mod rules;
 mod scan;
 mod special;
+mod trail;
 mod trees;
 mod xattrs;
 

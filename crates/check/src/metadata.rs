@@ -42,6 +42,13 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
     })
 }
 
+/// Claims them all once more in a block map that was cleared; what is wrong with them was reported.
+pub(crate) fn claim_again(ctx: &Context<'_>) {
+    for blocks in blocks(ctx.volume) {
+        ctx.claims.claim(ctx.claims.clusters_of(&blocks));
+    }
+}
+
 /// Claims them all; reports parts that lie on others.
 pub(crate) fn claim(ctx: &Context<'_>) {
     for (group, part, blocks) in parts(ctx.volume) {

@@ -1,8 +1,9 @@
 //! Blocks claimed more than once: who owns them.
 //!
-//! The block map only knows that a block was claimed again. Where that happened the rounds run once more without judging,
-//! and each claim that meets a doubly claimed cluster is noted with its inode. Linear in the claims, however many inodes
-//! share a block: each inode is reported once, with how many blocks it shares and with how many others.
+//! The block map only knows that a block was claimed again, and from its snapshots in which stretches of the scan: that in
+//! which it was first claimed, and those in which it was met again. These stretches, and nothing else, are read once more
+//! without judging, and each claim that meets a doubly claimed cluster is noted with its inode. Linear in the claims,
+//! however many inodes share a block: each inode is reported once, with how many blocks it shares and with how many others.
 
 use crate::claims::Claims;
 use crate::context::Context;
@@ -10,6 +11,7 @@ use crate::metadata;
 use crate::problem::Problem;
 use crate::rounds::Claimer;
 use crate::table::Code;
+use crate::trail::lock;
 use format::{FsBlock, InodeNo};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,8 +19,6 @@ use std::sync::{Mutex, PoisonError};
 
 /// Notes the owners of doubly claimed clusters.
 pub(crate) struct Owners {
-    /// What the second walk has met, so that it follows each tree block once, as the first did.
-    seen: Claims,
     conflicts: Vec<Range<u64>>,
     notes: Mutex<Vec<Note>>,
 }
@@ -50,7 +50,7 @@ impl Owners {
         if conflicts.is_empty() {
             return None;
         }
-        let owners = Self { seen: Claims::new(&ctx.volume.geometry), conflicts, notes: Mutex::new(Vec::new()) };
+        let owners = Self { conflicts, notes: Mutex::new(Vec::new()) };
         for blocks in metadata::blocks(ctx.volume) {
             owners.claim(InodeNo(0), ctx.claims.clusters_of(&blocks));
         }
@@ -118,9 +118,22 @@ impl Claimer for Owners {
         let met = met.take_while(|c| c.start < clusters.end && !clusters.is_empty());
         for conflict in met {
             let note = Note { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
-            self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+            lock(&self.notes).push(note);
         }
-        !self.seen.claim(clusters)
+        true
+    }
+
+    fn is_judging(&self) -> bool {
+        false
+    }
+}
+
+/// Makes the claims of a scan once more, in a block map that was cleared, without judging again.
+pub(crate) struct Recount<'a>(pub(crate) &'a Claims);
+
+impl Claimer for Recount<'_> {
+    fn claim(&self, _: InodeNo, clusters: Range<u64>) -> bool {
+        !self.0.claim(clusters)
     }
 
     fn is_judging(&self) -> bool {

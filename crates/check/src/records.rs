@@ -35,6 +35,8 @@ bitflags::bitflags! {
         const VALUE = 0x4000;
         /// its encryption context stands in its own body
         const CONTEXT = 0x4000;
+        /// its tree was put together from metadata regions
+        const LAYERED = 0x8000;
     }
 }
 

@@ -4,22 +4,29 @@
 //! the round before found of all files together: nodes of extent trees and indirect blocks of one level, directory
 //! blocks, attribute blocks, link targets. There are at most seven: a tree has five levels.
 //!
-//! The same rounds run a second time, without judging, where blocks were claimed twice: then a [`Claimer`] that notes
-//! owners takes the place of the block map.
+//! On volumes with metadata regions round 0 reads these as well, and [`Layers`] puts the trees together: later rounds then
+//! only read what is left over.
+//!
+//! Parts of the rounds are run a second time, without judging, where blocks were claimed twice: then a [`Claimer`] that
+//! notes owners takes the place of the block map.
 
 use crate::bitmaps;
 use crate::claims::Claims;
 use crate::context::Context;
-use crate::files::{OpenFile, judge_sums};
+use crate::files::{OpenFile, Tally, judge_sums};
 use crate::inodes::{Harvest, InlineDirectory, InodeCheck};
+use crate::metadata;
+use crate::multiply::Recount;
 use crate::problem::Problem;
 use crate::quota;
 use crate::records::Directory;
+use crate::regions::{Layers, Leftover, claiming_facts};
 use crate::report::Counts;
-use crate::scan::{Item, REQUEST, Scanner};
+use crate::scan::{Feed, Item, REQUEST, Scanner};
 use crate::special;
 use crate::table::Code;
-use crate::trees::{DirRun, Found, LinkTarget, Node, NodeKind, Trees};
+use crate::trail::{Planned, Stretch, Trail, lock};
+use crate::trees::{DirRun, Found, LinkTarget, Node, Trees};
 use crate::xattrs::XattrRef;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
@@ -60,6 +67,43 @@ pub(crate) enum GroupPart {
     Bitmap(GroupNo, BitmapKind),
     /// A piece of the inode table; `.1` is the place in the group of its first inode.
     Table(GroupNo, u32),
+    /// Blocks of a region.
+    Region,
+}
+
+/// How round 0 grows: the block bitmap of a group leads to the blocks of its regions, which come after the inodes.
+struct Regions<'a> {
+    ctx: &'a Context<'a>,
+    layers: Option<&'a Layers<'a>>,
+}
+
+impl Regions<'_> {
+    fn bitmap_block(&self, tag: &GroupPart) -> Option<(GroupNo, u64)> {
+        let GroupPart::Bitmap(group, BitmapKind::Block) = tag else { return None };
+        Some((*group, self.ctx.volume.group(*group)?.block_bitmap.get()))
+    }
+}
+
+impl Feed<GroupPart> for Regions<'_> {
+    fn leads_to(&self, tag: &GroupPart) -> Option<u64> {
+        let (group, bitmap) = self.bitmap_block(tag)?;
+        let mut regions = self.layers?.regions(group);
+        let first = regions.find(|region| region.end > bitmap)?.start.max(bitmap + 1);
+        self.ctx.volume.offset(first)
+    }
+
+    fn led_to(&self, tag: &GroupPart, bytes: &[u8]) -> Vec<Item<GroupPart>> {
+        let (Some(layers), Some((group, bitmap))) = (self.layers, self.bitmap_block(tag)) else { return Vec::new() };
+        layers.in_use(group, bitmap + 1, bytes, GroupPart::Region)
+    }
+
+    fn comes_first(&self, tag: &GroupPart) -> bool {
+        self.layers.is_some() && matches!(tag, GroupPart::Table(..))
+    }
+
+    fn comes_after(&self, tag: &GroupPart) -> bool {
+        matches!(tag, GroupPart::Region)
+    }
 }
 
 /// What later rounds read: an index into the list of its kind.
@@ -105,12 +149,19 @@ pub(crate) struct Rounds<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) scanner: &'a Scanner<'a>,
     pub(crate) claimer: &'a dyn Claimer,
+    /// Puts trees together, on volumes that allow it.
+    pub(crate) layers: Option<&'a Layers<'a>>,
+    pub(crate) trail: &'a Trail,
 }
 
 impl Rounds<'_> {
     /// All rounds, from the inode tables to the last level.
     pub(crate) fn run(&self, visitor: &dyn Visitor) -> Outcome {
-        let mut harvest = self.round_zero(visitor);
+        self.trail.end(&self.ctx.claims, Stretch::Metadata);
+        let mut harvest = self.round_zero(Some(visitor));
+        if let Some(layers) = self.layers {
+            self.put_together(layers, &mut harvest);
+        }
         harvest.files.sort_unstable_by_key(|f| f.facts.inode);
         harvest.links.sort_unstable();
         // inodes read in part would make names look as if they led nowhere
@@ -123,57 +174,213 @@ impl Rounds<'_> {
         let mut dir_runs = Vec::new();
         while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
             dir_runs.extend_from_slice(&found.dir_runs);
+            let number = lock(&self.trail.rounds).len();
             let round = self.plan(&harvest.files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
-            found = self.read(&round, &harvest.files, &harvest.links, visitor);
+            self.trail.end(&self.ctx.claims, Stretch::Planned(number));
+            found = self.read(number, &round, &harvest.files, &harvest.links, visitor);
             edges.append(&mut found.edges);
+            lock(&self.trail.rounds).push(Planned { nodes: round.nodes, others: round.others });
         }
         self.claim_edges(&harvest.files, edges);
-        if self.claimer.is_judging() && !(self.scanner.cancelled)() {
+        if !(self.scanner.cancelled)() {
             self.close(&harvest.files, &mut harvest.counts);
         }
         let Harvest { counts, large_file, large_directory, quota, .. } = harvest;
         Outcome { counts, large_file, large_directory, dir_runs, quota }
     }
 
-    /// Bitmaps and inode tables, in the order in which they lie.
-    fn round_zero(&self, visitor: &dyn Visitor) -> Harvest {
+    /// Bitmaps, inode tables and regions, in the order in which they lie; without a visitor only what makes claims.
+    fn round_zero(&self, visitor: Option<&dyn Visitor>) -> Harvest {
         let volume = self.ctx.volume;
-        let judging = self.claimer.is_judging();
+        if visitor.is_some() {
+            for (group, used) in volume.geometry.group_numbers().zip(&volume.used_inodes) {
+                self.ctx.inodes.open_group(group, *used);
+            }
+        }
+        let items = self.group_parts(visitor.is_some());
+        let mut harvest = Harvest::default();
+        for stretch in self.stretches(&items, |tag| self.leads_behind(tag)) {
+            harvest.append(&mut self.tables(stretch, visitor));
+            self.trail.end(&self.ctx.claims, Stretch::Tables(bytes_of(stretch)));
+        }
+        harvest
+    }
+
+    /// What round 0 reads, in the order in which it lies. `all` includes what makes no claims.
+    fn group_parts(&self, all: bool) -> Vec<Item<GroupPart>> {
+        let volume = self.ctx.volume;
         let mut items = Vec::new();
         for (group, used) in volume.geometry.group_numbers().zip(&volume.used_inodes) {
             let Some(descriptor) = volume.group(group) else { continue };
-            if judging {
-                for (block, kind) in
-                    [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)]
-                {
-                    let written = bitmaps::is_written(volume, group, kind);
-                    if let Some(offset) = volume.geometry.byte_offset(block).filter(|_| written) {
-                        let tag = GroupPart::Bitmap(group, kind);
-                        items.push(Item { offset, len: volume.geometry.block_size, tag });
-                    }
+            for (block, kind) in
+                [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)]
+            {
+                let wanted = all || kind == BitmapKind::Block && self.layers.is_some();
+                let written = wanted && bitmaps::is_written(volume, group, kind);
+                if let Some(offset) = volume.geometry.byte_offset(block).filter(|_| written) {
+                    let tag = GroupPart::Bitmap(group, kind);
+                    items.push(Item { offset, len: volume.geometry.block_size, tag });
                 }
-                self.ctx.inodes.open_group(group, *used);
             }
             self.table_items(group, descriptor.inode_table, *used, &mut items);
         }
         items.sort_by_key(|i| i.offset);
-        let check = InodeCheck { ctx: self.ctx, claimer: self.claimer, low_dtime: low_dtime_means_orphan(volume) };
+        items
+    }
+
+    /// The end of what a block bitmap leads to.
+    fn leads_behind(&self, tag: &GroupPart) -> u64 {
+        let (GroupPart::Bitmap(group, BitmapKind::Block), Some(layers)) = (tag, self.layers) else { return 0 };
+        layers.regions(*group).last().and_then(|region| self.ctx.volume.offset(region.end)).unwrap_or(0)
+    }
+
+    /// Divides a pass into stretches: only where nothing that came before leads any farther.
+    fn stretches<'i, T>(&self, items: &'i [Item<T>], leads_behind: impl Fn(&T) -> u64) -> Vec<&'i [Item<T>]> {
+        let total = items.iter().map(|item| u64::from(item.len)).sum();
+        let size = self.trail.stretch_bytes(total);
+        let mut stretches = Vec::new();
+        let (mut start, mut bytes, mut behind) = (0, 0, 0);
+        for (n, item) in items.iter().enumerate() {
+            if bytes >= size && item.offset >= behind {
+                stretches.extend(items.get(start..n));
+                (start, bytes) = (n, 0);
+            }
+            bytes += u64::from(item.len);
+            behind = behind.max(leads_behind(&item.tag));
+        }
+        stretches.extend(items.get(start..).filter(|rest| !rest.is_empty()));
+        stretches
+    }
+
+    /// Reads a stretch of round 0.
+    fn tables(&self, items: &[Item<GroupPart>], visitor: Option<&dyn Visitor>) -> Harvest {
+        let volume = self.ctx.volume;
+        let low_dtime = low_dtime_means_orphan(volume);
+        let check = InodeCheck { ctx: self.ctx, claimer: self.claimer, layers: self.layers, low_dtime };
+        let block_size = u64::from(volume.geometry.block_size);
+        let feed = Regions { ctx: self.ctx, layers: self.layers };
         let all = Mutex::new(Harvest::default());
-        self.scanner.pass(&items, |item, bytes| match item.tag {
-            GroupPart::Bitmap(group, kind) => visitor.bitmap(group, kind, bytes),
+        self.scanner.growing_pass(items, &feed, |item, bytes| match item.tag {
+            GroupPart::Bitmap(group, kind) => {
+                if let Some(visitor) = visitor {
+                    visitor.bitmap(group, kind, bytes);
+                }
+            }
             GroupPart::Table(group, first) => {
                 let Ok(bytes) = bytes else {
-                    let block = FsBlock(item.offset / u64::from(volume.geometry.block_size));
+                    let block = FsBlock(item.offset / block_size);
                     return self.report(Problem::new(Code::ReadError).group(group).block(block));
                 };
                 let mut harvest = Harvest::default();
                 for (n, slot) in (first..).zip(bytes.chunks_exact(volume.geometry.inode_size as usize)) {
                     check.judge(volume.geometry.inode_at(group, n), slot, &mut harvest);
                 }
-                all.lock().unwrap_or_else(PoisonError::into_inner).append(&mut harvest);
+                lock(&all).append(&mut harvest);
             }
+            GroupPart::Region => self.region_blocks(item, bytes, false),
         });
         all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn region_blocks<T>(&self, item: &Item<T>, bytes: Result<&[u8], &blockdev::Error>, again: bool) {
+        let Some(layers) = self.layers else { return };
+        let block_size = self.ctx.volume.geometry.block_size as usize;
+        for (n, block) in (item.offset / block_size as u64..).take(item.len as usize / block_size).enumerate() {
+            let bytes = bytes.map(|b| b.get(n * block_size..(n + 1) * block_size).unwrap_or_default());
+            layers.arrive(block, bytes, self.claimer, again);
+        }
+    }
+
+    /// Reads what the regions did not bring, and takes what was put together; what was not is left for the rounds.
+    fn put_together(&self, layers: &Layers<'_>, harvest: &mut Harvest) {
+        loop {
+            let blocks = layers.take_aside();
+            if blocks.is_empty() {
+                break;
+            }
+            self.read_aside(&blocks);
+        }
+        self.trail.end(&self.ctx.claims, Stretch::Aside);
+        let (mut whole, Leftover { mut files, mut nodes }) = layers.finish();
+        if !files.is_empty() && !(self.scanner.cancelled)() {
+            self.recount(layers);
+        }
+        harvest.files.append(&mut files);
+        harvest.found.nodes.append(&mut nodes);
+        harvest.found.dir_runs.append(&mut whole.dir_runs);
+        harvest.counts += &whole.counts;
+    }
+
+    fn read_aside(&self, blocks: &[u64]) {
+        let volume = self.ctx.volume;
+        let len = volume.geometry.block_size;
+        let items: Vec<_> =
+            blocks.iter().filter_map(|block| Some(Item { offset: volume.offset(*block)?, len, tag: () })).collect();
+        self.scanner.pass(&items, |item, bytes| self.region_blocks(item, bytes, true));
+    }
+
+    /// Makes all claims of round 0 again, but for those of tree blocks whose files were not put together.
+    fn recount(&self, layers: &Layers<'_>) {
+        self.ctx.claims.clear();
+        self.trail.clear();
+        metadata::claim_again(self.ctx);
+        self.trail.end(&self.ctx.claims, Stretch::Metadata);
+        let recount = Recount(&self.ctx.claims);
+        let again = Rounds { claimer: &recount, ..*self };
+        again.round_zero(None);
+        again.read_aside(&layers.read_aside());
+        self.trail.end(&self.ctx.claims, Stretch::Aside);
+    }
+
+    /// Reads parts of the scan once more and makes their claims.
+    pub(crate) fn retrace(&self, stretches: &[Stretch]) {
+        let parts = self.group_parts(false);
+        for stretch in stretches {
+            match stretch {
+                Stretch::Metadata => {}
+                Stretch::Tables(bytes) => {
+                    let from = parts.partition_point(|item| item.offset < bytes.start);
+                    let to = parts.partition_point(|item| item.offset < bytes.end);
+                    self.tables(parts.get(from..to).unwrap_or_default(), None);
+                }
+                Stretch::Aside => self.read_aside(&self.layers.map(Layers::read_aside).unwrap_or_default()),
+                Stretch::Planned(round) => self.plan_again(*round),
+                Stretch::Nodes(round, bytes) => self.nodes_again(*round, bytes),
+                Stretch::Edges => {
+                    for (inode, cluster) in lock(&self.trail.edges).iter() {
+                        self.claimer.claim(*inode, *cluster..cluster + 1);
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan_again(&self, round: usize) {
+        let rounds = lock(&self.trail.rounds);
+        let Some(planned) = rounds.get(round) else { return };
+        for node in planned.nodes.iter().filter(|node| !node.is_growth_copy()) {
+            self.claim_block(node.inode, node.block);
+        }
+        for (start, len, inode) in &planned.others {
+            self.claimer.claim(*inode, *start..start + u64::from(*len));
+        }
+    }
+
+    fn nodes_again(&self, round: usize, bytes: &Range<u64>) {
+        let volume = self.ctx.volume;
+        let rounds = lock(&self.trail.rounds);
+        let nodes = rounds.get(round).map_or(&[][..], |planned| &planned.nodes);
+        let len = volume.geometry.block_size;
+        let items = nodes.iter().filter_map(|node| Some(Item { offset: volume.offset(node.block)?, len, tag: *node }));
+        let items: Vec<_> = items.filter(|item| bytes.contains(&item.offset)).collect();
+        let trees = Trees { ctx: self.ctx, claimer: self.claimer };
+        self.scanner.pass(&items, |item, bytes| {
+            let (Ok(bytes), node) = (bytes, &item.tag) else { return };
+            let facts = claiming_facts(node.inode, self.ctx.inodes.get(node.inode).and_then(|record| record.kind));
+            if !node.is_growth_copy() {
+                trees.node(&facts, node, bytes, &mut Tally::default(), &mut Found::default());
+            }
+        });
     }
 
     /// The used part of a group's inode table, in pieces of one request.
@@ -192,22 +399,32 @@ impl Rounds<'_> {
 
     /// Puts what was found in disk order and claims it; what another map has already is not followed.
     fn plan(&self, files: &[OpenFile], mut found: Found, mut xattrs: Vec<XattrRef>) -> Round {
+        let mut others = Vec::new();
+        let one = |block: u64| self.ctx.claims.clusters_of(&(block..block + 1));
         found.nodes.sort_unstable();
         found.nodes.retain(|node| {
             let fresh = self.claims_of_node(files, node);
             if !fresh && let Some(file) = open_file(files, node.inode) {
-                file.tally.lock().unwrap_or_else(PoisonError::into_inner).incomplete = true;
+                lock(&file.tally).incomplete = true;
+            }
+            if !fresh {
+                others.push((one(node.block).start, 1, node.inode));
             }
             fresh
         });
+        let mut claim = |inode: InodeNo, clusters: Range<u64>| {
+            // fits: a run of a directory at most
+            others.push((clusters.start, (clusters.end - clusters.start) as u32, inode));
+            self.claimer.claim(inode, clusters)
+        };
         found.dir_runs.sort_unstable();
         found.dir_runs.retain(|run| {
             let all = self.ctx.claims.clusters_of(&(run.block..run.block + u64::from(run.len)));
             let start = all.start + u64::from(run.shares_first);
-            self.claimer.claim(run.inode, start..all.end.saturating_sub(u64::from(run.shares_last)).max(start))
+            claim(run.inode, start..all.end.saturating_sub(u64::from(run.shares_last)).max(start))
         });
         found.links.sort_unstable();
-        found.links.retain(|link| self.claim_block(link.inode, link.block));
+        found.links.retain(|link| claim(link.inode, one(link.block)));
         xattrs.sort_unstable();
         let mut xattr_groups = Vec::new();
         let mut start = 0;
@@ -215,19 +432,19 @@ impl Rounds<'_> {
             let end = start + same.len();
             // shared by design: claimed once for all
             if let Some(first) = same.first()
-                && self.claim_block(first.inode, first.block)
+                && claim(first.inode, one(first.block))
             {
                 xattr_groups.push(start..end);
             }
             start = end;
         }
-        Round { nodes: found.nodes, dir_runs: found.dir_runs, links: found.links, xattrs, xattr_groups }
+        Round { nodes: found.nodes, dir_runs: found.dir_runs, links: found.links, xattrs, xattr_groups, others }
     }
 
     fn claims_of_node(&self, files: &[OpenFile], node: &Node) -> bool {
         // inode 7's numbers name the descriptor blocks kept for growth, which the groups claim themselves: only the
         // doubly indirect block above them is its own
-        if node.inode == InodeNo::RESIZE && node.kind == NodeKind::Indirect(1) {
+        if node.is_growth_copy() {
             return open_file(files, node.inode).is_some();
         }
         self.claim_block(node.inode, node.block)
@@ -237,12 +454,38 @@ impl Rounds<'_> {
         self.claimer.claim(inode, self.ctx.claims.clusters_of(&(block..block + 1)))
     }
 
-    fn read(&self, round: &Round, files: &[OpenFile], links: &[(InodeNo, u64)], visitor: &dyn Visitor) -> Found {
-        let items = round.items(self.ctx, self.claimer.is_judging());
+    fn read(
+        &self,
+        number: usize,
+        round: &Round,
+        files: &[OpenFile],
+        links: &[(InodeNo, u64)],
+        visitor: &dyn Visitor,
+    ) -> Found {
+        let items = round.items(self.ctx);
+        if round.nodes.is_empty() {
+            return self.read_stretch(&items, round, files, links, visitor);
+        }
+        let mut found = Found::default();
+        for stretch in self.stretches(&items, |_| 0) {
+            found.append(&mut self.read_stretch(stretch, round, files, links, visitor));
+            self.trail.end(&self.ctx.claims, Stretch::Nodes(number, bytes_of(stretch)));
+        }
+        found
+    }
+
+    fn read_stretch(
+        &self,
+        items: &[Item<Part>],
+        round: &Round,
+        files: &[OpenFile],
+        links: &[(InodeNo, u64)],
+        visitor: &dyn Visitor,
+    ) -> Found {
         let block_size = u64::from(self.ctx.volume.geometry.block_size);
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };
         let all = Mutex::new(Found::default());
-        self.scanner.pass(&items, |item, bytes| match item.tag {
+        self.scanner.pass(items, |item, bytes| match item.tag {
             Part::Node(n) => {
                 let Some(node) = round.nodes.get(n as usize) else { return };
                 let mut found = Found::default();
@@ -294,17 +537,15 @@ impl Rounds<'_> {
             tally.incomplete = true;
             return self.report(Problem::new(Code::ReadError).inode(node.inode).block(FsBlock(node.block)));
         };
-        match node.kind {
-            NodeKind::Extents(_) => trees.extent_node(&file.facts, node, bytes, &mut tally, found),
-            NodeKind::Indirect(1) if node.inode == InodeNo::RESIZE => {
-                if !special::names_copies(self.ctx.volume, node.block, bytes) {
-                    self.report(Problem::new(Code::ResizeInodeBad).inode(node.inode).block(FsBlock(node.block)));
-                }
-                // the groups claim those blocks themselves: only the space they take counts here
-                let used = format::indirect::pointers(bytes).iter().filter(|p| p.get() != 0).count();
-                tally.clusters += used as u64;
+        if node.is_growth_copy() {
+            if !special::names_copies(self.ctx.volume, node.block, bytes) {
+                self.report(Problem::new(Code::ResizeInodeBad).inode(node.inode).block(FsBlock(node.block)));
             }
-            NodeKind::Indirect(_) => trees.indirect_node(&file.facts, node, bytes, &mut tally, found),
+            // the groups claim those blocks themselves: only the space they take counts here
+            let used = format::indirect::pointers(bytes).iter().filter(|p| p.get() != 0).count();
+            tally.clusters += used as u64;
+        } else {
+            trees.node(&file.facts, node, bytes, &mut tally, found);
         }
     }
 
@@ -347,7 +588,9 @@ impl Rounds<'_> {
                 file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += 1;
             }
             self.claimer.claim(inode, cluster..cluster + 1);
+            lock(&self.trail.edges).push((inode, cluster));
         }
+        self.trail.end(&self.ctx.claims, Stretch::Edges);
     }
 
     /// All maps were walked: judges the sums of the files that were kept open.
@@ -372,11 +615,13 @@ struct Round {
     xattrs: Vec<XattrRef>,
     /// The parts of `xattrs` that name one block.
     xattr_groups: Vec<Range<usize>>,
+    /// What was claimed but for `nodes`: the first cluster, how many, and for whom.
+    others: Vec<(u64, u32, InodeNo)>,
 }
 
 impl Round {
-    /// Everything, in disk order. Without judging only the trees lead on.
-    fn items(&self, ctx: &Context<'_>, judging: bool) -> Vec<Item<Part>> {
+    /// Everything, in disk order.
+    fn items(&self, ctx: &Context<'_>) -> Vec<Item<Part>> {
         let block_size = ctx.volume.geometry.block_size;
         let mut items = Vec::with_capacity(self.nodes.len());
         let mut push = |block: u64, blocks: u32, tag| {
@@ -387,27 +632,34 @@ impl Round {
         for (n, node) in (0u32..).zip(&self.nodes) {
             push(node.block, 1, Part::Node(n));
         }
-        if judging {
-            let most = (REQUEST as u32) / block_size;
-            for (n, run) in (0u32..).zip(&self.dir_runs) {
-                let mut skip = 0;
-                while skip < run.len {
-                    let blocks = most.min(run.len - skip);
-                    push(run.block + u64::from(skip), blocks, Part::Dir(n, skip));
-                    skip += blocks;
-                }
+        let most = (REQUEST as u32) / block_size;
+        for (n, run) in (0u32..).zip(&self.dir_runs) {
+            let mut skip = 0;
+            while skip < run.len {
+                let blocks = most.min(run.len - skip);
+                push(run.block + u64::from(skip), blocks, Part::Dir(n, skip));
+                skip += blocks;
             }
-            for (n, group) in (0u32..).zip(&self.xattr_groups) {
-                if let Some(first) = self.xattrs.get(group.start) {
-                    push(first.block, 1, Part::Xattr(n));
-                }
+        }
+        for (n, group) in (0u32..).zip(&self.xattr_groups) {
+            if let Some(first) = self.xattrs.get(group.start) {
+                push(first.block, 1, Part::Xattr(n));
             }
-            for (n, link) in (0u32..).zip(&self.links) {
-                push(link.block, 1, Part::Link(n));
-            }
+        }
+        for (n, link) in (0u32..).zip(&self.links) {
+            push(link.block, 1, Part::Link(n));
         }
         items.sort_by_key(|i| i.offset);
         items
+    }
+}
+
+/// The bytes of a stretch: from its first item to the beginning of its last, this one included.
+fn bytes_of<T>(stretch: &[Item<T>]) -> Range<u64> {
+    match stretch {
+        [first, .., last] => first.offset..last.offset + 1,
+        [only] => only.offset..only.offset + 1,
+        [] => 0..0,
     }
 }
 

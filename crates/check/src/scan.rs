@@ -6,11 +6,14 @@
 //! 2. Neighbours are joined: items that touch, or are at most [`Scanner::gap`] bytes apart, become one request of at
 //!    most [`REQUEST`] bytes. Reading through a small gap costs less than a seek.
 //! 3. Memory is bounded: each worker holds one batch of at most [`BATCH`] bytes (or one item).
-//! 4. A request that fails is split into its items, so that one bad sector costs one item.
+//! 4. A pass may grow: a [`Feed`] says what an item that was read leads to. What is read next is chosen only after that
+//!    is known, so invariant 1 holds for what was added, too.
+//! 5. A request that fails is split into its items, so that one bad sector costs one item.
 
 use blockdev::{BlockDevice, Error, Read};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Gaps up to this many bytes are read and thrown away: from memory they take 2 µs, which is what a request more takes;
 /// from a disk at 100 MB/s 0.2 ms, where a seek takes 8.
@@ -78,7 +81,7 @@ pub(crate) struct Scanner<'a> {
     pub(crate) advanced: &'a (dyn Fn(u64) + Sync),
 }
 
-/// A joined request: the items `first..last`, and the bytes that cover them.
+/// A joined request: the batch's items `first..last`, and the bytes that cover them.
 struct Request {
     first: usize,
     last: usize,
@@ -86,25 +89,122 @@ struct Request {
     end: u64,
 }
 
+/// How a pass grows while it is read: some items lead to others, and some are judged only after others were.
+pub(crate) trait Feed<T> {
+    /// Where the items begin to which this one leads; `None` where it leads to none.
+    fn leads_to(&self, _tag: &T) -> Option<u64> {
+        None
+    }
+
+    /// The items to which one leads that was just read, in any order. What lies before the place where the pass has come to
+    /// is not read.
+    fn led_to(&self, _tag: &T, _bytes: &[u8]) -> Vec<Item<T>> {
+        Vec::new()
+    }
+
+    /// Others are judged only after this one.
+    fn comes_first(&self, _tag: &T) -> bool {
+        false
+    }
+
+    /// It is judged after all that come first and lie before it.
+    fn comes_after(&self, _tag: &T) -> bool {
+        false
+    }
+}
+
+/// A pass that is known from its beginning.
+impl<T> Feed<T> for () {}
+
+/// Where a pass has come to.
+struct Cursor<'i, T> {
+    items: &'i [Item<T>],
+    /// The first of `items` that was not read yet.
+    at: usize,
+    /// What other items led to.
+    grown: BTreeMap<u64, Item<T>>,
+    /// Batches so far.
+    batches: u64,
+}
+
+/// What is read at once.
+struct Batch<T> {
+    items: Vec<Item<T>>,
+    requests: Vec<Request>,
+    number: u64,
+}
+
+/// The batches under way that others have to wait for.
+#[derive(Default)]
+struct Fence {
+    open: Mutex<Vec<u64>>,
+    closed: Condvar,
+}
+
+impl Fence {
+    /// Waits until no batch before `number` is open.
+    fn wait(&self, number: u64) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.closed.wait_while(open, |open| open.iter().any(|n| *n < number));
+        drop(open.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Closes a batch even where judging it ends in a panic: others would wait for ever.
+struct Opened<'f>(&'f Fence, u64);
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|n| *n != self.1);
+        self.0.closed.notify_all();
+    }
+}
+
 impl Scanner<'_> {
     /// Reads all `items`, which ascend by offset, and calls `judge` with each item's bytes, on several threads and in
     /// no promised order. An item that cannot be read is judged with the device's error.
-    pub(crate) fn pass<T: Sync>(&self, items: &[Item<T>], judge: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync) {
+    pub(crate) fn pass<T: Copy + Send + Sync>(
+        &self,
+        items: &[Item<T>],
+        judge: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
+    ) {
+        self.growing_pass(items, &(), judge);
+    }
+
+    /// A pass over `items` and all that `feed` says they lead to.
+    pub(crate) fn growing_pass<T: Copy + Send + Sync>(
+        &self,
+        items: &[Item<T>],
+        feed: &(impl Feed<T> + Sync),
+        judge: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
+    ) {
         debug_assert!(items.is_sorted_by_key(|i| i.offset));
-        let cursor = Mutex::new(0usize);
+        let cursor = Mutex::new(Cursor { items, at: 0, grown: BTreeMap::new(), batches: 0 });
+        let fence = Fence::default();
         let work = || {
             let mut buffer = Vec::new();
             loop {
-                let mut at = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
                 if (self.cancelled)() {
                     return;
                 }
-                let batch = next_batch(items, *at, self.gap);
-                let Some(last) = batch.last() else { return };
-                *at = last.last;
-                let results = self.read(&batch, &mut buffer);
-                drop(at);
-                self.judge_batch(items, &batch, &buffer, results, &judge);
+                let batch = cursor.next_batch(self.gap, feed);
+                if batch.requests.is_empty() {
+                    return;
+                }
+                let first = batch.items.iter().any(|item| feed.comes_first(&item.tag));
+                let opened = first.then(|| {
+                    fence.open.lock().unwrap_or_else(PoisonError::into_inner).push(batch.number);
+                    Opened(&fence, batch.number)
+                });
+                let results = self.read(&batch.requests, &mut buffer);
+                cursor.grow(&batch, &buffer, &results, feed);
+                drop(cursor);
+                if batch.items.iter().any(|item| feed.comes_after(&item.tag)) {
+                    fence.wait(batch.number);
+                }
+                self.judge_batch(&batch, &buffer, results, &judge);
+                drop(opened);
             }
         };
         if self.threads < 2 || items.len() < 2 {
@@ -139,28 +239,20 @@ impl Scanner<'_> {
 
     fn judge_batch<T>(
         &self,
-        items: &[Item<T>],
-        batch: &[Request],
+        batch: &Batch<T>,
         buffer: &[u8],
         results: Vec<blockdev::Result<()>>,
         judge: &impl Fn(&Item<T>, Result<&[u8], &Error>),
     ) {
-        let mut start = 0;
-        for (request, result) in batch.iter().zip(results) {
-            let len = (request.end - request.offset) as usize;
-            let bytes = buffer.get(start..start + len).unwrap_or_default();
-            start += len;
-            for item in items.get(request.first..request.last).unwrap_or_default() {
+        for ((request, bytes), result) in batch.read(buffer).zip(results) {
+            for item in batch.items.get(request.first..request.last).unwrap_or_default() {
                 match &result {
-                    Ok(()) => {
-                        let from = (item.offset - request.offset) as usize;
-                        judge(item, Ok(bytes.get(from..from + item.len as usize).unwrap_or_default()));
-                    }
+                    Ok(()) => judge(item, Ok(request.bytes_of(item, bytes))),
                     Err(error) if request.last - request.first == 1 => judge(item, Err(error)),
                     Err(_) => self.judge_alone(item, judge),
                 }
             }
-            (self.advanced)(len as u64);
+            (self.advanced)(bytes.len() as u64);
         }
     }
 
@@ -175,31 +267,91 @@ impl Scanner<'_> {
     }
 }
 
-fn next_batch<T>(items: &[Item<T>], mut at: usize, gap: u64) -> Vec<Request> {
-    let mut batch = Vec::new();
-    let mut total = 0;
-    while let Some(item) = items.get(at) {
-        let mut request = Request { first: at, last: at + 1, offset: item.offset, end: item.end() };
-        while let Some(next) = items.get(request.last) {
-            let end = request.end.max(next.end());
-            if next.offset > request.end.saturating_add(gap) || end - request.offset > REQUEST {
-                break;
-            }
-            request.end = end;
-            request.last += 1;
-        }
-        let len = request.end - request.offset;
-        if !batch.is_empty() && total + len > BATCH {
-            break;
-        }
-        total += len;
-        at = request.last;
-        batch.push(request);
-        if batch.len() == DEPTH {
-            break;
+impl Request {
+    /// The bytes of one of its items, of those that were read.
+    fn bytes_of<'b, T>(&self, item: &Item<T>, bytes: &'b [u8]) -> &'b [u8] {
+        let from = (item.offset - self.offset) as usize;
+        bytes.get(from..from + item.len as usize).unwrap_or_default()
+    }
+}
+
+impl<T> Batch<T> {
+    /// The requests and what was read for each, one behind the other in `buffer`.
+    fn read<'b>(&self, buffer: &'b [u8]) -> impl Iterator<Item = (&Request, &'b [u8])> {
+        let mut start = 0;
+        self.requests.iter().map(move |request| {
+            let len = (request.end - request.offset) as usize;
+            let bytes = buffer.get(start..start + len).unwrap_or_default();
+            start += len;
+            (request, bytes)
+        })
+    }
+}
+
+impl<T: Copy> Cursor<'_, T> {
+    fn peek(&self) -> Option<Item<T>> {
+        let known = self.items.get(self.at);
+        let grown = self.grown.first_key_value().map(|(_, item)| item);
+        match (known, grown) {
+            (Some(known), Some(grown)) if grown.offset < known.offset => Some(*grown),
+            (Some(known), _) => Some(*known),
+            (None, grown) => grown.copied(),
         }
     }
-    batch
+
+    fn advance(&mut self) {
+        match (self.items.get(self.at), self.grown.first_key_value()) {
+            (Some(known), Some((offset, _))) if *offset >= known.offset => self.at += 1,
+            (Some(_), None) => self.at += 1,
+            _ => drop(self.grown.pop_first()),
+        }
+    }
+
+    fn next_batch(&mut self, gap: u64, feed: &impl Feed<T>) -> Batch<T> {
+        let mut batch = Batch { items: Vec::new(), requests: Vec::new(), number: self.batches };
+        self.batches += 1;
+        let mut total = 0;
+        // what comes behind this may not be known yet
+        let mut barrier = u64::MAX;
+        while let Some(item) = self.peek().filter(|item| item.offset < barrier) {
+            let joined = batch.requests.last_mut().and_then(|request| {
+                let end = request.end.max(item.end());
+                let near = item.offset <= request.end.saturating_add(gap) && end - request.offset <= REQUEST;
+                (near && total + (end - request.end) <= BATCH).then(|| {
+                    total += end - request.end;
+                    request.end = end;
+                    request.last += 1;
+                })
+            });
+            if joined.is_none() {
+                let len = item.end() - item.offset;
+                if !batch.requests.is_empty() && total + len > BATCH || batch.requests.len() == DEPTH {
+                    break;
+                }
+                total += len;
+                let first = batch.items.len();
+                batch.requests.push(Request { first, last: first + 1, offset: item.offset, end: item.end() });
+            }
+            if let Some(from) = feed.leads_to(&item.tag) {
+                barrier = barrier.min(from);
+            }
+            batch.items.push(item);
+            self.advance();
+        }
+        batch
+    }
+
+    /// Takes in what the items of a batch led to, once they are read.
+    fn grow(&mut self, batch: &Batch<T>, buffer: &[u8], results: &[blockdev::Result<()>], feed: &impl Feed<T>) {
+        let here = batch.items.last().map_or(0, |item| item.offset);
+        for ((request, bytes), result) in batch.read(buffer).zip(results) {
+            let items = batch.items.get(request.first..request.last).unwrap_or_default();
+            for item in items.iter().filter(|item| result.is_ok() && feed.leads_to(&item.tag).is_some()) {
+                let led = feed.led_to(&item.tag, request.bytes_of(item, bytes));
+                self.grown.extend(led.into_iter().filter(|item| item.offset > here).map(|item| (item.offset, item)));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

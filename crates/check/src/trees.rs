@@ -41,6 +41,13 @@ pub(crate) struct Node {
     pub(crate) kind: NodeKind,
 }
 
+impl Node {
+    /// Whether it names descriptor blocks kept for growth: these belong to the groups, not to inode 7, which lists them.
+    pub(crate) fn is_growth_copy(&self) -> bool {
+        self.inode == InodeNo::RESIZE && self.kind == NodeKind::Indirect(1)
+    }
+}
+
 /// Blocks of a directory to be read, one after the other on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DirRun {
@@ -114,8 +121,16 @@ impl Trees<'_> {
         self.extent_entries(facts, &node, &place, tally, found);
     }
 
+    /// Judges a tree block.
+    pub(crate) fn node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+        match at.kind {
+            NodeKind::Extents(_) => self.extent_node(facts, at, bytes, tally, found),
+            NodeKind::Indirect(_) => self.indirect_node(facts, at, bytes, tally, found),
+        }
+    }
+
     /// Judges a node of an extent tree.
-    pub(crate) fn extent_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+    fn extent_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Extents(depth) = at.kind else { return };
         let block = FsBlock(at.block);
         let Some(node) = RawNode::from_bytes(bytes) else { return };
@@ -335,7 +350,7 @@ impl Trees<'_> {
     }
 
     /// Judges an indirect block.
-    pub(crate) fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+    fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Indirect(level) = at.kind else { return };
         let shape = self.ctx.volume.geometry.indirect();
         let pointers = shape.pointers(bytes);
