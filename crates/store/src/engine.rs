@@ -6,10 +6,12 @@
 mod dirty_bit;
 mod journal;
 mod none;
+mod snapshot;
 
 pub use dirty_bit::DirtyBit;
 pub use journal::{Journal, JournalOptions};
 pub use none::Unordered;
+pub use snapshot::{Snapshot, first_chunks, make};
 
 use crate::{Cause, Client, ClosedGeneration, Kind, Mark, Plan, PlannedWrite, Result, Stage};
 use std::time::Duration;
@@ -23,6 +25,14 @@ pub struct Limits {
     pub journals_data: bool,
     /// The engine needs to know which blocks were freed.
     pub wants_forgotten: bool,
+    /// What the superblock says while a generation is on its way.
+    pub in_use: Mark,
+    /// A crash may bring back what was freed as if it were sound: blocks of content, too, are not to be given out again
+    /// before their generation is durable. Those of metadata never are.
+    pub holds_content: bool,
+    /// A crash leaves a generation whole or not at all. Otherwise a number that was freed is not to be given out again
+    /// before its generation is durable: two files would have had it in what a crash leaves.
+    pub atomic: bool,
 }
 
 /// What an engine would do with a quiet moment.
@@ -34,6 +44,31 @@ pub enum Idle {
     Commit,
     /// This.
     Run(Plan),
+}
+
+/// The most blocks that a generation may change, by what changes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Any operation.
+    pub ordinary: usize,
+    /// One that gives a place to content for which room was promised.
+    pub promised: usize,
+    /// One that frees, or only changes what is there.
+    pub freeing: usize,
+}
+
+impl Room {
+    /// As much as the engine's limits allow.
+    pub const ANY: Self = Self { ordinary: usize::MAX, promised: usize::MAX, freeing: usize::MAX };
+}
+
+/// How much is needed, and how much more would be good to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Need<T> {
+    /// At least this.
+    pub must: T,
+    /// Rather this, where there is plenty.
+    pub should: T,
 }
 
 /// A consistency engine.
@@ -61,15 +96,35 @@ pub trait Engine: Send {
     /// # Errors
     /// As [`Engine::plan`].
     fn close(&mut self, client: &dyn Client) -> Result<Plan>;
+
+    /// How many blocks a generation may change that opens when all before it are durable.
+    fn room(&self) -> Room {
+        Room::ANY
+    }
+
+    /// As [`Engine::room`], while a generation of so many blocks is on its way.
+    fn room_behind(&self, _blocks: usize) -> Room {
+        Room::ANY
+    }
+
+    /// Chunks of the volume's data that the engine needs before a generation of so many blocks is planned.
+    fn wanted_chunks(&self, _blocks: usize) -> Need<u64> {
+        Need::default()
+    }
+
+    /// These chunks are the engine's from the closing generation on.
+    fn give_chunks(&mut self, _chunks: &[u32]) {}
 }
 
-/// Every changed block to its home place, in any order; with a flush where somebody waits and there is something to flush.
+/// Every changed block to its home place, in any order; with a flush where there is something to flush, and somebody waits or
+/// the time has come.
 fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
     let place = |block: u64| block * block_size as u64;
     let writes = closed.blocks.iter();
     let writes =
         writes.map(|w| PlannedWrite { at: place(w.block.get()), data: w.data.clone(), kind: w.tag.kind }).collect();
-    let flush = closed.cause == Cause::Sync && (closed.unflushed || !closed.blocks.is_empty());
+    // where room was needed, nobody waits for it to be durable
+    let flush = closed.cause != Cause::DirtyLimit && (closed.unflushed || !closed.blocks.is_empty());
     Stage { writes, flush }
 }
 

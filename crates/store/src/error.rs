@@ -18,6 +18,12 @@ pub enum Error {
     /// What the journal holds cannot be written home, or it cannot be written on. The text says why.
     #[error("{0}")]
     Journal(String),
+    /// A native volume cannot be written as it is. The text says why.
+    #[error("{0}")]
+    Native(&'static str),
+    /// There is no room for the metadata of an operation.
+    #[error("no room is left for metadata")]
+    NoRoom,
     /// One operation asks for more blocks than a generation can hold.
     #[error("an operation on {credits} metadata blocks does not fit into a generation of {limit}")]
     TooLarge {

@@ -1,7 +1,7 @@
 //! Operations, the generation they belong to, and what the file system adds when it closes.
 
 use crate::recovery::Run;
-use crate::{Result, Store};
+use crate::{Need, Result, Store};
 use format::{FsBlock, InodeNo};
 use std::sync::{Arc, RwLockReadGuard};
 
@@ -81,6 +81,15 @@ pub trait Client: Send + Sync {
     /// # Errors
     /// Any error turns the volume read-only: the generation cannot be written as a whole.
     fn finish(&self, closing: &Closing<'_>) -> Result<()>;
+
+    /// Gives chunks of the volume's data to the engine: `need.must` of them where there is any room, up to `need.should`
+    /// where there is plenty. In the closing generation their blocks are in use. The numbers of those given.
+    ///
+    /// # Errors
+    /// As [`Client::finish`].
+    fn give_chunks(&self, _closing: &Closing<'_>, _need: Need<u64>) -> Result<Vec<u32>> {
+        Ok(Vec::new())
+    }
 
     /// Puts the checksum into a block that was changed in the closing generation, once however often it was changed.
     fn seal(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]);

@@ -16,12 +16,13 @@ mod cache;
 pub mod engine;
 mod error;
 mod generation;
+pub mod native;
 mod plan;
 pub mod recovery;
 mod volume;
 mod writer;
 
-pub use engine::Engine;
+pub use engine::{Engine, Need, Room};
 pub use error::{Error, Result};
 pub use generation::{BlockWrite, Cause, Client, ClosedGeneration, Closing, Kind, Mark, Operation, Tag};
 pub use plan::{Plan, PlannedWrite, Stage};

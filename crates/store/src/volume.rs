@@ -3,6 +3,7 @@
 //! File data does not enter the cache: the kernel's page cache above FUSE holds it already. Data that an engine journals
 //! goes the way of metadata, and reads see it.
 
+use crate::native::Mapped;
 use crate::writer::Writer;
 use crate::{Result, cache::BlockCache};
 use blockdev::{BlockDevice, Read};
@@ -12,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 /// A volume's blocks. All methods may be called from many threads at once.
 pub struct Store {
     pub(crate) device: Arc<dyn BlockDevice>,
+    /// What plans are executed on: the same, but where blocks are mapped the device below.
+    pub(crate) storage: Arc<dyn BlockDevice>,
     pub(crate) cache: BlockCache,
     /// Set once the volume is open for writing.
     pub(crate) writer: OnceLock<Writer>,
@@ -38,8 +41,24 @@ impl Store {
     /// # Panics
     /// If `block_size` is not a power of two: the caller has validated the superblock.
     pub fn new(device: Arc<dyn BlockDevice>, block_size: u32, cache_bytes: usize) -> Self {
+        let storage = Arc::clone(&device);
+        Self::with_storage(device, storage, block_size, cache_bytes)
+    }
+
+    /// A store over the ext4 volume of a native one.
+    pub fn native(mapped: Arc<Mapped>, cache_bytes: usize) -> Self {
+        let storage = Arc::clone(mapped.below());
+        Self::with_storage(mapped, storage, format::native::BLOCK_SIZE, cache_bytes)
+    }
+
+    fn with_storage(
+        device: Arc<dyn BlockDevice>,
+        storage: Arc<dyn BlockDevice>,
+        block_size: u32,
+        cache_bytes: usize,
+    ) -> Self {
         let cache = BlockCache::new(Arc::clone(&device), block_size, cache_bytes);
-        Self { device, cache, writer: OnceLock::new() }
+        Self { device, storage, cache, writer: OnceLock::new() }
     }
 
     /// The device below, with the journal's content where there is any.

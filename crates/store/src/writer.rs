@@ -15,7 +15,9 @@
 
 use crate::engine::{Idle, Limits};
 use crate::recovery::Run;
-use crate::{Cause, Client, ClosedGeneration, Closing, Engine, Error, Kind, Operation, Plan, Result, Store, Tag};
+use crate::{
+    Cause, Client, ClosedGeneration, Closing, Engine, Error, Kind, Need, Operation, Plan, Result, Room, Store, Tag,
+};
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -34,6 +36,8 @@ pub(crate) struct Writer {
     durable: AtomicU64,
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
+    /// What the open generation may change.
+    room: Mutex<Room>,
     /// Operations that have ended; tells whether the volume is quiet.
     operations: AtomicU64,
     /// Requests of any kind written; see the invariants.
@@ -104,8 +108,10 @@ impl Store {
         client: Arc<dyn Client>,
         interval: Duration,
     ) -> Result<()> {
-        engine.open(&*client)?.execute(&*self.device)?;
+        engine.open(&*client)?.execute(&*self.storage)?;
+        let room = Mutex::new(engine.room());
         let writer = Writer {
+            room,
             client,
             limits: engine.limits(),
             interval,
@@ -146,8 +152,17 @@ impl Store {
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Failed`], [`Error::TooLarge`].
     pub fn begin(&self, credits: usize) -> Result<Operation<'_>> {
+        self.begin_with(credits, |room| room.ordinary)
+    }
+
+    /// As [`Store::begin`]; `room` says what of the engine's room the operation may use: one that frees may use more.
+    ///
+    /// # Errors
+    /// As [`Store::begin`]; [`Error::NoRoom`].
+    pub fn begin_with(&self, credits: usize, room: fn(Room) -> usize) -> Result<Operation<'_>> {
         let writer = self.writer()?;
         let limit = writer.limits.dirty_blocks;
+        let mut alone = false;
         if credits > self.max_credits() {
             return Err(Error::TooLarge { credits, limit });
         }
@@ -156,12 +171,20 @@ impl Store {
             // it may have ended while this thread waited at the gate
             writer.check()?;
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
-            if self.cache.dirty() + announced <= limit {
+            let most = room(*lock(&writer.room));
+            let dirty = self.cache.dirty();
+            if dirty + announced <= limit.min(most) {
                 return Ok(Operation::new(self, open, credits));
             }
             let full = *open;
             drop(open);
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
+            // a generation of its own is not large enough, and the one before it is durable
+            if credits > most && dirty == 0 && self.durable_generation() + 1 == full {
+                if std::mem::replace(&mut alone, true) {
+                    return Err(Error::NoRoom);
+                }
+            }
             self.commit(full, Cause::DirtyLimit)?;
         }
     }
@@ -292,7 +315,9 @@ impl Store {
     }
 
     fn close_and_write(&self, writer: &Writer, committer: &mut Committer, cause: Cause) -> Result<()> {
-        let closed = self.close(writer, &mut writer.gate.write().unwrap_or_else(PoisonError::into_inner), cause)?;
+        let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let closed = self.close(writer, &mut *committer.engine, &mut gate, cause)?;
+        drop(gate);
         self.write_closed(writer, committer, closed)
     }
 
@@ -301,6 +326,7 @@ impl Store {
         let number = closed.number;
         let plan = committer.engine.plan(closed, &*writer.client)?;
         self.carry_out(writer, &plan)?;
+        *lock(&writer.room) = committer.engine.room();
         writer.durable.store(number, Ordering::Release);
         writer.client.durable(number);
         Ok(())
@@ -308,7 +334,7 @@ impl Store {
 
     fn carry_out(&self, writer: &Writer, plan: &Plan) -> Result<()> {
         let before = writer.written.load(Ordering::Acquire);
-        plan.execute(&*self.device)?;
+        plan.execute(&*self.storage)?;
         if plan.stages.iter().any(|stage| stage.flush) {
             writer.flushed.fetch_max(before, Ordering::AcqRel);
         }
@@ -320,12 +346,24 @@ impl Store {
     }
 
     /// Ends the open generation and opens the next. `gate` is held alone.
-    fn close(&self, writer: &Writer, gate: &mut u64, cause: Cause) -> Result<ClosedGeneration> {
+    fn close(
+        &self,
+        writer: &Writer,
+        engine: &mut dyn Engine,
+        gate: &mut u64,
+        cause: Cause,
+    ) -> Result<ClosedGeneration> {
         let number = *gate;
         let mut forgotten = std::mem::take(&mut *lock(&writer.forgotten));
-        if self.cache.dirty() > 0 || !forgotten.is_empty() {
-            writer.client.finish(&Closing { store: self, generation: number })?;
+        let closing = Closing { store: self, generation: number };
+        let need = engine.wanted_chunks(self.cache.dirty());
+        if need != Need::default() {
+            engine.give_chunks(&writer.client.give_chunks(&closing, need)?);
         }
+        if self.cache.dirty() > 0 || !forgotten.is_empty() {
+            writer.client.finish(&closing)?;
+        }
+        *lock(&writer.room) = engine.room_behind(self.cache.dirty());
         let blocks = self.cache.close(|block, tag, bytes| writer.client.seal(block, tag, bytes));
         forgotten.sort_unstable_by_key(|run| run.first);
         *gate = number + 1;
@@ -388,7 +426,7 @@ impl Store {
     }
 
     fn put_away(&self, writer: &Writer, committer: &mut Committer, gate: &mut u64) -> Result<()> {
-        let last = self.close(writer, gate, Cause::Sync)?;
+        let last = self.close(writer, &mut *committer.engine, gate, Cause::Sync)?;
         self.write_closed(writer, committer, last)?;
         let plan = committer.engine.close(&*writer.client)?;
         self.carry_out(writer, &plan)

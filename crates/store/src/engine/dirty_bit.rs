@@ -28,7 +28,15 @@ impl DirtyBit {
     /// For blocks of `block_size` bytes, generations of at most `dirty_blocks`, and a volume that is marked clean.
     #[must_use]
     pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
-        let limits = Limits { dirty_blocks, journals_data: false, wants_forgotten: false };
+        let limits = Limits {
+            dirty_blocks,
+            journals_data: false,
+            wants_forgotten: false,
+            in_use: Mark::NeedsCheck,
+            // content is written before the mark, and so into nothing that a volume marked clean still shows
+            holds_content: true,
+            atomic: false,
+        };
         Self { block_size: block_size as usize, limits, marked_clean: true, unflushed: false }
     }
 

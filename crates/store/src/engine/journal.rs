@@ -135,6 +135,9 @@ impl Journal {
             dirty_blocks: generation.min(options.dirty_blocks),
             journals_data: options.journal_data,
             wants_forgotten: true,
+            in_use: Mark::NeedsReplay,
+            holds_content: true,
+            atomic: true,
         };
         let most_used = (log.len() / 2).min(MOST_LOGGED / block_size);
         Ok(Self {

@@ -15,7 +15,14 @@ impl Unordered {
     /// For blocks of `block_size` bytes and generations of at most `dirty_blocks`.
     #[must_use]
     pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
-        let limits = Limits { dirty_blocks, journals_data: false, wants_forgotten: false };
+        let limits = Limits {
+            dirty_blocks,
+            journals_data: false,
+            wants_forgotten: false,
+            in_use: Mark::NeedsCheck,
+            holds_content: false,
+            atomic: false,
+        };
         Self { block_size: block_size as usize, limits }
     }
 }

@@ -98,7 +98,14 @@ pub(crate) struct Showing {
 impl Showing {
     pub(crate) fn new(dirty_blocks: usize) -> Self {
         Self {
-            limits: Limits { dirty_blocks, journals_data: false, wants_forgotten: true },
+            limits: Limits {
+                dirty_blocks,
+                journals_data: false,
+                wants_forgotten: true,
+                in_use: Mark::NeedsReplay,
+                holds_content: true,
+                atomic: true,
+            },
             shown: Arc::default(),
             home: Arc::new(AtomicBool::new(true)),
             kept: Vec::new(),

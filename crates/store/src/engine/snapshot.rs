@@ -1,0 +1,323 @@
+//! Meta-data snapshotting (Soares, Krieger, Da Silva: *Meta-data Snapshotting: A Simple Mechanism for File System
+//! Consistency*), on the native format.
+//!
+//! A generation's plan gives new places to all blocks that it changed and to the nodes of the map above them, writes them as
+//! one run where there is one, and flushes; then it writes the superblock that makes them count, over the older of the two,
+//! and flushes. So the device holds a whole generation at every instant, and a mount has nothing to recover.
+//!
+//! 1. Nothing that the newest durable generation leads to is written over: places that a generation leaves are given out
+//!    again only by the one that is planned after its superblock is durable. (File data that is overwritten in its place is
+//!    the exception, as in every mode but data=cow.)
+//! 2. Which places are in use is part of the generation: the blocks of the place table are mapped blocks like all others.
+//!    Giving out places changes them, which takes places in turn; the plan goes on until nothing more changes.
+//! 3. Before a generation closes there are places for all it can change, and for a generation after it that only frees:
+//!    [`Engine::room`] says how much may be changed, chunks of the data groups join the regions in time.
+//! 4. A block that a generation changed back to what it was is not written.
+//!
+//! `none` on the same format measures what this costs: blocks are written over in their places where no snapshot holds
+//! them, and nothing is ordered.
+
+mod build;
+
+use super::{Engine, Idle, Limits};
+use crate::native::{Map, Mapped, Places};
+use crate::{Cause, Client, ClosedGeneration, Error, Kind, Mark, Need, Plan, PlannedWrite, Result, Room, Stage};
+use crate::{native, native::Snapshots};
+use blockdev::{BlockDevice, MemoryDevice};
+use build::Change;
+use format::native::map::{BlockKind, Position};
+use format::native::superblock::{COPIES, NativeSuperblock};
+use format::native::{BLOCK_SIZE, CHUNK_BLOCKS};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most blocks that an operation which frees may announce and still find room on a full volume.
+const FREEING: usize = 256;
+/// Blocks that closing may add: bitmaps and descriptors of chunks that join, the superblock.
+const CLOSING: usize = 16;
+
+/// The engines `snapshot`, and `none` on the native format.
+pub struct Snapshot {
+    map: Arc<Map>,
+    superblock: NativeSuperblock,
+    /// The block that the next superblock is written to.
+    next_copy: u64,
+    places: Places,
+    snapshots: Snapshots,
+    /// Without order, over the old places.
+    in_place: bool,
+    limits: Limits,
+}
+
+impl Snapshot {
+    /// The engine of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Without
+    /// `ordered` it is `none`. Reads the place table.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
+    /// order was not put away.
+    pub fn new(mapped: &Mapped, ordered: bool, dirty_blocks: usize) -> Result<Self> {
+        let (superblock, copy) = native::superblock(&**mapped.below())?;
+        if superblock.unordered {
+            return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
+        }
+        let map = Arc::clone(&mapped.map);
+        let snapshots = Snapshots::load(&map, superblock.snapshots)?;
+        let held = snapshots.held(&map)?;
+        let places = Places::new(native::table(&map, superblock.chunks)?, held)?;
+        Ok(Self::over(map, superblock, COPIES - 1 - copy, places, snapshots, ordered, dirty_blocks))
+    }
+
+    fn over(
+        map: Arc<Map>,
+        superblock: NativeSuperblock,
+        next_copy: u64,
+        places: Places,
+        snapshots: Snapshots,
+        ordered: bool,
+        dirty_blocks: usize,
+    ) -> Self {
+        // a small volume cannot keep room for large generations
+        let share = usize::try_from(superblock.shape.blocks() / 64).unwrap_or(usize::MAX).max(LEAST_DIRTY);
+        let limits = Limits {
+            dirty_blocks: dirty_blocks.min(share),
+            journals_data: false,
+            wants_forgotten: true,
+            in_use: Mark::Clean,
+            holds_content: ordered,
+            atomic: ordered,
+        };
+        Self { map, superblock, next_copy, places, snapshots, in_place: !ordered, limits }
+    }
+
+    /// Places that a generation of so many changed blocks may take.
+    fn worst_case(&self, blocks: usize) -> usize {
+        native::worst_case(&self.map.shape, self.places.records(), blocks)
+    }
+
+    /// Places that are kept for operations that free.
+    fn kept(&self) -> usize {
+        self.worst_case(FREEING + CLOSING)
+    }
+
+    /// The most blocks that a generation may change with so many places.
+    fn blocks_for(&self, places: usize) -> usize {
+        let (mut least, mut most) = (0, self.limits.dirty_blocks + CLOSING);
+        while least < most {
+            let middle = least.midpoint(most + 1);
+            if self.worst_case(middle) <= places { least = middle } else { most = middle - 1 }
+        }
+        least.saturating_sub(CLOSING)
+    }
+
+    fn room_with(&self, places: usize) -> Room {
+        let kept = self.kept();
+        let of = |behind: usize| self.blocks_for(places.saturating_sub(behind));
+        Room { ordinary: of(2 * kept), promised: of(kept), freeing: of(0) }
+    }
+
+    /// The superblock that makes everything before it count.
+    fn superblock_write(&mut self) -> PlannedWrite {
+        let at = self.next_copy * u64::from(BLOCK_SIZE);
+        self.next_copy = COPIES - 1 - self.next_copy;
+        PlannedWrite { at, data: Arc::from(self.superblock.to_bytes()), kind: Kind::Engine }
+    }
+
+    /// A superblock of the same content with the next number.
+    fn next_superblock(&mut self) -> PlannedWrite {
+        self.superblock.generation += 1;
+        self.superblock_write()
+    }
+
+    /// What a closed generation changed, by index, without what it changed back. What has its place among the data is
+    /// added to `direct`.
+    fn changes(&self, closed: &ClosedGeneration, direct: &mut Vec<PlannedWrite>) -> Result<BTreeMap<u64, Change>> {
+        let mut changes = BTreeMap::new();
+        for run in &closed.forgotten {
+            for block in run.first.get()..run.first.get().saturating_add(run.count) {
+                let Some(index) = self.map.shape.index_of(format::FsBlock(block)) else { break };
+                if self.map.entry(index)?.is_some() {
+                    changes.insert(index, Change::Drop);
+                }
+            }
+        }
+        for write in &closed.blocks {
+            let Some(index) = self.map.shape.index_of(write.block) else {
+                let at = write.block.get().saturating_mul(BLOCK_SIZE.into());
+                direct.push(PlannedWrite { at, data: Arc::clone(&write.data), kind: write.tag.kind });
+                continue;
+            };
+            if self.is_unchanged(index, &write.data)? {
+                changes.remove(&index);
+                continue;
+            }
+            let (kind, owner) = identity(&write.tag);
+            changes.insert(index, Change::Write { kind, owner, data: Arc::clone(&write.data), tag: write.tag.kind });
+        }
+        Ok(changes)
+    }
+
+    fn is_unchanged(&self, index: u64, data: &[u8]) -> Result<bool> {
+        match self.map.entry(index)? {
+            None => Ok(data.iter().all(|byte| *byte == 0)),
+            Some(entry) if entry.checksum == Position::Block(index).checksum(self.map.seed, data) => {
+                // equal sums are no proof
+                Ok(self.map.block(index)?.is_some_and(|there| there == data))
+            }
+            Some(_) => Ok(false),
+        }
+    }
+}
+
+/// What a block is, and whose, for its entry.
+fn identity(tag: &crate::Tag) -> (BlockKind, u32) {
+    let owner = tag.owner.get();
+    match tag.kind {
+        Kind::Superblock => (BlockKind::Superblock, 0),
+        Kind::Descriptors => (BlockKind::Descriptors, 0),
+        Kind::BlockBitmap => (BlockKind::BlockBitmap, 0),
+        Kind::InodeBitmap => (BlockKind::InodeBitmap, 0),
+        // of sixteen inodes
+        Kind::InodeTable => (BlockKind::InodeTable, 0),
+        Kind::ExtentNode => (BlockKind::ExtentNode, owner),
+        Kind::Indirect => (BlockKind::Indirect, owner),
+        Kind::Directory => (BlockKind::Directory, owner),
+        Kind::DirectoryIndex => (BlockKind::DirectoryIndex, owner),
+        Kind::Attributes => (BlockKind::Attributes, owner),
+        Kind::OrphanFile => (BlockKind::OrphanFile, owner),
+        Kind::Data | Kind::Engine => (BlockKind::Data, owner),
+    }
+}
+
+impl Engine for Snapshot {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn open(&mut self, _: &dyn Client) -> Result<Plan> {
+        if !self.in_place {
+            // the newest generation is sound as it stands
+            return Ok(Plan::default());
+        }
+        self.superblock.unordered = true;
+        Ok(Plan { stages: vec![Stage { writes: vec![self.next_superblock()], flush: true }], home: Vec::new() })
+    }
+
+    fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
+        self.places.begin();
+        self.map.shed();
+        let mut writes = Vec::with_capacity(closed.blocks.len() + 8);
+        let changes = self.changes(&closed, &mut writes)?;
+        let changed = self.build(changes, &mut writes)?;
+        let home = closed.blocks.iter().map(|write| write.block).collect();
+        let flush = closed.cause != Cause::DirtyLimit || !self.in_place;
+        let mut stages = Vec::with_capacity(2);
+        if self.in_place {
+            if changed {
+                writes.push(self.superblock_write());
+            }
+            let flush = flush && (closed.unflushed || !writes.is_empty());
+            stages.push(Stage { writes, flush });
+        } else if changed {
+            stages.push(Stage { writes, flush: true });
+            stages.push(Stage { writes: vec![self.superblock_write()], flush: true });
+        } else if !writes.is_empty() || closed.unflushed {
+            stages.push(Stage { writes, flush: true });
+        }
+        Ok(Plan { stages, home })
+    }
+
+    fn idle(&mut self, _: Duration, _: bool, _: &dyn Client) -> Idle {
+        Idle::Nothing
+    }
+
+    fn close(&mut self, _: &dyn Client) -> Result<Plan> {
+        if !self.in_place {
+            return Ok(Plan::default());
+        }
+        self.superblock.unordered = false;
+        let before = Stage { writes: Vec::new(), flush: true };
+        let last = Stage { writes: vec![self.next_superblock()], flush: true };
+        Ok(Plan { stages: vec![before, last], home: Vec::new() })
+    }
+
+    fn room(&self) -> Room {
+        self.room_with(self.places.room())
+    }
+
+    fn room_behind(&self, blocks: usize) -> Room {
+        // what this generation leaves is not there for the next one before it is durable
+        self.room_with(self.places.room().saturating_sub(self.worst_case(blocks + CLOSING)))
+    }
+
+    fn wanted_chunks(&self, blocks: usize) -> Need<u64> {
+        let places = self.places.room();
+        let chunks = |wanted: usize| wanted.saturating_sub(places).div_ceil(CHUNK_BLOCKS as usize) as u64;
+        // one of the largest operations at least fits into the next generation
+        let most = self.limits.dirty_blocks;
+        let next = |blocks: usize| self.worst_case(blocks.clamp(most / 4, most) + CLOSING);
+        let behind = self.worst_case(blocks + CLOSING) + 2 * self.kept();
+        Need { must: chunks(behind + next(0)), should: chunks(behind + next(2 * blocks)) }
+    }
+
+    fn give_chunks(&mut self, chunks: &[u32]) {
+        chunks.iter().for_each(|number| self.places.add(*number));
+    }
+}
+
+/// Generations of fewer blocks do not hold four of the largest operations.
+const LEAST_DIRTY: usize = 512;
+
+/// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks` the
+/// chunks that its bitmaps leave to the metadata regions. Everything is on the device when it returns.
+///
+/// # Errors
+/// Those of the device; [`Error::NoRoom`] where the chunks are too few.
+pub fn make(
+    device: &dyn BlockDevice,
+    shape: format::native::Shape,
+    uuid: [u8; 16],
+    chunks: &[u32],
+    blocks: Vec<crate::BlockWrite>,
+) -> Result<()> {
+    let nothing =
+        format::native::map::Entry { place: 0, generation: 0, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
+    let superblock = NativeSuperblock {
+        shape,
+        uuid,
+        generation: 0,
+        unordered: false,
+        root: nothing,
+        chunks: 0,
+        snapshots: 0,
+        held_blocks: 0,
+    };
+    // nothing is below it yet, so nothing is read
+    let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
+    let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None));
+    let mut places = Places::new(Vec::new(), BTreeMap::new())?;
+    chunks.iter().for_each(|number| places.add(*number));
+    let mut engine = Snapshot::over(map, superblock, 0, places, Snapshots::default(), true, blocks.len());
+    // no superblock of an older volume may count
+    for copy in 0..COPIES {
+        device.write_zeroes(copy * u64::from(BLOCK_SIZE), BLOCK_SIZE.into())?;
+    }
+    device.flush()?;
+    let closed = ClosedGeneration { number: 0, cause: Cause::Sync, blocks, forgotten: Vec::new(), unflushed: true };
+    let mut writes = Vec::new();
+    let changes = engine.changes(&closed, &mut writes)?;
+    engine.build(changes, &mut writes)?;
+    let first = Stage { writes, flush: true };
+    let last = Stage { writes: vec![engine.superblock_write()], flush: true };
+    Plan { stages: vec![first, last], home: Vec::new() }.execute(device)
+}
+
+/// Chunks that a volume should begin with so that an ordinary generation fits, beside the `blocks` it begins with.
+#[must_use]
+pub fn first_chunks(shape: &format::native::Shape, blocks: usize) -> u32 {
+    let worst = |blocks| native::worst_case(shape, 1, blocks);
+    let places = worst(blocks) + 2 * worst(FREEING + CLOSING) + worst(LEAST_DIRTY) + COPIES as usize;
+    let front = shape.front() as usize;
+    u32::try_from(places.max(front).div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,168 @@
+//! A generation's new places, bottom up.
+
+use super::Snapshot;
+use crate::native::{NodeName, above, leaf_of};
+use crate::{Kind, PlannedWrite, Result};
+use format::native::BLOCK_SIZE;
+use format::native::map::{BlockKind, Entry, Node, Position};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What becomes of a metadata block.
+pub(super) enum Change {
+    /// It holds this.
+    Write {
+        /// What it is, for its entry.
+        kind: BlockKind,
+        /// Whose it is; 0 for nobody's.
+        owner: u32,
+        /// Its content.
+        data: Arc<[u8]>,
+        /// What it is, for the plan.
+        tag: Kind,
+    },
+    /// It is free.
+    Drop,
+}
+
+/// A node of the map that changes.
+struct Changed {
+    node: Node,
+    place: u64,
+}
+
+/// A generation under construction.
+#[derive(Default)]
+struct Draft {
+    /// Changed nodes, the highest level last.
+    nodes: BTreeMap<NodeName, Changed>,
+    /// New places of metadata blocks; `None` where one is dropped.
+    places: BTreeMap<u64, Option<u64>>,
+}
+
+impl Snapshot {
+    /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of. False
+    /// where nothing changes.
+    pub(super) fn build(&mut self, mut changes: BTreeMap<u64, Change>, writes: &mut Vec<PlannedWrite>) -> Result<bool> {
+        let mut draft = Draft::default();
+        self.places.aim(changes.len() + changes.len() / 64 + 8);
+        for (index, change) in &changes {
+            self.relocate_block(&mut draft, *index, matches!(change, Change::Write { .. }))?;
+        }
+        // each block of the table takes a place itself, and may change another block of the table with it
+        while let Some(block) = self.places.next_dirty() {
+            let index = self.map.shape.table().start + block;
+            if !draft.places.contains_key(&index) {
+                self.relocate_block(&mut draft, index, true)?;
+                let data = Arc::from([]);
+                changes.insert(index, Change::Write { kind: BlockKind::PlaceTable, owner: 0, data, tag: Kind::Engine });
+            }
+        }
+        if draft.nodes.is_empty() {
+            return Ok(false);
+        }
+        let generation = self.superblock.generation + 1;
+        self.write_blocks(&mut draft, changes, generation, writes);
+        let root = self.write_nodes(&mut draft, generation, writes);
+        self.map.install(root, draft.nodes.into_iter().map(|(name, changed)| (name, changed.node)));
+        self.superblock.root = root;
+        self.superblock.generation = generation;
+        self.superblock.chunks = self.places.records();
+        Ok(true)
+    }
+
+    /// A new place instead of an old one, or the same where nothing is kept.
+    fn relocate(&mut self, old: Option<u64>) -> Result<u64> {
+        if let Some(old) = old.filter(|old| self.in_place && !self.places.is_held(*old)) {
+            return Ok(old);
+        }
+        let place = self.places.take()?;
+        old.map_or(Ok(()), |old| self.places.leave(old))?;
+        Ok(place)
+    }
+
+    /// Gives a block and the nodes above it new places.
+    fn relocate_block(&mut self, draft: &mut Draft, index: u64, stays: bool) -> Result<()> {
+        let (leaf, slot) = leaf_of(index);
+        let (top, _) = self.map.top();
+        for level in (0..=top).rev() {
+            let name = (level, index >> (7 * (u32::from(level) + 1)));
+            if draft.nodes.contains_key(&name) {
+                continue;
+            }
+            let old = if level == top {
+                self.map.root()
+            } else {
+                let (parent, slot) = above(name);
+                draft.nodes.get(&parent).and_then(|parent| parent.node.get(slot))
+            };
+            let node = match old {
+                Some(_) => self.map.node(name)?.map(|node| (*node).clone()).unwrap_or_default(),
+                None => Node::default(),
+            };
+            let place = self.relocate(old.map(|entry| entry.place))?;
+            draft.nodes.insert(name, Changed { node, place });
+        }
+        let old = draft.nodes.get(&leaf).and_then(|leaf| leaf.node.get(slot)).map(|entry| entry.place);
+        let place = if stays {
+            Some(self.relocate(old)?)
+        } else {
+            old.map_or(Ok(()), |old| self.places.leave(old))?;
+            None
+        };
+        draft.places.insert(index, place);
+        Ok(())
+    }
+
+    fn write_blocks(
+        &self,
+        draft: &mut Draft,
+        changes: BTreeMap<u64, Change>,
+        generation: u64,
+        writes: &mut Vec<PlannedWrite>,
+    ) {
+        for (index, change) in changes {
+            let place = draft.places.get(&index).copied().flatten();
+            let entry = match (change, place) {
+                (Change::Write { kind, owner, data, tag }, Some(place)) => {
+                    let data = match kind {
+                        // only now all places are given out
+                        BlockKind::PlaceTable => {
+                            Arc::from(self.places.table_block(index - self.map.shape.table().start))
+                        }
+                        _ => data,
+                    };
+                    let checksum = Position::Block(index).checksum(self.map.seed, &data);
+                    writes.push(PlannedWrite { at: place * u64::from(BLOCK_SIZE), data, kind: tag });
+                    Some(Entry { place, generation, kind, owner, checksum })
+                }
+                _ => None,
+            };
+            let (leaf, slot) = leaf_of(index);
+            if let Some(leaf) = draft.nodes.get_mut(&leaf) {
+                leaf.node.set(slot, entry);
+            }
+        }
+    }
+
+    /// Writes the changed nodes, and gives the entry of the topmost.
+    fn write_nodes(&self, draft: &mut Draft, generation: u64, writes: &mut Vec<PlannedWrite>) -> Entry {
+        let names: Vec<NodeName> = draft.nodes.keys().copied().collect();
+        let mut root = self.superblock.root;
+        for name in names {
+            let Some(changed) = draft.nodes.get(&name) else { continue };
+            let data: Arc<[u8]> = Arc::from(changed.node.to_bytes());
+            let (level, number) = name;
+            let checksum = Position::Node { level, number }.checksum(self.map.seed, &data);
+            let place = changed.place;
+            let entry = Entry { place, generation, kind: BlockKind::MapNode, owner: 0, checksum };
+            writes.push(PlannedWrite { at: place * u64::from(BLOCK_SIZE), data, kind: Kind::Engine });
+            let (parent, slot) = above(name);
+            match draft.nodes.get_mut(&parent) {
+                Some(parent) => parent.node.set(slot, Some(entry)),
+                None => root = entry,
+            }
+        }
+        root
+    }
+}

@@ -1,0 +1,50 @@
+//! The native format on a device: the superblock in force, the map, and the volume as seen through it.
+//!
+//! [`Mapped`] is the ext4 volume above the map, as a device: its metadata blocks are read where the map says they lie, each
+//! checked against the checksum in its entry; its file data lies in the device's own blocks. Metadata is written by the
+//! engine alone ([`Snapshot`](crate::engine::Snapshot)), which gives changed blocks new places.
+
+mod map;
+mod mapped;
+mod places;
+mod snapshots;
+
+pub use mapped::Mapped;
+
+pub(crate) use map::{Map, NodeName, above, leaf_of};
+pub(crate) use places::{Bits, Places, table, worst_case};
+pub(crate) use snapshots::Snapshots;
+
+use crate::Result;
+use blockdev::BlockDevice;
+use format::native::BLOCK_SIZE;
+use format::native::superblock::{COPIES, NativeSuperblock};
+
+/// Whether a device begins as a native volume does, sound or not.
+///
+/// # Errors
+/// Those of the device.
+pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
+    let len = device.geometry().len;
+    let mut found = false;
+    for copy in 0..COPIES {
+        let mut start = [0; 512];
+        let at = copy * u64::from(BLOCK_SIZE);
+        if at + start.len() as u64 <= len {
+            device.read(at, &mut start)?;
+            found |= NativeSuperblock::is_there(&start);
+        }
+    }
+    Ok(found)
+}
+
+/// The superblock in force, and the block it lies in.
+///
+/// # Errors
+/// Those of the device; [`Error::Format`](crate::Error::Format) where there is no whole one.
+pub fn superblock(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
+    let mut blocks = vec![0; (COPIES * u64::from(BLOCK_SIZE)) as usize];
+    let len = device.geometry().len.min(blocks.len() as u64) as usize;
+    device.read(0, &mut blocks[..len])?;
+    Ok(NativeSuperblock::newest(&blocks)?)
+}

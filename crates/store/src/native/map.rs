@@ -1,0 +1,163 @@
+//! The map in memory: nodes are read when they are first needed.
+//!
+//! 1. What [`Map::entry`] gives is where the newest written content of a block lies. A generation on its way is in the map
+//!    before it is on the device: blocks it changed are pinned in the cache meanwhile, so nobody asks for them here.
+//! 2. Nodes that a generation changed stay in memory until the next one is planned; by then they are on the device.
+//! 3. The lock is not held while a node is read. What was read is taken in only where no generation changed the map
+//!    meanwhile.
+
+use crate::Result;
+use blockdev::BlockDevice;
+use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
+use format::native::{BLOCK_SIZE, Shape};
+use format::{Error as FormatError, Structure};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most nodes that are kept from one generation to the next: 64 MiB of them lead to 8 GiB of metadata.
+const KEPT: usize = 1 << 14;
+/// Bits of an index that choose an entry of a node.
+const BITS: u32 = ENTRIES.ilog2();
+
+/// A node's name: its level, 0 for leaves, and its number there.
+pub(crate) type NodeName = (u8, u64);
+
+/// From indexes to places.
+pub(crate) struct Map {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) shape: Shape,
+    pub(crate) seed: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    root: Option<Entry>,
+    /// How often the map was changed.
+    version: u64,
+    nodes: HashMap<NodeName, Arc<Node>>,
+}
+
+/// The leaf that holds the entry of an index, and the slot there.
+pub(crate) fn leaf_of(index: u64) -> (NodeName, usize) {
+    ((0, index >> BITS), index as usize % ENTRIES)
+}
+
+/// The node above another, and the slot there.
+pub(crate) fn above((level, number): NodeName) -> (NodeName, usize) {
+    ((level + 1, number >> BITS), number as usize % ENTRIES)
+}
+
+impl Map {
+    /// The map below `root`; none for a volume that is being made.
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, seed: u32, root: Option<Entry>) -> Self {
+        let state = State { root, version: 0, nodes: HashMap::new() };
+        Self { device, shape, seed, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The topmost node.
+    pub(crate) fn top(&self) -> NodeName {
+        (self.shape.levels() - 1, 0)
+    }
+
+    /// The entry of the topmost node.
+    pub(crate) fn root(&self) -> Option<Entry> {
+        self.state().root
+    }
+
+    /// A node; `None` where nothing below it was ever written.
+    ///
+    /// # Errors
+    /// Those of the device, and for a node that is not what its entry says.
+    pub(crate) fn node(&self, name: NodeName) -> Result<Option<Arc<Node>>> {
+        let (level, number) = name;
+        loop {
+            let state = self.state();
+            if let Some(node) = state.nodes.get(&name) {
+                return Ok(Some(Arc::clone(node)));
+            }
+            let Some(mut entry) = state.root else { return Ok(None) };
+            let (mut at, _) = self.top();
+            // down to the first node that is not in memory
+            let missing = loop {
+                let ancestor = (at, number >> (BITS * u32::from(at - level)));
+                let Some(node) = state.nodes.get(&ancestor) else { break ancestor };
+                let child = number >> (BITS * u32::from(at - 1 - level));
+                let Some(next) = node.get(child as usize % ENTRIES) else { return Ok(None) };
+                (entry, at) = (next, at - 1);
+            };
+            let version = state.version;
+            drop(state);
+            let read = self.read_node(missing, &entry);
+            let mut state = self.state();
+            if state.version == version {
+                state.nodes.insert(missing, Arc::new(read?));
+            }
+        }
+    }
+
+    fn read_node(&self, (level, number): NodeName, entry: &Entry) -> Result<Node> {
+        if entry.kind != BlockKind::MapNode {
+            return Err(FormatError::corrupt(Structure::Map, "an entry above the leaves leads to no node").into());
+        }
+        let bytes = self.read(entry, Position::Node { level, number })?;
+        Ok(Node::parse(&bytes, level, &self.shape)?)
+    }
+
+    /// Reads what an entry leads to.
+    pub(crate) fn read(&self, entry: &Entry, position: Position) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK_SIZE as usize];
+        self.device.read(entry.place * u64::from(BLOCK_SIZE), &mut bytes)?;
+        if position.checksum(self.seed, &bytes) != entry.checksum {
+            let what = "what an entry leads to does not match its checksum";
+            return Err(FormatError::corrupt(Structure::Map, what).into());
+        }
+        Ok(bytes)
+    }
+
+    /// The entry of a metadata block; `None` where it was never written.
+    ///
+    /// # Errors
+    /// As [`Map::node`].
+    pub(crate) fn entry(&self, index: u64) -> Result<Option<Entry>> {
+        let (leaf, slot) = leaf_of(index);
+        Ok(self.node(leaf)?.and_then(|node| node.get(slot)))
+    }
+
+    /// The newest written content of a metadata block; `None` where it was never written.
+    pub(crate) fn block(&self, index: u64) -> Result<Option<Vec<u8>>> {
+        loop {
+            let Some(entry) = self.entry(index)? else { return Ok(None) };
+            match self.read(&entry, Position::Block(index)) {
+                // a place that was left while it was read may hold something else by then
+                Err(_) if self.entry(index)? != Some(entry) => {}
+                outcome => return outcome.map(Some),
+            }
+        }
+    }
+
+    /// A generation changed these nodes.
+    pub(crate) fn install(&self, root: Entry, nodes: impl IntoIterator<Item = (NodeName, Node)>) {
+        let mut state = self.state();
+        state.root = Some(root);
+        state.version += 1;
+        state.nodes.extend(nodes.into_iter().map(|(name, node)| (name, Arc::new(node))));
+    }
+
+    /// From now on the map is what is below this root.
+    pub(crate) fn replace(&self, root: Entry) {
+        let mut state = self.state();
+        *state = State { root: Some(root), version: state.version + 1, nodes: HashMap::new() };
+    }
+
+    /// All that was installed is on the device: where there is too much in memory it goes.
+    pub(crate) fn shed(&self) {
+        let mut state = self.state();
+        if state.nodes.len() > KEPT {
+            state.nodes.clear();
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The ext4 volume above a map, as a device.
+
+use super::Map;
+use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result, Write};
+use format::FsBlock;
+use format::native::BLOCK_SIZE;
+use format::native::map::{Entry, Position};
+use format::native::superblock::NativeSuperblock;
+use std::io;
+use std::sync::Arc;
+
+const SIZE: u64 = BLOCK_SIZE as u64;
+
+/// The ext4 volume of a native volume, or of one of its snapshots. File data can be written; of metadata, which goes through
+/// an engine, every write is refused.
+pub struct Mapped {
+    pub(crate) map: Arc<Map>,
+}
+
+/// A piece of a read that is one request to the device below.
+struct Piece<'b> {
+    /// The read it belongs to.
+    number: usize,
+    read: Read<'b>,
+    /// The metadata blocks that it reads, whole; none for file data.
+    blocks: Vec<(u64, Entry)>,
+}
+
+impl Mapped {
+    /// The volume on `device` as a superblock's map has it: that of the live generation, or one with a snapshot's root.
+    #[must_use]
+    pub fn new(device: Arc<dyn BlockDevice>, superblock: &NativeSuperblock) -> Self {
+        Self { map: Arc::new(Map::new(device, superblock.shape, superblock.seed(), Some(superblock.root))) }
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn below(&self) -> &Arc<dyn BlockDevice> {
+        &self.map.device
+    }
+
+    fn failed(offset: u64, error: crate::Error) -> Error {
+        match error {
+            crate::Error::Device(error) => error,
+            other => {
+                let source = io::Error::new(io::ErrorKind::InvalidData, other.to_string());
+                Error::Io { op: Op::Read, offset, len: SIZE, source }
+            }
+        }
+    }
+
+    /// Fills `buf` from byte `skip` of a metadata block on.
+    fn read_part(&self, index: u64, skip: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let block = self.map.block(index).map_err(|e| Self::failed(offset, e))?;
+        let part = block.as_deref().and_then(|block| block.get(skip..skip + buf.len()));
+        match part {
+            Some(part) => buf.copy_from_slice(part),
+            None => buf.fill(0),
+        }
+        Ok(())
+    }
+
+    /// Cuts a read into requests to the device; what needs none is filled in at once.
+    fn cut<'b>(&self, number: usize, offset: u64, buf: &'b mut [u8], pieces: &mut Vec<Piece<'b>>) -> Result<()> {
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let block = FsBlock(at / SIZE);
+            let skip = (at % SIZE) as usize;
+            let Some(index) = self.map.shape.index_of(block) else {
+                // up to the next mapped block there is one border only
+                let end = self.map.shape.metadata_start() * SIZE;
+                let len = if at < end { end - at } else { SIZE }.min(rest.len() as u64) as usize;
+                let (part, after) = rest.split_at_mut(len);
+                pieces.push(Piece { number, read: Read::new(at, part), blocks: Vec::new() });
+                (at, rest) = (at + len as u64, after);
+                continue;
+            };
+            let len = (SIZE as usize - skip).min(rest.len());
+            let mut blocks = Vec::new();
+            let mut place = 0;
+            if len == SIZE as usize {
+                // as many as lie one behind the other
+                while let Some(entry) = match rest.len() / SIZE as usize > blocks.len() {
+                    true => self.entry(block.get() + blocks.len() as u64)?,
+                    false => None,
+                } {
+                    if !blocks.is_empty() && entry.1.place != place {
+                        break;
+                    }
+                    place = entry.1.place + 1;
+                    blocks.push(entry);
+                }
+            }
+            let (part, after) = rest.split_at_mut(len.max(blocks.len() * SIZE as usize));
+            (at, rest) = (at + part.len() as u64, after);
+            match blocks.first() {
+                Some((_, first)) => {
+                    pieces.push(Piece { number, read: Read::new(first.place * SIZE, part), blocks });
+                }
+                None => self.read_part(index, skip, at, part)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The index and the entry of a block, where it is mapped and was written.
+    fn entry(&self, block: u64) -> Result<Option<(u64, Entry)>> {
+        let Some(index) = self.map.shape.index_of(FsBlock(block)) else { return Ok(None) };
+        let entry = self.map.entry(index).map_err(|e| Self::failed(block * SIZE, e))?;
+        Ok(entry.map(|entry| (index, entry)))
+    }
+
+    /// Checks what was read; a block that is not what it should be is read once more, for it may have moved.
+    fn check(&self, piece: &mut Piece<'_>) -> Result<()> {
+        for ((index, entry), bytes) in piece.blocks.iter().zip(piece.read.buf.chunks_mut(SIZE as usize)) {
+            if Position::Block(*index).checksum(self.map.seed, bytes) != entry.checksum {
+                self.read_part(*index, 0, entry.place * SIZE, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// File data lies where its number says; all else is not for writing.
+    fn admit_write(&self, offset: u64, len: u64) -> Result<()> {
+        self.geometry().admit(Op::Write, offset, len)?;
+        let (first, end) = (offset / SIZE, (offset + len).div_ceil(SIZE));
+        let shape = &self.map.shape;
+        if first < shape.front() || end > shape.metadata_start() {
+            return Err(Error::ReadOnly(Op::Write));
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for Mapped {
+    fn geometry(&self) -> Geometry {
+        Geometry { len: self.map.shape.logical_blocks() * SIZE, ..self.map.device.geometry() }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut read = [Read::new(offset, buf)];
+        self.read_many(&mut read);
+        let [read] = read;
+        read.result
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        let geometry = self.geometry();
+        let mut pieces = Vec::with_capacity(reads.len());
+        let mut failed = Vec::new();
+        for (number, read) in reads.iter_mut().enumerate() {
+            read.result = Ok(());
+            let cut = geometry
+                .admit(Op::Read, read.offset, read.buf.len() as u64)
+                .and_then(|()| self.cut(number, read.offset, read.buf, &mut pieces));
+            failed.extend(cut.err().map(|e| (number, e)));
+        }
+        let mut below: Vec<Read<'_>> = Vec::with_capacity(pieces.len());
+        for piece in &mut pieces {
+            below.push(Read::new(piece.read.offset, &mut *piece.read.buf));
+        }
+        self.map.device.read_many(&mut below);
+        let results: Vec<Result<()>> = below.into_iter().map(|read| read.result).collect();
+        for (piece, result) in pieces.iter_mut().zip(results) {
+            failed.extend(result.and_then(|()| self.check(piece)).err().map(|e| (piece.number, e)));
+        }
+        drop(pieces);
+        for (number, error) in failed {
+            reads[number].result = Err(error);
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.admit_write(offset, data.len() as u64)?;
+        self.map.device.write(offset, data)
+    }
+
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        if writes.iter().all(|w| self.admit_write(w.offset, w.data.len() as u64).is_ok()) {
+            return self.map.device.write_many(writes);
+        }
+        for w in writes {
+            w.result = self.write(w.offset, w.data);
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.admit_write(offset, len)?;
+        self.map.device.write_zeroes(offset, len)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.map.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.admit_write(offset, len)?;
+        self.map.device.discard(offset, len)
+    }
+}

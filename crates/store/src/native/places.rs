@@ -1,0 +1,320 @@
+//! The places of the metadata regions in memory.
+//!
+//! A place is *used* by the generation that is being made, *held* by a snapshot, or *left*: the newest durable generation
+//! uses it and the one being made does not. It is given out where it is none of the three, so nothing that the newest
+//! durable generation leads to is ever written over.
+
+use super::Map;
+use crate::{Error, Result};
+use format::native::places::{self, Chunk, RECORDS, WORDS};
+use format::native::{CHUNK_BLOCKS, Shape};
+use format::{Error as FormatError, Structure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// A bit for each place of a chunk.
+pub(crate) type Bits = [u64; WORDS];
+
+/// A chunk of the regions.
+struct Slot {
+    chunk: Chunk,
+    /// Used, held or left.
+    busy: Bits,
+}
+
+/// All places.
+pub(crate) struct Places {
+    /// In the order of the place table.
+    slots: Vec<Option<Slot>>,
+    by_number: BTreeMap<u32, usize>,
+    held: BTreeMap<u32, Bits>,
+    available: usize,
+    left: Vec<u64>,
+    /// Blocks of the table that changed, counted from its start.
+    dirty: BTreeSet<u64>,
+    /// Places that follow each other and are given out next.
+    run: Range<u64>,
+    /// Where the last run that was looked for began.
+    cursor: u64,
+}
+
+fn unknown() -> Error {
+    FormatError::corrupt(Structure::PlaceTable, "a place in use lies in no region, or is free").into()
+}
+
+/// The chunks of a generation, as its place table has them.
+pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
+    let mut all = Vec::new();
+    for block in 0..u64::from(chunks.div_ceil(RECORDS)) {
+        match map.block(map.shape.table().start + block)? {
+            Some(bytes) => all.extend(places::parse(&bytes, &map.shape)?),
+            None => all.extend(vec![None; RECORDS as usize]),
+        }
+    }
+    all.truncate(chunks as usize);
+    Ok(all)
+}
+
+/// What snapshots hold, from the chunks of each.
+pub(crate) fn union<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> BTreeMap<u32, Bits> {
+    let mut held: BTreeMap<u32, Bits> = BTreeMap::new();
+    for chunk in chunks {
+        let bits = held.entry(chunk.number).or_insert([0; WORDS]);
+        bits.iter_mut().zip(chunk.used).for_each(|(held, used)| *held |= used);
+    }
+    held
+}
+
+impl Places {
+    /// The places of a generation.
+    ///
+    /// # Errors
+    /// `Corrupt` where a chunk stands twice in the table.
+    pub(crate) fn new(table: Vec<Option<Chunk>>, held: BTreeMap<u32, Bits>) -> Result<Self> {
+        let mut places = Self {
+            slots: Vec::new(),
+            by_number: BTreeMap::new(),
+            held,
+            available: 0,
+            left: Vec::new(),
+            dirty: BTreeSet::new(),
+            run: 0..0,
+            cursor: 0,
+        };
+        for (n, record) in table.into_iter().enumerate() {
+            let slot = record.map(|chunk| Slot { chunk, busy: chunk.used });
+            if let Some(slot) = &slot
+                && places.by_number.insert(slot.chunk.number, n).is_some()
+            {
+                return Err(FormatError::corrupt(Structure::PlaceTable, "a chunk stands in it twice").into());
+            }
+            places.slots.push(slot);
+        }
+        places.recount();
+        Ok(places)
+    }
+
+    fn recount(&mut self) {
+        self.available = 0;
+        for slot in self.slots.iter_mut().flatten() {
+            let held = self.held.get(&slot.chunk.number).copied().unwrap_or_default();
+            for ((busy, used), held) in slot.busy.iter_mut().zip(slot.chunk.used).zip(held) {
+                *busy = used | held;
+                self.available += busy.count_zeros() as usize;
+            }
+        }
+        let left = std::mem::take(&mut self.left);
+        left.iter().for_each(|place| self.mark_left(*place));
+        self.run = 0..0;
+    }
+
+    fn mark_left(&mut self, place: u64) {
+        let (number, word, bit) = places::bit_of(place);
+        if let Some(slot) = self.by_number.get(&number).and_then(|n| self.slots.get_mut(*n)).and_then(Option::as_mut) {
+            if slot.busy[word] & bit == 0 {
+                slot.busy[word] |= bit;
+                self.available -= 1;
+            }
+            self.left.push(place);
+        }
+    }
+
+    /// The generation before this one is durable: what it left can be given out.
+    pub(crate) fn begin(&mut self) {
+        for place in std::mem::take(&mut self.left) {
+            let (number, word, bit) = places::bit_of(place);
+            let held = self.held.get(&number).is_some_and(|held| held[word] & bit != 0);
+            let slot = self.by_number.get(&number).and_then(|n| self.slots.get_mut(*n)).and_then(Option::as_mut);
+            if let Some(slot) = slot.filter(|slot| !held && slot.chunk.used[word] & bit == 0) {
+                slot.busy[word] &= !bit;
+                self.available += 1;
+            }
+        }
+    }
+
+    /// Places that can be given out, and those that can when the generation on its way is durable.
+    pub(crate) fn room(&self) -> usize {
+        let held = |place: &u64| {
+            let (number, word, bit) = places::bit_of(*place);
+            self.held.get(&number).is_some_and(|held| held[word] & bit != 0)
+        };
+        self.available + self.left.iter().filter(|place| !held(place)).count()
+    }
+
+    /// Chunks of the regions.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.slots.iter().flatten().map(|slot| &slot.chunk)
+    }
+
+    /// Records of the table that may be in use.
+    pub(crate) fn records(&self) -> u32 {
+        // one for each chunk of the device at most
+        self.slots.len() as u32
+    }
+
+    /// Takes a chunk of the device into the regions.
+    pub(crate) fn add(&mut self, number: u32) {
+        if self.by_number.contains_key(&number) {
+            return;
+        }
+        let chunk = Chunk::new(number);
+        let mut busy = chunk.used;
+        if let Some(held) = self.held.get(&number) {
+            busy.iter_mut().zip(held).for_each(|(busy, held)| *busy |= held);
+        }
+        self.available += busy.iter().map(|word| word.count_zeros() as usize).sum::<usize>();
+        let at = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        let slot = Some(Slot { chunk, busy });
+        match self.slots.get_mut(at) {
+            Some(place) => *place = slot,
+            None => self.slots.push(slot),
+        }
+        self.by_number.insert(number, at);
+        self.dirty.insert(at as u64 / u64::from(RECORDS));
+    }
+
+    /// Prepares for about so many places to be given out: one run where there is one.
+    pub(crate) fn aim(&mut self, count: usize) {
+        self.run = self.next_run(count as u64);
+    }
+
+    /// Gives a place out.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`].
+    pub(crate) fn take(&mut self) -> Result<u64> {
+        if self.run.is_empty() {
+            self.run = self.next_run(64);
+        }
+        let place = self.run.next().ok_or(Error::NoRoom)?;
+        self.cursor = self.run.start;
+        let (number, word, bit) = places::bit_of(place);
+        let at = *self.by_number.get(&number).ok_or_else(unknown)?;
+        let slot = self.slots.get_mut(at).and_then(Option::as_mut).ok_or_else(unknown)?;
+        slot.chunk.used[word] |= bit;
+        slot.busy[word] |= bit;
+        self.available -= 1;
+        self.dirty.insert(at as u64 / u64::from(RECORDS));
+        Ok(place)
+    }
+
+    /// A place is not used any more by the generation being made.
+    ///
+    /// # Errors
+    /// `Corrupt` where it was not in use.
+    pub(crate) fn leave(&mut self, place: u64) -> Result<()> {
+        let (number, word, bit) = places::bit_of(place);
+        let at = *self.by_number.get(&number).ok_or_else(unknown)?;
+        let slot = self.slots.get_mut(at).and_then(Option::as_mut).ok_or_else(unknown)?;
+        if slot.chunk.used[word] & bit == 0 {
+            return Err(unknown());
+        }
+        slot.chunk.used[word] &= !bit;
+        self.left.push(place);
+        self.dirty.insert(at as u64 / u64::from(RECORDS));
+        Ok(())
+    }
+
+    /// Whether a snapshot holds a place.
+    pub(crate) fn is_held(&self, place: u64) -> bool {
+        let (number, word, bit) = places::bit_of(place);
+        self.held.get(&number).is_some_and(|held| held[word] & bit != 0)
+    }
+
+    /// What snapshots hold has changed.
+    pub(crate) fn set_held(&mut self, held: BTreeMap<u32, Bits>) {
+        self.held = held;
+        self.recount();
+    }
+
+    /// A snapshot holds what is used now.
+    pub(crate) fn hold_all(&mut self) {
+        for slot in self.slots.iter().flatten() {
+            let held = self.held.entry(slot.chunk.number).or_insert([0; WORDS]);
+            held.iter_mut().zip(slot.chunk.used).for_each(|(held, used)| *held |= used);
+        }
+    }
+
+    /// A block of the table that changed and was not asked for since.
+    pub(crate) fn next_dirty(&mut self) -> Option<u64> {
+        self.dirty.pop_first()
+    }
+
+    /// The bytes of a block of the table.
+    pub(crate) fn table_block(&self, block: u64) -> Vec<u8> {
+        let first = block as usize * RECORDS as usize;
+        let slots = self.slots.iter().skip(first).take(RECORDS as usize);
+        places::to_bytes(&slots.map(|slot| slot.as_ref().map(|slot| slot.chunk)).collect::<Vec<_>>())
+    }
+
+    /// The first run of `want` free places behind the last one, then before it; else the longest there is.
+    fn next_run(&self, want: u64) -> Range<u64> {
+        let mut best: Option<Range<u64>> = None;
+        let mut before: Option<Range<u64>> = None;
+        let len = |run: &Range<u64>| run.end - run.start;
+        let mut fits = None;
+        self.each_run(|run| {
+            if run.start >= self.cursor && len(&run) >= want {
+                fits = Some(run);
+                return false;
+            }
+            if before.is_none() && len(&run) >= want {
+                before = Some(run.clone());
+            }
+            if best.as_ref().is_none_or(|best| len(best) < len(&run)) {
+                best = Some(run);
+            }
+            true
+        });
+        fits.or(before).or(best).unwrap_or(0..0)
+    }
+
+    /// Shows the runs of free places, ascending, while `see` wants more. A run that the cursor lies in is cut there.
+    fn each_run(&self, mut see: impl FnMut(Range<u64>) -> bool) {
+        let mut run = 0..0;
+        for (number, at) in &self.by_number {
+            let Some(slot) = self.slots.get(*at).and_then(Option::as_ref) else { continue };
+            let start = u64::from(*number) * u64::from(CHUNK_BLOCKS);
+            for (word, busy) in slot.busy.iter().enumerate() {
+                let mut free = !busy;
+                let base = start + 64 * word as u64;
+                while free != 0 {
+                    let from = u64::from(free.trailing_zeros());
+                    let count = u64::from((free >> from).trailing_ones());
+                    let found = base + from..base + from + count;
+                    if run.end == found.start && found.start != self.cursor {
+                        run.end = found.end;
+                    } else {
+                        if !run.is_empty() && !see(run.clone()) {
+                            return;
+                        }
+                        run = found;
+                    }
+                    if run.start < self.cursor && self.cursor < run.end {
+                        if !see(run.start..self.cursor) {
+                            return;
+                        }
+                        run.start = self.cursor;
+                    }
+                    free = if from + count >= 64 { 0 } else { free & (u64::MAX << (from + count)) };
+                }
+            }
+        }
+        if !run.is_empty() {
+            see(run);
+        }
+    }
+}
+
+/// What a generation of so many changed blocks may need, at most.
+pub(crate) fn worst_case(shape: &Shape, records: u32, blocks: usize) -> usize {
+    let table = records.div_ceil(RECORDS) as usize + 1;
+    let blocks = blocks.saturating_add(table);
+    let mut all = blocks;
+    let mut nodes = shape.indexes();
+    for _ in 0..shape.levels() {
+        nodes = nodes.div_ceil(format::native::map::ENTRIES as u64);
+        all = all.saturating_add(blocks.min(usize::try_from(nodes).unwrap_or(usize::MAX)));
+    }
+    all
+}
