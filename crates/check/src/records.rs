@@ -13,8 +13,8 @@ bitflags::bitflags! {
     pub(crate) struct Marks: u16 {
         /// in use: has links, or is one of the volume's own
         const USED = 0x0010;
-        /// fields that phase 2 has to judge when it meets the inode's first name, as e2fsck does
-        const BAD = 0x0020;
+        /// its encryption context stands in its own body
+        const CONTEXT = 0x0020;
         /// hashed directory
         const INDEX = 0x0040;
         /// holds an attribute's value
@@ -33,8 +33,6 @@ bitflags::bitflags! {
         const EMPTY = 0x2000;
         /// an attribute names it as the place of its value
         const VALUE = 0x4000;
-        /// its encryption context stands in its own body
-        const CONTEXT = 0x4000;
         /// its tree was put together from metadata regions
         const LAYERED = 0x8000;
     }
