@@ -11,22 +11,29 @@
 //!    taken under one.
 
 mod blocks;
+mod chunks;
 mod groups;
 mod inodes;
+mod placement;
 #[cfg(test)]
 mod tests;
 mod zones;
 
 pub(crate) use blocks::Reservation;
+pub(crate) use placement::Role;
 pub(crate) use space::Purpose;
 
-use crate::{Clock, Error, Result, Volume};
+use crate::native::{counterpart, groups_for};
+use crate::{Clock, Error, Placement, Result, Volume};
 use format::group::Group;
+use format::native::Shape;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{FsBlock, GroupNo, Structure, Where};
 use groups::GroupState;
+use placement::Rule;
 use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::Mark;
@@ -49,8 +56,10 @@ pub(crate) struct GroupCell {
     blocks: AtomicU32,
     inodes: AtomicU32,
     directories: AtomicU32,
-    /// No run of available blocks is longer than this.
-    longest: AtomicU32,
+    /// The chunks that are set aside for metadata.
+    mask: AtomicU64,
+    /// No run of available blocks is longer than this: of those set aside, of the others, of all.
+    longest: [AtomicU32; 3],
     state: Mutex<GroupState>,
 }
 
@@ -69,8 +78,14 @@ pub(crate) struct SpaceOptions {
     pub(crate) in_use: Mark,
     /// The volume was sound when it was opened, so it may be called so again.
     pub(crate) was_valid: bool,
-    /// A crash may bring back what was freed, so it is held until its generation is durable.
-    pub(crate) hold_data: bool,
+    /// A crash may bring back content that was freed, so it is held until its generation is durable.
+    pub(crate) hold_content: bool,
+    /// So it is with numbers of inodes.
+    pub(crate) hold_inodes: bool,
+    /// See [`WriteOptions::reuse_at_once`](crate::WriteOptions).
+    pub(crate) hold_nothing: bool,
+    /// Where blocks go, where the format does not say it.
+    pub(crate) placement: Placement,
     /// Where the generation numbers of new inodes begin.
     pub(crate) seed: u64,
     /// Most groups whose bitmaps are kept between generations.
@@ -84,7 +99,12 @@ pub(crate) struct Space {
     pub(crate) options: SpaceOptions,
     groups: Box<[GroupCell]>,
     zones: Zones,
+    /// Set on a native volume.
+    pub(crate) native: Option<Shape>,
+    /// Free blocks of a native volume's metadata groups.
+    free_metadata: AtomicU64,
     policy: Policy,
+    rule: Rule,
     pub(crate) pool: Mutex<Pool>,
     pub(crate) free_inodes: AtomicU64,
     directories: AtomicU64,
@@ -94,6 +114,8 @@ pub(crate) struct Space {
     loaded: Mutex<BTreeSet<u32>>,
     /// What was freed and is held, by the generation that freed it.
     held: Mutex<BTreeMap<u64, Vec<(u32, Run)>>>,
+    /// So with inodes: their group and index.
+    held_inodes: Mutex<BTreeMap<u64, Vec<(u32, u32)>>>,
     /// The superblock as the open generation will close it, and as the last one did.
     pub(crate) superblock: Mutex<DiskSuperblock>,
     pub(crate) closed: Mutex<DiskSuperblock>,
@@ -124,7 +146,15 @@ impl Space {
             return Err(Error::corrupt(Structure::GroupDescriptor, Where::Volume, what));
         };
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
-        let free = sum(|g| g.free_clusters).min(geometry.blocks);
+        let native = volume.native.as_ref().map(|native| native.shape);
+        let of_data = groups_for(native.as_ref(), geometry.groups, Purpose::Data);
+        let free = |range: Range<u32>| {
+            let groups = groups.get(range.start as usize..range.end as usize).unwrap_or_default();
+            groups.iter().map(|g| u64::from(g.free_clusters)).sum::<u64>().min(geometry.blocks)
+        };
+        let free_metadata = AtomicU64::new(free(of_data.end..geometry.groups));
+        let of_metadata = of_data.end;
+        let free = free(of_data);
         let (kept, superuser) = (volume.kept_for_extents(), sb.disk.reserved_blocks_count());
         let pool = Pool::new(free, kept, superuser);
         let policy = Policy {
@@ -132,16 +162,32 @@ impl Space {
             blocks_per_group: geometry.blocks_per_group,
             inodes_per_group: geometry.inodes_per_group,
         };
+        let rule = match options.placement {
+            _ if native.is_some() => Rule::Native,
+            _ if geometry.has_regions() => Rule::Regions,
+            Placement::Hint => Rule::Hint,
+            Placement::Usual => Rule::Together,
+        };
+        let cells = geometry.group_numbers().zip(&groups).map(|(number, group)| {
+            let own_end = zones.front(geometry.group_blocks(number)) as u32;
+            let apart = rule == Rule::Native && number.get() >= of_metadata;
+            GroupCell::new(*group, if apart { !0 } else { rule.mask(geometry, group, own_end) })
+        });
+        let cells = cells.collect();
         Ok(Self {
             zones,
+            native,
+            free_metadata,
             policy,
+            rule,
             pool: Mutex::new(pool),
             free_inodes: AtomicU64::new(sum(|g| g.free_inodes)),
             directories: AtomicU64::new(sum(|g| g.directories)),
-            groups: groups.into_iter().map(GroupCell::new).collect(),
+            groups: cells,
             changed: Mutex::default(),
             loaded: Mutex::default(),
             held: Mutex::default(),
+            held_inodes: Mutex::default(),
             superblock: Mutex::new(disk),
             closed: Mutex::new(disk),
             damaged: Mutex::default(),
@@ -206,8 +252,10 @@ impl Totals for Space {
 
     fn of(&self, group: u32) -> GroupTotals {
         let Some(cell) = self.cell(GroupNo(group)) else { return GroupTotals::default() };
+        // inodes of a metadata group have their content in the data groups
+        let content = counterpart(&groups_for(self.native.as_ref(), self.sb.geometry.groups, Purpose::Data), group);
         GroupTotals {
-            blocks: cell.blocks.load(Ordering::Relaxed),
+            blocks: self.cell(GroupNo(content)).map_or(0, |cell| cell.blocks.load(Ordering::Relaxed)),
             inodes: cell.inodes.load(Ordering::Relaxed),
             directories: cell.directories.load(Ordering::Relaxed),
         }

@@ -15,7 +15,7 @@ use space::Claim;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Kind, Operation, Tag};
+use store::{Kind, Operation, Room, Tag};
 
 /// A change under way. See [`Operation`] for what must not be done while there is one.
 pub(crate) struct Change<'v> {
@@ -33,8 +33,22 @@ const OWN_CREDITS: usize = 8;
 impl Volume {
     /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock do not count.
     pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
+        self.change_with(credits, |room| room.ordinary)
+    }
+
+    /// As [`Volume::change`], for one that frees, or changes only what is there: it finds room on a full volume, too.
+    pub(crate) fn change_freeing(&self, credits: usize) -> Result<Change<'_>> {
+        self.change_with(credits, |room| room.freeing)
+    }
+
+    /// As [`Volume::change`], for one that gives a place to content for which room was promised.
+    pub(crate) fn change_promised(&self, credits: usize) -> Result<Change<'_>> {
+        self.change_with(credits, |room| room.promised)
+    }
+
+    fn change_with(&self, credits: usize, room: fn(Room) -> usize) -> Result<Change<'_>> {
         let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
-        let op = self.store.begin(all)?;
+        let op = self.store.begin_with(all, room)?;
         let (claim, freed) = (Cell::new(self.usual_claim()), RefCell::default());
         Ok(Change { volume: self, op, now: self.now(), claim, freed })
     }
@@ -157,7 +171,10 @@ impl<'v> Change<'v> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if let Ok(space) = self.volume.space() {
-            self.freed.take().into_iter().for_each(|(number, directory)| space.give_inode(number, directory));
+            let generation = self.generation();
+            for (number, directory) in self.freed.take() {
+                space.give_inode(number, directory, generation);
+            }
         }
     }
 }

@@ -21,9 +21,9 @@ use crate::error::OfInode;
 use crate::inline::is_inline;
 use crate::nokey;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Run, Volume};
-use format::dir::{Entries, Entry, FileType};
+use format::dir::{Entries, Entry, FileType, OwnedDirTail};
 use format::hash::{HashVersion, Hasher};
-use format::htree::{DxRootInfo, block_checksum};
+use format::htree::{DxRootInfo, block_checksum, count_limit_offset, index_owner};
 use format::superblock::Flags;
 use format::{FileBlock, Structure, Where};
 use std::collections::VecDeque;
@@ -141,14 +141,27 @@ impl Volume {
         let Some(physical) = run.physical() else {
             return Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"));
         };
-        if !self.sb.geometry.metadata_csum {
+        let geometry = &self.sb.geometry;
+        if !geometry.metadata_csum {
             return Ok(self.store.block(physical)?);
         }
-        self.store.checked(physical, |bytes| {
-            let state =
-                block_checksum(bytes, self.sb.geometry.block_size, self.sb.geometry.leaf_tail(), self.seed(dir));
+        let bytes = self.store.checked(physical, |bytes| -> Result<()> {
+            let state = block_checksum(bytes, geometry.block_size, geometry.leaf_tail(), self.seed(dir));
             Ok(state.require(Structure::Directory).map_err(|e| e.at(Where::Block(physical)))?)
-        })
+        })?;
+        if geometry.is_owned() {
+            let whose = match OwnedDirTail::of(&bytes) {
+                Some(tail) if count_limit_offset(&bytes, geometry.block_size).is_none() => {
+                    (u64::from(tail.dt_block.get()) == run.logical.get()).then_some(InodeNo(tail.dt_owner.get()))
+                }
+                _ => index_owner(&bytes, geometry.block_size),
+            };
+            if whose != Some(dir.number) {
+                let what = "a block is another directory's, or another of its blocks";
+                return Err(Error::corrupt(Structure::Directory, Where::Block(physical), what));
+            }
+        }
+        Ok(bytes)
     }
 }
 

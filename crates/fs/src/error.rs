@@ -28,6 +28,9 @@ pub enum Error {
     /// There is no file of that name or number.
     #[error("no such file or directory")]
     NotFound,
+    /// The inode of that number is not in use, or not any more.
+    #[error("inode {0} is not in use")]
+    Stale(InodeNo),
     /// A directory is needed here.
     #[error("not a directory")]
     NotADirectory,
@@ -78,6 +81,17 @@ impl Error {
         Error::Corrupt { structure, at: at.into(), what }
     }
 
+    /// The same where a directory names the inode: an entry that leads to one that is not in use is damage.
+    #[must_use]
+    pub fn of_named(self) -> Self {
+        match self {
+            Error::Stale(number) => {
+                Error::corrupt(Structure::Inode, Where::Inode(number), "a directory names it, and it is not in use")
+            }
+            other => other,
+        }
+    }
+
     /// Whether this is the answer for a damaged volume (as opposed to a wrong request, or a device that failed).
     #[must_use]
     pub fn is_corruption(&self) -> bool {
@@ -112,6 +126,8 @@ impl From<store::Error> for Error {
             e @ (store::Error::ReadOnly | store::Error::Failed(_)) => Error::ReadOnly(e.to_string()),
             // no operation of ours is that large
             e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
+            store::Error::NoRoom => Error::NoSpace,
+            store::Error::Native(why) => Error::ReadOnly(format!("the volume can only be read: {why}")),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::error::OfInode;
 use crate::{Error, Inode, Place, Result, Run, Volume};
-use format::extent::{Extent, Node, block_checksum_matches};
+use format::extent::{Extent, Node, OwnedExtentTail, block_checksum_matches};
 use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
 
@@ -43,13 +43,23 @@ impl Volume {
 
     /// A node's block, its checksum verified.
     fn extent_block(&self, inode: &Inode, block: FsBlock) -> Result<Arc<[u8]>> {
-        self.store.checked(block, |bytes| {
-            if self.sb.geometry.metadata_csum && !block_checksum_matches(self.seed(inode), bytes) {
-                let what = "et_checksum does not match";
-                return Err(Error::corrupt(Structure::ExtentTree, Where::Block(block), what));
-            }
-            Ok(())
-        })
+        let geometry = &self.sb.geometry;
+        let bad = |what| Error::corrupt(Structure::ExtentTree, Where::Block(block), what);
+        let bytes = self.store.checked(block, |bytes| {
+            let seed = self.seed(inode);
+            let matches = if geometry.is_owned() {
+                OwnedExtentTail::checksum_matches(seed, bytes)
+            } else {
+                !geometry.metadata_csum || block_checksum_matches(seed, bytes)
+            };
+            if matches { Ok(()) } else { Err(bad("the checksum does not match")) }
+        })?;
+        if geometry.is_owned()
+            && OwnedExtentTail::of(&bytes).is_none_or(|tail| tail.xt_owner.get() != inode.number.get())
+        {
+            return Err(bad("the node is another inode's"));
+        }
+        Ok(bytes)
     }
 }
 

@@ -4,12 +4,12 @@ pub(crate) mod edit;
 mod inline;
 mod write;
 
+use crate::alloc::Role;
 use crate::inline::is_inline;
-use crate::map::purpose;
+use crate::map::role;
 use crate::node::NodeState;
 use crate::{Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, Place, Result, Volume};
 use format::{FileBlock, FsBlock, Structure, Where};
-use space::Purpose;
 use store::DataRead;
 
 impl Volume {
@@ -79,7 +79,7 @@ impl Volume {
         if is_inline(inode) {
             return Ok(self.inline_data(inode)?.read_at(offset, buf));
         }
-        if self.writing.is_some() && purpose(inode) == Purpose::Metadata {
+        if self.writing.is_some() && role(inode) != Role::Content {
             self.read_cached(inode, offset, buf)?;
         } else {
             self.read_mapped(inode, offset, buf)?;

@@ -2,12 +2,14 @@
 //! blocks that were changed.
 
 use crate::alloc::{Space, lock};
+use format::extent::{self, OwnedExtentTail};
 use format::feature::{Features, Incompat};
+use format::indirect::IndirectTail;
 use format::superblock::{DiskSuperblock, OFFSET, State};
-use format::{FsBlock, InodeNo, dir::DirTail, extent, htree, orphan, xattr};
+use format::{FsBlock, InodeNo, htree, orphan, xattr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Client, Closing, Kind, Mark, Tag};
+use store::{Client, Closing, Kind, Mark, Need, Tag};
 use zerocopy::IntoBytes;
 
 impl Space {
@@ -15,7 +17,8 @@ impl Space {
     /// must not say that all is sound.
     fn close_superblock(&self) -> DiskSuperblock {
         let mut sb = lock(&self.superblock);
-        sb.set_free_blocks_count(lock(&self.pool).free() * u64::from(self.sb.geometry.cluster_blocks));
+        let free = lock(&self.pool).free() * u64::from(self.sb.geometry.cluster_blocks);
+        sb.set_free_blocks_count(free + self.free_metadata());
         sb.s_free_inodes_count = (self.free_inodes.load(Ordering::Relaxed) as u32).into();
         let now = (self.options.clock)().seconds;
         sb.s_wtime = (now as u32).into();
@@ -70,6 +73,10 @@ impl Client for Space {
         })
     }
 
+    fn give_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
+        self.take_chunks(closing, need)
+    }
+
     fn seal(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]) {
         let geometry = &self.sb.geometry;
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -81,8 +88,10 @@ impl Client for Space {
         }
         // a block without room for a checksum has none: it is left as it is
         let _ = match tag.kind {
+            Kind::ExtentNode if geometry.is_owned() => OwnedExtentTail::seal(tag.seed, bytes),
             Kind::ExtentNode => extent::seal_block(tag.seed, bytes),
-            Kind::Directory if DirTail::of(bytes).is_some() => DirTail::write(bytes, tag.seed),
+            Kind::Indirect if geometry.is_owned() => IndirectTail::seal(bytes, block, geometry.checksum_seed),
+            Kind::Directory => geometry.leaf_tail().seal(bytes, tag.seed),
             Kind::DirectoryIndex => htree::write_index_checksum(bytes, geometry.block_size, tag.seed),
             Kind::Attributes => xattr::write_block_checksum(bytes, block, geometry.checksum_seed),
             // sealed where they are made, or without a checksum

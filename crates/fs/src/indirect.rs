@@ -3,7 +3,7 @@
 //! The way down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
 
 use crate::{Error, Inode, Place, Result, Run, Volume};
-use format::indirect::DIRECT;
+use format::indirect::{DIRECT, IndirectTail};
 use format::superblock::Superblock;
 use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Volume {
             } else {
                 let child = pointed(&self.sb, list, at)?;
                 at = Where::Block(child);
-                block = self.store.block(child)?;
+                block = self.indirect_block(inode, child, level + 1)?;
                 list = shape.pointers(&block).get(index as usize..).unwrap_or_default();
             }
             let zeroes = list.iter().take_while(|p| p.get() == 0).count() as u64;
@@ -46,6 +46,28 @@ impl Volume {
         // a pointer out of range ends the run before it, and is met when it is asked for
         let len = list.iter().zip(start.get()..self.sb.geometry.blocks).take_while(|(p, b)| u64::from(p.get()) == *b);
         Ok(Run { logical: from, len: len.count() as u64, place: Place::Data(start) })
+    }
+}
+
+impl Volume {
+    /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be that.
+    fn indirect_block(&self, inode: &Inode, block: FsBlock, level: u32) -> Result<Arc<[u8]>> {
+        let geometry = &self.sb.geometry;
+        if !geometry.is_owned() {
+            return Ok(self.store.block(block)?);
+        }
+        let bad = |what| Error::corrupt(Structure::IndirectBlock, Where::Block(block), what);
+        let bytes = self.store.checked(block, |bytes| {
+            if IndirectTail::checksum_matches(bytes, block, geometry.checksum_seed) {
+                Ok(())
+            } else {
+                Err(bad("the checksum does not match"))
+            }
+        })?;
+        match IndirectTail::of(&bytes) {
+            Some(tail) if tail.it_owner.get() == inode.number.get() && u32::from(tail.it_level) == level => Ok(bytes),
+            _ => Err(bad("it is another inode's, or of another level")),
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Inodes by number, and a small cache of them.
 
 use crate::{Error, Inode, InodeNo, Result, Volume};
-use format::{Structure, Where};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Inodes kept; one place each by the low bits of the number, so that neighbours in a table do not push each other out.
@@ -49,14 +48,19 @@ impl Volume {
     /// The inode of that number: in use, its checksum and its fields right.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for 0 and for numbers beyond the last, [`Error::Corrupt`] for an inode that is not in use or
-    /// is damaged.
+    /// [`Error::NotFound`] for 0 and for numbers beyond the last, [`Error::Stale`] for an inode that is not in use,
+    /// [`Error::Corrupt`] for one that is damaged.
     pub fn inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
         let inode = self.any_inode(number)?;
         if inode.raw().disk.i_links_count.get() == 0 && !self.is_orphan(number) {
-            return Err(Error::corrupt(Structure::Inode, Where::Inode(number), "is not in use: it has no links"));
+            return Err(Error::Stale(number));
         }
         Ok(inode)
+    }
+
+    /// [`Volume::inode`] for a number that a directory names.
+    pub(crate) fn named_inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
+        self.inode(number).map_err(Error::of_named)
     }
 
     /// The inode as it is now, whether or not it has links.

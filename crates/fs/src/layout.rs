@@ -86,6 +86,10 @@ impl Volume {
         let (block, offset) = self.inode_place(number)?;
         let block = self.store.block(block)?;
         let slot = block.get(offset..offset + self.sb.geometry.inode_size as usize).unwrap_or_default();
+        // of a slot that was never used, or was freed, nothing else needs to make sense: i_mode and i_links_count
+        if slot.get(..2) == Some(&[0; 2]) && slot.get(26..28) == Some(&[0; 2]) {
+            return Err(Error::Stale(number));
+        }
         Ok(Arc::new(Inode::parse(&self.sb, number, slot).of(number)?))
     }
 

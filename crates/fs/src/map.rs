@@ -3,7 +3,7 @@
 mod edit;
 mod limits;
 
-pub(crate) use edit::{CLEARING, Freed, ONE_PLACE, Steps, purpose};
+pub(crate) use edit::{CLEARING, Freed, ONE_PLACE, Steps, role};
 
 use crate::inline::is_inline;
 use crate::{FileKind, Inode, InodeFlags, Result, Volume};

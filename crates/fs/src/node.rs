@@ -185,6 +185,11 @@ impl Nodes {
         }
     }
 
+    /// Whether there is content in memory only.
+    pub(crate) fn has_delayed(&self) -> bool {
+        self.delayed.load(Ordering::Relaxed) > 0
+    }
+
     /// All inodes that have content in memory only.
     pub(crate) fn with_delayed(&self) -> Vec<(InodeNo, Arc<Node>)> {
         let all = self.shards.iter().flat_map(|shard| {

@@ -213,7 +213,7 @@ impl Volume {
         self.release_blocks(number)?;
         let dropped = self.locked(&[number], |_| {
             let inode = self.inode(number)?;
-            let change = self.change(4 + LISTING)?;
+            let change = self.change_freeing(4 + LISTING)?;
             change.free_emptied(&inode)
         })?;
         dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
@@ -249,7 +249,7 @@ impl Volume {
         let Some(writing) = &self.writing else { return Ok(()) };
         let listed = self.read_orphans(&writing.orphans)?;
         if self.has_orphan_file() {
-            let change = self.change(1)?;
+            let change = self.change_freeing(1)?;
             change.edit_superblock(|sb| set_present(sb, true))?;
         }
         for number in listed {
@@ -269,7 +269,7 @@ impl Volume {
         self.finish_truncate(number)?;
         self.locked(&[number], |_| {
             let inode = self.inode(number)?;
-            let change = self.change(2 + LISTING)?;
+            let change = self.change_freeing(2 + LISTING)?;
             change.end_orphan(&inode).map(drop)
         })
     }
@@ -360,7 +360,7 @@ impl Volume {
             }
         }
         if self.has_orphan_file() && writing.orphans.lock().all.is_empty() {
-            let change = self.change(1)?;
+            let change = self.change_freeing(1)?;
             change.edit_superblock(|sb| set_present(sb, false))?;
         }
         Ok(())

@@ -41,7 +41,7 @@ impl Volume {
                 continue;
             }
             let found = self.lookup(&dir, &name)?;
-            let inode = self.inode(found)?;
+            let inode = self.named_inode(found)?;
             if inode.kind != FileKind::Symlink || (todo.is_empty() && !follow_last) {
                 at = found;
                 continue;

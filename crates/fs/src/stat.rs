@@ -2,7 +2,10 @@
 
 use crate::alloc::lock;
 use crate::inline::is_inline;
+use crate::native::groups_for;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Timestamp, Volume};
+use format::group::Group;
+use space::Purpose;
 use format::feature::{Compat, Incompat, RoCompat};
 use std::sync::atomic::Ordering;
 
@@ -139,10 +142,12 @@ impl Volume {
             let free_inodes = space.free_inodes.load(Ordering::Relaxed);
             return (pool.free().saturating_sub(pool.promised()), free_inodes);
         }
-        (0..self.groups_there()).filter_map(|g| self.group(GroupNo(g)).ok()).fold(
+        let range = groups_for(self.native.as_ref().map(|native| &native.shape), self.groups_there(), Purpose::Data);
+        let of_data = |n: u32, group: &Group| if range.contains(&n) { u64::from(group.free_clusters) } else { 0 };
+        (0..self.groups_there()).filter_map(|g| Some((g, self.group(GroupNo(g)).ok()?))).fold(
             (0, 0),
-            |(clusters, inodes), group| {
-                (clusters + u64::from(group.free_clusters), inodes + u64::from(group.free_inodes))
+            |(clusters, inodes), (n, group)| {
+                (clusters + of_data(n, &group), inodes + u64::from(group.free_inodes))
             },
         )
     }
@@ -151,7 +156,7 @@ impl Volume {
     /// clusters, at most 4 096.
     pub(crate) fn kept_for_extents(&self) -> u64 {
         let geometry = &self.sb.geometry;
-        if !self.sb.features.incompat.contains(Incompat::EXTENT) {
+        if self.native.is_some() || !self.sb.features.incompat.contains(Incompat::EXTENT) {
             return 0;
         }
         let cluster = u64::from(geometry.cluster_blocks);
@@ -168,6 +173,10 @@ impl Volume {
 
     fn count_overhead(&self) -> u64 {
         let geometry = &self.sb.geometry;
+        if let Some(native) = &self.native {
+            // the metadata groups hold no content, nor does what the last data group lacks
+            return geometry.blocks - native.shape.blocks() + native.shape.front();
+        }
         let cluster = u64::from(geometry.cluster_blocks);
         let recorded = u64::from(self.sb.disk.s_overhead_blocks.get()).saturating_mul(cluster);
         if self.sb.features.ro_compat.contains(RoCompat::BIGALLOC) && recorded > 0 && recorded <= geometry.blocks {

@@ -62,7 +62,7 @@ impl FileEdit<'_> {
         let mut at = Some(first);
         let mut steps = 0;
         while let Some(from) = at {
-            let change = self.volume.change(CLEARING + LISTING)?;
+            let change = self.volume.change_freeing(CLEARING + LISTING)?;
             let inode = Arc::clone(&self.inode);
             (self.inode, at) = change.edit_inode(&inode, |buf| {
                 buf.set_size(kept);

@@ -9,6 +9,7 @@
 use crate::alloc::lock;
 use crate::inode::InodeCache;
 use crate::mmp::Beacon;
+use crate::native::{self, Native};
 use crate::node::Nodes;
 use crate::writing::{WriteOptions, Writing};
 use crate::{Error, Note, Place, Result};
@@ -17,10 +18,12 @@ use format::dir::DirFormat;
 use format::feature::{Compat, Incompat};
 use format::inode::{FileKind, Inode, InodeFlags};
 use format::mmp::{Mmp, Use};
+use format::native::superblock::NativeSuperblock;
 use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
 use format::{FileBlock, FsBlock, InodeNo, Structure, Where};
 use std::sync::Arc;
 use store::Store;
+use store::native::Mapped;
 use store::recovery::{Journal, Replayed, Run as JournalRun, apply, recover};
 
 /// Most pieces a journal's file may be in: it is made in one go and lies in a few.
@@ -67,6 +70,8 @@ pub struct Volume {
     pub(crate) nodes: Nodes,
     /// Set where it is open for writing.
     pub(crate) writing: Option<Writing>,
+    /// Set where it lies above a map.
+    pub(crate) native: Option<Native>,
     notes: Vec<Note>,
 }
 
@@ -79,6 +84,11 @@ impl Volume {
     /// journal that has to be replayed and cannot be read (then [`OpenOptions::ignore_journal`] opens it all the same).
     /// Where it is to be opened for writing: [`Error::ReadOnly`] with the reason why it can only be read.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
+        let native = native::open(&device)?;
+        let (device, below) = match &native {
+            Some((_, mapped)) => (Arc::clone(mapped) as Arc<dyn BlockDevice>, device),
+            None => (Arc::clone(&device), device),
+        };
         let sb = match options.superblock {
             None => primary_superblock(&*device)?,
             Some(block) => backup_superblock(&*device, block, options.block_size)?,
@@ -87,11 +97,15 @@ impl Volume {
         if let Some(block) = options.superblock {
             notes.push(Note::BackupSuperblock(block));
         }
-        let length = sb.geometry.blocks.saturating_mul(u64::from(sb.geometry.block_size));
-        if device.geometry().len < length {
-            notes.push(Note::Truncated { device: device.geometry().len, volume: length });
+        let blocks = native.as_ref().map_or(sb.geometry.blocks, |(native, _)| native.shape.blocks());
+        let length = blocks.saturating_mul(u64::from(sb.geometry.block_size));
+        if below.geometry().len < length {
+            notes.push(Note::Truncated { device: below.geometry().len, volume: length });
         }
-        let mut volume = Self::over(device, sb, options);
+        let mut volume = match native {
+            Some((superblock, mapped)) => Self::native(&superblock, mapped, sb, options)?,
+            None => Self::over(device, sb, options),
+        };
         volume.notes = notes;
         let Some(write) = &options.write else {
             volume.replay(options)?;
@@ -116,9 +130,27 @@ impl Volume {
         Ok(volume)
     }
 
+    /// The volume above the map of a native one.
+    fn native(
+        superblock: &NativeSuperblock,
+        mapped: Arc<Mapped>,
+        sb: Superblock,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        native::fits(&superblock.shape, &superblock.uuid, &sb)?;
+        let store = Store::native(Arc::clone(&mapped), options.cache_bytes);
+        let native = Some(Native::new(mapped, superblock));
+        Ok(Self { native, ..Self::with(store, sb, options) })
+    }
+
     fn over(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> Self {
         let store = Store::new(device, sb.geometry.block_size, options.cache_bytes);
+        Self::with(store, sb, options)
+    }
+
+    fn with(store: Store, sb: Superblock, options: &OpenOptions) -> Self {
         Self {
+            native: None,
             store,
             sb,
             backup: options.superblock,

@@ -31,7 +31,7 @@ impl Walk<'_> {
         if !self.volume.may_be_named(number) {
             return Err(Error::corrupt(Structure::Directory, at, "no directory may name this inode"));
         }
-        let inode = self.volume.inode(number)?;
+        let inode = self.volume.named_inode(number)?;
         if inode.kind == FileKind::Directory {
             if !self.entered.insert(number) {
                 return Err(Error::corrupt(Structure::Directory, at, "it has a second name"));

@@ -9,8 +9,8 @@ use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 use std::time::Duration;
-use store::engine::{DirtyBit, Journal, JournalOptions, Unordered};
-use store::{Engine, Mark};
+use store::engine::{DirtyBit, Journal, JournalOptions, Snapshot, Unordered};
+use store::Engine;
 
 /// Features a volume may have that is written.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
@@ -32,18 +32,21 @@ impl Volume {
     pub(crate) fn start_writing(&mut self, options: WriteOptions, cache_bytes: usize) -> Result<()> {
         let consistency = self.consistency_for(&options)?;
         let block_size = self.sb.geometry.block_size;
+        let engine = self.engine(consistency, &options)?;
+        let limits = engine.limits();
         let space = SpaceOptions {
-            in_use: if consistency == Consistency::Journal { Mark::NeedsReplay } else { Mark::NeedsCheck },
+            in_use: limits.in_use,
             was_valid: self.state().contains(State::VALID),
-            // also where a mark is the promise: data is written before it, into nothing that a clean volume still shows
-            hold_data: consistency != Consistency::None,
+            hold_content: limits.holds_content,
+            hold_inodes: !limits.atomic,
+            hold_nothing: options.reuse_at_once,
+            placement: options.placement,
             seed: options.seed(),
             bitmaps: (cache_bytes / (2 * block_size as usize)).max(LEAST_BITMAPS),
             clock: Arc::clone(&options.clock),
         };
         let superblock = mounted(&self.sb.disk, &options, (options.clock)());
         let space = Arc::new(Space::load(self, superblock, space)?);
-        let engine = self.engine(consistency, &options)?;
         self.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::Client>, options.commit)?;
         self.writing = Some(Writing::new(options, consistency, space));
         self.recover_orphans()
@@ -52,8 +55,13 @@ impl Volume {
     fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {
         let block_size = self.sb.geometry.block_size;
         let dirty_blocks = (options.dirty_bytes / block_size as usize).max(LEAST_DIRTY);
+        if let Some(native) = &self.native {
+            let ordered = consistency == Consistency::Snapshot;
+            return Ok(Box::new(Snapshot::new(&native.mapped, ordered, dirty_blocks)?));
+        }
         Ok(match consistency {
-            Consistency::None => Box::new(Unordered::new(block_size, dirty_blocks)),
+            // only native volumes have it
+            Consistency::Snapshot | Consistency::None => Box::new(Unordered::new(block_size, dirty_blocks)),
             Consistency::DirtyBit => Box::new(DirtyBit::new(block_size, dirty_blocks)),
             Consistency::Journal => {
                 let clock = Arc::clone(&options.clock);
@@ -122,8 +130,17 @@ impl Volume {
 
     /// How the volume is to stay sound, where it can.
     fn consistency_for(&self, options: &WriteOptions) -> Result<Consistency> {
-        let best = if self.has_journal() { Consistency::Journal } else { Consistency::DirtyBit };
+        let best = if self.native.is_some() {
+            Consistency::Snapshot
+        } else if self.has_journal() { Consistency::Journal } else { Consistency::DirtyBit };
         let consistency = options.consistency.unwrap_or(best);
+        let native = matches!(consistency, Consistency::Snapshot | Consistency::None);
+        if self.native.is_some() && !native {
+            return refuse("a native volume is written with snapshots, or without consistency");
+        }
+        if self.native.is_none() && consistency == Consistency::Snapshot {
+            return refuse("snapshots need a native volume");
+        }
         if consistency == Consistency::Journal && !self.has_journal() {
             return refuse("it has no journal");
         }

@@ -17,6 +17,9 @@ pub enum Consistency {
     DirtyBit,
     /// The journal of ext3 and ext4: a crash is followed by its replay.
     Journal,
+    /// Meta-data snapshotting on a native volume: the device holds a whole generation at every instant, so a crash is followed
+    /// by nothing.
+    Snapshot,
 }
 
 /// What a journal does about file data.
@@ -31,13 +34,24 @@ pub enum DataMode {
     Journal,
 }
 
+/// Where new blocks go, on a volume whose format leaves it open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Placement {
+    /// Near what they belong to.
+    #[default]
+    Usual,
+    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is room for both:
+    /// a check has to go to fewer places then. A file's first indirect block stays with its content.
+    Hint,
+}
+
 /// Where the time of day comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// How to write to a volume.
 #[derive(Clone)]
 pub struct WriteOptions {
-    /// How it stays sound. Unless set, the best the volume has: its journal, else the dirty bit.
+    /// How it stays sound. Unless set, the best the volume has: snapshots on a native one, its journal, else the dirty bit.
     pub consistency: Option<Consistency>,
     /// What the journal does about data.
     pub data: DataMode,
@@ -52,8 +66,14 @@ pub struct WriteOptions {
     pub seed: Option<u64>,
     /// Whoever works on the volume may use the blocks that are kept for the superuser. Not unless set.
     pub superuser: bool,
+    /// Where new blocks go. A volume with metadata regions has its own rule, whatever this says.
+    pub placement: Placement,
     /// Where the volume is mounted, for its superblock; at most 63 bytes of it are kept.
     pub mounted_at: Option<Vec<u8>>,
+    /// Breaks the promises of every mode: blocks are given out again at once when they are freed, although a crash may
+    /// bring back what used them. For the test that this is caught.
+    #[doc(hidden)]
+    pub reuse_at_once: bool,
 }
 
 impl Default for WriteOptions {
@@ -66,7 +86,9 @@ impl Default for WriteOptions {
             clock: Arc::new(system_time),
             seed: None,
             superuser: false,
+            placement: Placement::Usual,
             mounted_at: None,
+            reuse_at_once: false,
         }
     }
 }
@@ -97,8 +119,8 @@ pub(crate) struct Writing {
     /// Says that the volume is in use, where it has a block for that.
     pub(crate) beacon: Mutex<Option<Beacon>>,
     background: Mutex<Option<Background>>,
-    /// When content that waits for its place was last given one.
-    flushed: Mutex<Duration>,
+    /// Since when content waits for its place.
+    delayed_since: Mutex<Option<Duration>>,
 }
 
 /// The thread that keeps time for a volume.
@@ -120,7 +142,7 @@ impl Writing {
             orphans: Orphans::default(),
             beacon: Mutex::default(),
             background: Mutex::default(),
-            flushed: Mutex::default(),
+            delayed_since: Mutex::default(),
         }
     }
 }
@@ -174,26 +196,27 @@ impl Volume {
     }
 
     /// Does what is due at `now`, counted from any fixed moment: content that has waited for longer than
-    /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written. To be called a few times
-    /// a second, by one thread; [`Volume::start_background`] does.
+    /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable when
+    /// it returns. To be called a few times a second, by one thread; [`Volume::start_background`] does.
     ///
     /// # Errors
     /// As [`Volume::sync`].
     pub fn tick(&self, now: Duration) -> Result<()> {
         let writing = self.writing()?;
         let due = {
-            let mut flushed = lock(&writing.flushed);
-            let due = now.saturating_sub(*flushed) >= writing.options.commit;
-            if due {
-                *flushed = now;
-            }
-            due
+            let mut since = lock(&writing.delayed_since);
+            let oldest = self.nodes.has_delayed().then(|| *since.get_or_insert(now));
+            *since = oldest.filter(|oldest| now.saturating_sub(*oldest) < writing.options.commit);
+            *since != oldest
         };
         if let Some(beacon) = lock(&writing.beacon).as_mut() {
             beacon.tick(now, &writing.options).inspect_err(|e| self.store.fail(e))?;
         }
         if due {
-            self.flush_all_delayed()?;
+            // what got its place now has waited for as long as anything may
+            let placed = self.flush_all_delayed();
+            self.store.sync()?;
+            placed?;
         }
         Ok(self.store.tick(now)?)
     }

@@ -3,8 +3,9 @@
 
 mod common;
 
+use common::plain::image;
 use common::{assert_sound, content, number, open_writable};
-use extant_fs::{AllocateMode, DataMode, Error, InodeFlags, InodeNo, Volume, WriteOptions};
+use extant_fs::{AllocateMode, DataMode, Error, FileKind, InodeFlags, InodeNo, NewFile, Volume, WriteOptions};
 use rustix::fs::FallocateFlags;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,6 +19,9 @@ const SHAPES: &[(&[&str], u64, u64)] = &[
     (&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^has_journal"], 1024, 500_000),
     (&["-t", "ext4", "-b", "1024", "-O", "inline_data", "-I", "512"], 1024, 30_000),
     (&["-t", "ext4", "-b", "4096", "-O", "inline_data,^has_journal"], 4096, 200_000),
+    (&["-t", "rext3", "-b", "4096"], 4096, 1_500_000),
+    (&["-t", "rext3", "-b", "1024", "-O", "^has_journal"], 1024, 400_000),
+    (&["-t", "rext3", "-b", "1024", "-O", "extents"], 1024, 500_000),
 ];
 const FILES: usize = 3;
 
@@ -35,6 +39,12 @@ struct Bed {
     block_size: u64,
     largest: u64,
     options: WriteOptions,
+    args: &'static [&'static str],
+}
+
+/// Whether the kernel can mount such a volume here.
+fn by_others(args: &[&str]) -> bool {
+    !args.contains(&"rext3") && tools::has_loop()
 }
 
 fn name(n: usize) -> String {
@@ -69,11 +79,16 @@ fn by_kernel(path: &Path, rng: &mut Rng, largest: u64) {
 impl Bed {
     fn new(shape: usize, rng: &mut Rng) -> Self {
         let (args, block_size, largest) = SHAPES[shape];
-        let commands: Vec<String> = (0..FILES).map(|n| format!("write /dev/null file{n}")).collect();
-        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-        let image = Image::mke2fs(args, 24 << 20).debugfs(&commands).build();
+        let image = image(args, 24 << 20);
+        let files = open_writable(image.path(), WriteOptions::default());
+        for n in 0..FILES {
+            let new = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+            files.create(InodeNo::ROOT, &name(n).as_bytes()[1..], &new).expect("create");
+        }
+        files.unmount().expect("unmount");
+        drop(files);
         // now and then the kernel was there before us
-        let models = if rng.chance(40) && tools::has_loop() {
+        let models = if rng.chance(40) && by_others(args) {
             let mounted = oracle::kernel_mount(image.path(), "").expect("mount");
             (0..FILES).for_each(|n| by_kernel(&mounted.path().join(&name(n)[1..]), rng, largest));
             // what it finds when it looks again: with inline data it may be other than what it had in memory
@@ -91,7 +106,7 @@ impl Bed {
         let volume = open_writable(image.path(), options.clone());
         let models = models.into_iter().enumerate();
         let files = models.map(|(n, model)| File { number: number(&volume, &name(n)), model }).collect();
-        Self { image, volume: Some(volume), files, block_size, largest, options }
+        Self { image, volume: Some(volume), files, block_size, largest, options, args }
     }
 
     fn reopen(&mut self) {
@@ -264,7 +279,7 @@ impl Bed {
         for file in &self.files {
             assert!(content(&again, file.number) == file.model, "after unmount: {log:#?}");
         }
-        if tools::has_loop() {
+        if by_others(self.args) {
             let mounted = oracle::kernel_mount(self.image.path(), "ro,noload").expect("mount");
             for (n, file) in self.files.iter().enumerate() {
                 let bytes = std::fs::read(mounted.path().join(&name(n)[1..])).expect("reading with the kernel");
@@ -321,4 +336,19 @@ fn inline_files_are_what_was_written() {
 #[test]
 fn inline_files_in_large_blocks_are_what_was_written() {
     run(5, 8);
+}
+
+#[test]
+fn rext3_files_are_what_was_written() {
+    run(6, 8);
+}
+
+#[test]
+fn rext3_files_of_small_blocks_are_what_was_written() {
+    run(7, 8);
+}
+
+#[test]
+fn rext3_files_with_extents_are_what_was_written() {
+    run(8, 8);
 }

@@ -34,8 +34,9 @@ pub trait FreeMap {
     fn run_at(&self, at: u32, most: u32) -> u32;
 
     /// The first run of `want` free units at or behind `from`, then before it; where there is none the longest run there
-    /// is, at most `want` long. `None` where nothing is free.
-    fn find(&self, from: u32, want: u32) -> Option<Run>;
+    /// is, at most `want` long. Only units of `within` are given, which are runs in ascending order, and a run is part of one
+    /// of these. `None` where nothing is free there.
+    fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run>;
 
     /// Gives a run out. False, with nothing changed, where not all of it is free.
     #[must_use]
@@ -141,13 +142,13 @@ impl GroupMap {
         self.units
     }
 
-    /// The first run of `want` units that begins in `from..to`, else the longest run that begins there.
-    fn search(&self, from: u32, to: u32, want: u32) -> Option<Run> {
+    /// The first run of `want` units that begins in `from..to` and ends before `limit`, else the longest run that does.
+    fn search(&self, from: u32, to: u32, limit: u32, want: u32) -> Option<Run> {
         let mut best: Option<Run> = None;
         let mut at = self.next(from, true);
         while at < to {
             let end = self.next(at, false);
-            let run = Run { start: at, len: (end - at).min(want) };
+            let run = Run { start: at, len: (end.min(limit) - at).min(want) };
             if best.is_none_or(|best| run.len > best.len) {
                 best = Some(run);
                 if run.len == want {
@@ -192,20 +193,25 @@ impl FreeMap for GroupMap {
         (self.next(at, false) - at).min(most)
     }
 
-    fn find(&self, from: u32, want: u32) -> Option<Run> {
+    fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
         if self.available() == 0 || want == 0 {
             return None;
         }
-        let from = from.min(self.units);
-        let behind = self.search(from, self.units, want);
-        if behind.is_some_and(|run| run.len == want) {
-            return behind;
+        let behind = within.iter().map(|run| (run.start.max(from), run.end(), run.end()));
+        let before = within.iter().map(|run| (run.start, run.end().min(from), run.end()));
+        let mut best: Option<Run> = None;
+        for (start, to, limit) in behind.chain(before) {
+            let (to, limit) = (to.min(self.units), limit.min(self.units));
+            if let Some(run) = self.search(start, to, limit, want)
+                && best.is_none_or(|best| run.len > best.len)
+            {
+                best = Some(run);
+                if run.len == want {
+                    break;
+                }
+            }
         }
-        let before = self.search(0, from, want);
-        match (behind, before) {
-            (Some(behind), Some(before)) => Some(if before.len > behind.len { before } else { behind }),
-            (behind, before) => behind.or(before),
-        }
+        best
     }
 
     fn take(&mut self, run: Run) -> bool {

@@ -15,7 +15,7 @@ enum Step {
     Take(Run),
     Give(Run, bool),
     Release(Run),
-    Find(u32, u32),
+    Find(Vec<Run>, u32, u32),
 }
 
 fn step(units: u32) -> impl Strategy<Value = Step> {
@@ -24,8 +24,22 @@ fn step(units: u32) -> impl Strategy<Value = Step> {
         run.clone().prop_map(Step::Take),
         (run.clone(), any::<bool>()).prop_map(|(run, held)| Step::Give(run, held)),
         run.prop_map(Step::Release),
-        (0..units + 9, 1..units + 9).prop_map(|(from, want)| Step::Find(from, want)),
+        (within(units), 0..units + 9, 1..units + 9).prop_map(|(within, from, want)| Step::Find(within, from, want)),
     ]
+}
+
+/// All units, or some runs of them that do not touch each other, the last of which may reach beyond.
+fn within(units: u32) -> impl Strategy<Value = Vec<Run>> {
+    let some = proptest::collection::vec((1..40u32, 1..60u32), 0..9).prop_map(|gaps| {
+        let mut at = 0;
+        let runs = gaps.into_iter().map(|(gap, len)| {
+            let run = Run { start: at + gap - 1, len };
+            at = run.end() + 1;
+            run
+        });
+        runs.collect()
+    });
+    prop_oneof![Just(vec![Run { start: 0, len: units }]), some]
 }
 
 fn case() -> impl Strategy<Value = (u32, Vec<u8>, Vec<Step>)> {
@@ -39,7 +53,12 @@ fn longest_from(model: &[Unit], at: usize) -> u32 {
     model.get(at..).unwrap_or_default().iter().take_while(|unit| **unit == Unit::Free).count() as u32
 }
 
-fn check_find(model: &[Unit], from: u32, want: u32, found: Option<Run>) {
+fn check_find(model: &[Unit], within: &[Run], from: u32, want: u32, found: Option<Run>) {
+    let inside = |at: usize| within.iter().any(|run| (run.start..run.end()).contains(&(at as u32)));
+    // what may not be given is as good as used
+    let model: Vec<Unit> =
+        model.iter().enumerate().map(|(at, unit)| if inside(at) { *unit } else { Unit::Used }).collect();
+    let model = &model[..];
     let starts = |at: &usize| model[*at] == Unit::Free && (*at == 0 || model[*at - 1] != Unit::Free);
     let from = (from as usize).min(model.len());
     // a run that begins before `from` and reaches beyond it may be used from `from` on
@@ -81,7 +100,7 @@ proptest! {
                     let inside = (run.start.min(units) as usize)..(run.end().min(units) as usize);
                     model[inside].iter_mut().filter(|u| **u == Unit::Held).for_each(|u| *u = Unit::Free);
                 }
-                Step::Find(from, want) => check_find(&model, from, want, map.find(from, want)),
+                Step::Find(within, from, want) => check_find(&model, &within, from, want, map.find(&within, from, want)),
             }
             let count = |kind| model.iter().filter(|unit| **unit == kind).count() as u32;
             prop_assert_eq!((map.available(), map.held()), (count(Unit::Free), count(Unit::Held)));

@@ -5,13 +5,16 @@
 //! no such run, the longest that was seen.
 
 use super::groups::Bitmap;
+use super::placement::{Role, Try};
 use super::{Space, lock};
 use crate::change::Change;
+use crate::native::{counterpart, groups_for};
 use crate::{Error, FileKind, Inode, Result, Volume};
-use format::{FsBlock, GroupNo, Structure, Where};
+use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
 use space::{Claim, FreeMap, Purpose, Run};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 /// Groups that are looked into for a run that is long enough, before a shorter one is taken.
 const LOOK: usize = 8;
@@ -30,18 +33,25 @@ pub(crate) struct Extent {
 }
 
 impl Change<'_> {
-    /// Allocates 1 to `want` blocks that follow each other, near `goal`. Their content is undefined.
+    /// Allocates 1 to `want` blocks that follow each other for an inode, near `goal` as far as their role allows. Their
+    /// content is undefined.
     ///
     /// # Errors
     /// [`Error::NoSpace`]. Nothing is changed then.
-    pub(crate) fn allocate(&self, goal: FsBlock, want: u32, purpose: Purpose) -> Result<Extent> {
+    pub(crate) fn allocate(&self, owner: InodeNo, goal: FsBlock, want: u32, role: Role) -> Result<Extent> {
         let space = self.volume.space()?;
         let most = space.sb.geometry.clusters_per_group();
+        let home = space.sb.geometry.inode_slot(owner).map_or(GroupNo(0), |slot| slot.group);
+        let begin = space.begin_at(home, goal, role);
+        if space.native.is_some() && role.purpose() == Purpose::Metadata {
+            // numbers are plenty; whether there is room was settled when the change began
+            return space.place(self, begin, want.clamp(1, most), role);
+        }
         let claimed = lock(&space.pool).take(u64::from(want.clamp(1, most)), self.claim()) as u32;
         if claimed == 0 {
             return Err(Error::NoSpace);
         }
-        let outcome = space.place(self, goal, claimed, purpose);
+        let outcome = space.place(self, begin, claimed, role);
         let used = outcome.as_ref().map_or(0, |extent| extent.count);
         lock(&space.pool).give(u64::from(claimed - used));
         outcome
@@ -59,7 +69,7 @@ impl Change<'_> {
             Purpose::Data => self.operation().forget_data(first, count),
             Purpose::Metadata => self.operation().forget(first, count),
         }
-        let held = purpose == Purpose::Metadata || space.options.hold_data;
+        let held = (purpose == Purpose::Metadata || space.options.hold_content) && !space.options.hold_nothing;
         let geometry = &space.sb.geometry;
         let (mut at, end) = (first.get(), first.get() + count);
         while at < end {
@@ -92,7 +102,7 @@ impl Space {
     fn give_back(&self, change: &Change<'_>, group: GroupNo, run: Run, held: bool) -> Result<()> {
         let op = change.operation();
         let Some(cell) = self.cell(group) else { return Ok(()) };
-        let Some(mut state) = self.lock_with(op.store(), group.get(), Bitmap::Blocks) else { return Ok(()) };
+        let Some(mut state) = self.lock_to_free(op.store(), group.get(), Bitmap::Blocks) else { return Ok(()) };
         if !state.blocks.as_ref().is_some_and(|map| map.is_used(run)) {
             self.spoil(cell, group.get(), &mut state, "blocks of a file are free in its block bitmap");
             return Ok(());
@@ -101,104 +111,153 @@ impl Space {
         let given = state.blocks.as_mut().is_some_and(|map| map.give(run, held));
         debug_assert!(given, "all of the run is used");
         state.descriptor.free_clusters += run.len;
+        if !self.counts(group.get()) {
+            self.free_metadata.fetch_add(u64::from(run.len), Ordering::Relaxed);
+        }
         if held {
             lock(&self.held).entry(change.generation()).or_default().push((group.get(), run));
-            lock(&self.pool).hold(u64::from(run.len));
+            if self.counts(group.get()) {
+                lock(&self.pool).hold(u64::from(run.len));
+            }
         } else {
             cell.blocks.fetch_add(run.len, Ordering::Relaxed);
-            cell.longest.store(u32::MAX, Ordering::Relaxed);
-            lock(&self.pool).give(u64::from(run.len));
+            cell.forget_bounds();
+            if self.counts(group.get()) {
+                lock(&self.pool).give(u64::from(run.len));
+            }
         }
         Ok(())
     }
 
     /// What was freed up to a generation may be given out again.
     pub(crate) fn release(&self, generation: u64) {
-        let mut all = lock(&self.held);
-        let later = all.split_off(&generation.saturating_add(1));
-        let due = std::mem::replace(&mut *all, later);
-        drop(all);
-        for (group, run) in due.into_values().flatten() {
-            let Some(cell) = self.cell(GroupNo(group)) else { continue };
-            let mut state = lock(&cell.state);
-            // the map is there: one that holds something is not dropped
-            if let Some(map) = &mut state.blocks {
-                map.release(run);
-            }
-            let mut pool = lock(&self.pool);
-            pool.release(u64::from(run.len));
-            if state.is_damaged() {
-                pool.lose(u64::from(run.len));
-            } else {
-                cell.blocks.fetch_add(run.len, Ordering::Relaxed);
-                cell.longest.store(u32::MAX, Ordering::Relaxed);
-            }
+        fn due<T>(held: &Mutex<BTreeMap<u64, Vec<T>>>, generation: u64) -> impl Iterator<Item = T> + use<T> {
+            let mut all = lock(held);
+            let later = all.split_off(&generation.saturating_add(1));
+            std::mem::replace(&mut *all, later).into_values().flatten()
+        }
+        for (group, index) in due(&self.held_inodes, generation) {
+            self.release_inode(group, index);
+        }
+        for (group, run) in due(&self.held, generation) {
+            self.release_run(group, run);
         }
     }
 
-    /// Finds and takes a run for blocks that the pool has granted.
-    fn place(&self, change: &Change<'_>, goal: FsBlock, want: u32, purpose: Purpose) -> Result<Extent> {
-        let geometry = &self.sb.geometry;
-        let (group, unit) = match geometry.group_of(goal) {
-            Some(group) => (group.get(), (goal.get() - geometry.group_start(group).get()) as u32),
-            None => (0, 0),
-        };
-        let enough = if purpose == Purpose::Metadata { 1 } else { want.min(ENOUGH) };
-        for _ in 0..TRIES {
-            let Some((group, run)) = self.look(change, group, unit, want, enough) else { return Err(Error::NoSpace) };
-            if let Some(run) = self.take(change, group, run)? {
-                let first = geometry.group_start(GroupNo(group)).get() + u64::from(run.start);
-                return Ok(Extent { first: FsBlock(first), count: run.len });
+    /// Blocks that were held may be given out again.
+    fn release_run(&self, group: u32, run: Run) {
+        let Some(cell) = self.cell(GroupNo(group)) else { return };
+        let mut state = lock(&cell.state);
+        // the map is there: one that holds something is not dropped
+        if let Some(map) = &mut state.blocks {
+            map.release(run);
+        }
+        let counts = self.counts(group);
+        let mut pool = lock(&self.pool);
+        if counts {
+            pool.release(u64::from(run.len));
+        }
+        if state.is_damaged() {
+            pool.lose(if counts { u64::from(run.len) } else { 0 });
+        } else {
+            cell.blocks.fetch_add(run.len, Ordering::Relaxed);
+            cell.forget_bounds();
+        }
+    }
+
+    /// Finds and takes a run for blocks that the pool has granted; `begin` is the group and the unit where to look first.
+    fn place(&self, change: &Change<'_>, begin: (u32, u32), want: u32, role: Role) -> Result<Extent> {
+        let enough = if role.purpose() == Purpose::Metadata { 1 } else { want.min(ENOUGH) };
+        for kind in self.rule.tries(role) {
+            for _ in 0..TRIES {
+                let begin = match kind {
+                    Try::Grow => match self.grow_region(change, begin.0)? {
+                        Some(group) => (group, 0),
+                        None => break,
+                    },
+                    _ => begin,
+                };
+                let Some((group, run)) = self.look(change, *kind, begin, want, enough)? else { break };
+                if let Some(run) = self.take(change, group, run)? {
+                    let first = self.sb.geometry.group_start(GroupNo(group)).get() + u64::from(run.start);
+                    return Ok(Extent { first: FsBlock(first), count: run.len });
+                }
             }
         }
         Err(Error::NoSpace)
     }
 
-    /// The best run to be seen from a goal.
-    fn look(&self, change: &Change<'_>, goal: u32, unit: u32, want: u32, enough: u32) -> Option<(u32, Run)> {
+    /// The best run to be seen from where a search begins. A group whose bitmap cannot be read is passed over; that is an
+    /// error only where no other has room.
+    fn look(
+        &self,
+        change: &Change<'_>,
+        kind: Try,
+        (goal, unit): (u32, u32),
+        want: u32,
+        enough: u32,
+    ) -> Result<Option<(u32, Run)>> {
+        let chunk = self.sb.geometry.chunk_blocks();
+        let groups = if kind == Try::InsideHere { 1 } else { usize::MAX };
         let mut best: Option<(u32, Run)> = None;
+        let mut unread = None;
         let mut looked = 0;
-        for group in self.policy.groups_from(self.sb.geometry.groups, goal) {
-            let cell = self.cell(GroupNo(group))?;
-            let longest = cell.longest.load(Ordering::Relaxed).min(cell.blocks.load(Ordering::Relaxed));
+        for group in self.policy.groups_from(self.sb.geometry.groups, goal).take(groups) {
+            if looked >= LOOK && (best.is_some() || unread.is_some()) {
+                break;
+            }
+            let Some(cell) = self.cell(GroupNo(group)) else { break };
+            let longest = cell.bound(kind);
             if longest <= best.map_or(0, |(_, run)| run.len) {
                 continue;
             }
-            let Some(mut state) = self.lock_with(change.operation().store(), group, Bitmap::Blocks) else { continue };
+            let mut state = match self.lock_with(change.operation().store(), group, Bitmap::Blocks) {
+                Ok(Some(state)) => state,
+                Ok(None) => continue,
+                Err(e) => {
+                    unread.get_or_insert(e);
+                    looked += 1;
+                    continue;
+                }
+            };
             let Some(map) = &state.blocks else { continue };
+            let within = kind.within(cell.mask.load(Ordering::Relaxed), chunk, map.units());
             let from = if group == goal { unit } else { 0 };
-            let there = if group == goal { map.run_at(from, want) } else { 0 };
+            let here = within.iter().find(|run| group == goal && run.start <= from && from < run.end());
+            let there = here.map_or(0, |run| map.run_at(from, want.min(run.end() - from)));
             if there >= enough {
-                return Some((group, Run { start: from, len: there }));
+                return Ok(Some((group, Run { start: from, len: there })));
             }
             // no longer than there can be, so that a group in pieces is not looked through again and again
             let hoped = want.min(longest);
-            if let Some(run) = map.find(from, hoped) {
-                if run.len == want {
-                    return Some((group, run));
+            let found = map.find(&within, from, hoped);
+            let len = found.map_or(0, |run| run.len);
+            if len < hoped {
+                // `find` had to look at every run: none is longer
+                cell.set_bound(kind, len);
+            }
+            if let Some(run) = found {
+                if len == want {
+                    return Ok(Some((group, run)));
                 }
-                if run.len < hoped {
-                    // `find` had to look at every run: none is longer
-                    cell.longest.store(run.len, Ordering::Relaxed);
-                }
-                if best.is_none_or(|(_, best)| run.len > best.len) {
+                if best.is_none_or(|(_, best)| len > best.len) {
                     best = Some((group, run));
                 }
             }
             self.drop_if_many(group, &mut state);
             looked += 1;
-            if looked >= LOOK && best.is_some() {
-                break;
-            }
         }
-        best
+        match (best, unread) {
+            (None, Some(e)) => Err(e),
+            (best, _) => Ok(best),
+        }
     }
 
     /// Takes as much of a run as is still free, from its start.
     fn take(&self, change: &Change<'_>, group: u32, run: Run) -> Result<Option<Run>> {
         let op = change.operation();
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
-        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Blocks) else { return Ok(None) };
+        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Blocks)? else { return Ok(None) };
         let len = state.blocks.as_ref().map_or(0, |map| map.run_at(run.start, run.len));
         if len == 0 {
             return Ok(None);
@@ -208,6 +267,9 @@ impl Space {
         let taken = state.blocks.as_mut().is_some_and(|map| map.take(run));
         debug_assert!(taken, "all of the run is free");
         state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(len);
+        if !self.counts(group) {
+            self.free_metadata.fetch_sub(u64::from(len), Ordering::Relaxed);
+        }
         state.block_bitmap_is_there();
         cell.blocks.fetch_sub(len, Ordering::Relaxed);
         Ok(Some(run))
@@ -251,7 +313,8 @@ impl Volume {
             Ok(space) => space.policy.content(geometry.groups, group, is_file),
             Err(_) => group,
         };
-        geometry.group_start(GroupNo(group))
+        let range = groups_for(self.native.as_ref().map(|native| &native.shape), geometry.groups, Purpose::Data);
+        geometry.group_start(GroupNo(counterpart(&range, group)))
     }
 
     /// What whoever works on the volume may use.
@@ -298,7 +361,10 @@ impl Volume {
 
     /// Waits until what was freed may be used.
     pub(crate) fn wait_for_space(&self) -> Result<()> {
-        if lock(&self.space()?.pool).held() > 0 {
+        let space = self.space()?;
+        // the first lock is given back before the second is taken
+        let held = lock(&space.pool).held() > 0;
+        if held || !lock(&space.held_inodes).is_empty() {
             self.store.sync()?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use crate::Result;
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::{FsBlock, GroupNo, InodeNo};
 use space::{FreeMap, GroupMap, Run};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use store::{Closing, Kind, Operation, Store, Tag};
 
@@ -29,13 +29,14 @@ pub(super) enum Bitmap {
 }
 
 impl GroupCell {
-    pub(super) fn new(descriptor: Group) -> Self {
+    pub(super) fn new(descriptor: Group, mask: u64) -> Self {
         Self {
+            mask: AtomicU64::new(mask),
             table: descriptor.inode_table,
             blocks: AtomicU32::new(descriptor.free_clusters),
             inodes: AtomicU32::new(descriptor.free_inodes),
             directories: AtomicU32::new(descriptor.directories),
-            longest: AtomicU32::new(u32::MAX),
+            longest: [const { AtomicU32::new(u32::MAX) }; 3],
             state: Mutex::new(GroupState {
                 descriptor,
                 blocks: None,
@@ -70,8 +71,8 @@ impl GroupState {
 
     /// Nothing of the bitmaps is waiting for anything: they can be read again.
     fn is_clean(&self) -> bool {
-        let held = self.blocks.as_ref().is_some_and(|map| map.held() > 0);
-        !self.changed && !held
+        let holds = |map: &Option<GroupMap>| map.as_ref().is_some_and(|map| map.held() > 0);
+        !self.changed && !holds(&self.blocks) && !holds(&self.inodes)
     }
 
     fn forget_maps(&mut self) {
@@ -108,14 +109,22 @@ impl Space {
 
     /// A group with one of its bitmaps in memory; `None` for a group that is damaged. Only within an operation: between
     /// two looks at the lock no generation may close.
-    pub(super) fn lock_with(&self, store: &Store, group: u32, which: Bitmap) -> Option<MutexGuard<'_, GroupState>> {
-        let cell = self.cell(GroupNo(group))?;
+    ///
+    /// # Errors
+    /// Those of the device. The group is not given up: the next call reads again.
+    pub(super) fn lock_with(
+        &self,
+        store: &Store,
+        group: u32,
+        which: Bitmap,
+    ) -> Result<Option<MutexGuard<'_, GroupState>>> {
+        let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         let mut state = lock(&cell.state);
         if state.damaged {
-            return None;
+            return Ok(None);
         }
         if state.map(which).is_some() {
-            return Some(state);
+            return Ok(Some(state));
         }
         let read = if self.is_uninit(&state, which) {
             self.first_map(group, &state.descriptor, which)
@@ -126,13 +135,14 @@ impl Space {
             let bytes = store.block(block);
             state = lock(&cell.state);
             if state.damaged {
-                return None;
+                return Ok(None);
             }
             if state.map(which).is_some() {
-                return Some(state);
+                return Ok(Some(state));
             }
             match bytes {
                 Ok(bytes) => self.accept(group, &state.descriptor, which, &bytes),
+                Err(e @ store::Error::Device(_)) => return Err(e.into()),
                 Err(_) => Err("its bitmap cannot be read"),
             }
         };
@@ -140,13 +150,22 @@ impl Space {
             Ok(map) => {
                 lock(&self.loaded).insert(group);
                 *state.map(which) = Some(map);
-                Some(state)
+                Ok(Some(state))
             }
             Err(what) => {
                 self.spoil(cell, group, &mut state, what);
-                None
+                Ok(None)
             }
         }
+    }
+
+    /// [`Space::lock_with`] for what is freed. Where the bitmap cannot be read, it stays in use and the volume is marked
+    /// for a check: whatever used it is gone already.
+    pub(super) fn lock_to_free(&self, store: &Store, group: u32, which: Bitmap) -> Option<MutexGuard<'_, GroupState>> {
+        self.lock_with(store, group, which).unwrap_or_else(|_| {
+            self.note_error();
+            None
+        })
     }
 
     /// The group is not trusted any more.
@@ -156,7 +175,9 @@ impl Space {
         }
         let out_of_reach = cell.blocks.swap(0, Ordering::Relaxed);
         cell.inodes.store(0, Ordering::Relaxed);
-        lock(&self.pool).lose(u64::from(out_of_reach));
+        if self.counts(group) {
+            lock(&self.pool).lose(u64::from(out_of_reach));
+        }
         lock(&self.damaged).push(DamagedGroup { group: GroupNo(group), what });
         self.note_error();
     }
@@ -244,6 +265,26 @@ impl Space {
                     map.write(bytes);
                 }
             });
+        }
+        Ok(())
+    }
+
+    /// As [`Space::touch`] for a block bitmap, while the generation closes.
+    pub(super) fn touch_to_close(
+        &self,
+        closing: &Closing<'_>,
+        group: u32,
+        state: &mut GroupState,
+    ) -> store::Result<()> {
+        if !state.changed {
+            let per_block = self.sb.geometry.descriptors_per_block();
+            let block = self.sb.geometry.descriptor_block(group / per_block);
+            closing.edit(block, tag(Kind::Descriptors), |_| ())?;
+            state.changed = true;
+            lock(&self.changed).push(group);
+        }
+        if !std::mem::replace(&mut state.blocks_changed, true) {
+            closing.fresh(state.descriptor.block_bitmap, Bitmap::Blocks.tag(), |_| ());
         }
         Ok(())
     }

@@ -13,6 +13,9 @@ use space::{FreeMap, Run};
 use std::sync::atomic::Ordering;
 use store::{Kind, Tag};
 
+/// Groups whose bitmap cannot be read that are passed over in the search for an inode.
+const UNREAD: usize = 8;
+
 impl GroupState {
     /// The block bitmap has content of its own from now on.
     pub(super) fn block_bitmap_is_there(&mut self) {
@@ -37,15 +40,20 @@ impl Change<'_> {
         } else {
             space.policy.file(space.as_ref(), home)
         };
+        // a group whose bitmap cannot be read is passed over; that is an error only where no other has an inode
+        let mut unread = Vec::new();
         for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)) {
             if space.cell(GroupNo(group)).is_none_or(|cell| cell.inodes.load(Ordering::Relaxed) == 0) {
                 continue;
             }
-            if let Some(index) = space.take_inode(self, group, is_directory)? {
-                return Ok((geometry.inode_at(GroupNo(group), index), space.next_number()));
+            match space.take_inode(self, group, is_directory) {
+                Ok(Some(index)) => return Ok((geometry.inode_at(GroupNo(group), index), space.next_number())),
+                Ok(None) => {}
+                Err(e) if unread.len() < UNREAD => unread.push(e),
+                Err(e) => return Err(e),
             }
         }
-        Err(Error::NoSpace)
+        Err(unread.pop().unwrap_or(Error::NoSpace))
     }
 
     /// Frees an inode. Its number is given out again when the change is over, so that nobody else writes the slot that this
@@ -61,7 +69,7 @@ impl Change<'_> {
         };
         let op = self.operation();
         let Some(cell) = space.cell(slot.group) else { return Ok(()) };
-        let Some(mut state) = space.lock_with(op.store(), slot.group.get(), Bitmap::Inodes) else { return Ok(()) };
+        let Some(mut state) = space.lock_to_free(op.store(), slot.group.get(), Bitmap::Inodes) else { return Ok(()) };
         let run = Run { start: slot.index, len: 1 };
         if !state.inodes.as_ref().is_some_and(|map| map.is_used(run)) {
             space.spoil(cell, slot.group.get(), &mut state, "an inode in use is free in its inode bitmap");
@@ -81,12 +89,12 @@ impl Space {
         let op = change.operation();
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         // an inode takes a group into use, its block bitmap as well
-        if self.has_descriptor_checksums() && self.lock_with(op.store(), group, Bitmap::Blocks).is_none() {
+        if self.has_descriptor_checksums() && self.lock_with(op.store(), group, Bitmap::Blocks)?.is_none() {
             return Ok(None);
         }
-        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Inodes) else { return Ok(None) };
+        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Inodes)? else { return Ok(None) };
         let reserved = (geometry.first_inode - 1).saturating_sub(group.saturating_mul(geometry.inodes_per_group));
-        let found = state.inodes.as_ref().and_then(|map| map.find(reserved, 1));
+        let found = state.inodes.as_ref().and_then(|map| map.find(&[Run { start: 0, len: map.units() }], reserved, 1));
         let Some(run) = found.filter(|run| run.start >= reserved) else { return Ok(None) };
         self.touch(op, group, &mut state, Bitmap::Inodes)?;
         if self.has_descriptor_checksums() {
@@ -124,23 +132,40 @@ impl Space {
         descriptor.flags.remove(GroupFlags::INODE_UNINIT);
     }
 
-    /// An inode's number may be used again.
-    pub(crate) fn give_inode(&self, number: InodeNo, was_directory: bool) {
+    /// An inode that was freed in a generation is nobody's any more.
+    pub(crate) fn give_inode(&self, number: InodeNo, was_directory: bool, generation: u64) {
         let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
         let mut state = lock(&cell.state);
         // the map is there: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
-        if state.is_damaged() || !state.inodes.as_mut().is_some_and(|map| map.give(run, false)) {
+        let held = self.options.hold_inodes && !self.options.hold_nothing;
+        if state.is_damaged() || !state.inodes.as_mut().is_some_and(|map| map.give(run, held)) {
             return;
         }
         let descriptor = &mut state.descriptor;
         descriptor.free_inodes += 1;
         let directories = u32::from(was_directory).min(descriptor.directories);
         descriptor.directories -= directories;
-        cell.inodes.fetch_add(1, Ordering::Relaxed);
         cell.directories.fetch_sub(directories, Ordering::Relaxed);
         self.directories.fetch_sub(u64::from(directories), Ordering::Relaxed);
         self.free_inodes.fetch_add(1, Ordering::Relaxed);
+        if held {
+            lock(&self.held_inodes).entry(generation).or_default().push((slot.group.get(), slot.index));
+        } else {
+            cell.inodes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of an inode that was held may be used again.
+    pub(super) fn release_inode(&self, group: u32, index: u32) {
+        let Some(cell) = self.cell(GroupNo(group)) else { return };
+        let mut state = lock(&cell.state);
+        if let Some(map) = &mut state.inodes {
+            map.release(Run { start: index, len: 1 });
+        }
+        if !state.is_damaged() {
+            cell.inodes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Allocation on volumes of many shapes, judged by e2fsck.
 
-use super::{Purpose, lock};
+use super::{Purpose, Role, lock};
 use crate::{Clock, Consistency, Error, FileKind, InodeNo, OpenOptions, Timestamp, Volume, WriteOptions};
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use format::group::Group;
@@ -62,7 +62,7 @@ fn what_is_taken_and_given_back_leaves_a_sound_volume() {
                 let change = volume.change(0).expect("a change");
                 let goal = FsBlock(rng.below(volume.sb.geometry.blocks + 5));
                 let want = 1 << rng.below(9);
-                match change.allocate(goal, want, Purpose::Data) {
+                match change.allocate(InodeNo::ROOT, goal, want, Role::Content) {
                     Ok(extent) => {
                         assert!((1..=want).contains(&extent.count));
                         blocks.push(extent);
@@ -120,7 +120,7 @@ fn all_blocks_can_be_used_and_none_twice() {
     let mut extents = Vec::new();
     loop {
         let change = volume.change(0).expect("a change");
-        match change.allocate(FsBlock(9000), 700, Purpose::Data) {
+        match change.allocate(InodeNo::ROOT, FsBlock(9000), 700, Role::Content) {
             Ok(extent) => extents.push(extent),
             Err(Error::NoSpace) => break,
             Err(e) => panic!("{e}"),
@@ -134,7 +134,7 @@ fn all_blocks_can_be_used_and_none_twice() {
     // what was promised may use all there is
     let change = volume.change(0).expect("a change");
     change.claim_as(space::Claim::Promised);
-    while let Ok(extent) = change.allocate(FsBlock(0), 5000, Purpose::Data) {
+    while let Ok(extent) = change.allocate(InodeNo::ROOT, FsBlock(0), 5000, Role::Content) {
         extents.push(extent);
     }
     drop(change);
@@ -144,13 +144,13 @@ fn all_blocks_can_be_used_and_none_twice() {
     let change = volume.change(0).expect("a change");
     change.free(extent.first, extent.count.into(), Purpose::Metadata).expect("free");
     change.claim_as(space::Claim::Promised);
-    assert!(matches!(change.allocate(FsBlock(0), 1, Purpose::Data), Err(Error::NoSpace)));
+    assert!(matches!(change.allocate(InodeNo::ROOT, FsBlock(0), 1, Role::Content), Err(Error::NoSpace)));
     drop(change);
     assert_eq!(lock(&volume.space().expect("writable").pool).held(), u64::from(extent.count));
     volume.sync().expect("sync");
     let change = volume.change(0).expect("a change");
     change.claim_as(space::Claim::Promised);
-    assert_eq!(change.allocate(FsBlock(0), extent.count, Purpose::Data).expect("it is durable"), extent);
+    assert_eq!(change.allocate(InodeNo::ROOT, FsBlock(0), extent.count, Role::Content).expect("it is durable"), extent);
     for extent in extents.into_iter().chain([extent]) {
         change.free(extent.first, extent.count.into(), Purpose::Data).expect("free");
         assert!(change.free(FsBlock(2), 1, Purpose::Data).is_err(), "the descriptors are nobody's to free");
@@ -179,7 +179,7 @@ fn many_threads_share_the_space() {
                     if rng.chance(55) {
                         let goal = FsBlock(rng.below(24_000));
                         let change = volume.change(1).expect("a change");
-                        blocks.extend(change.allocate(goal, 1 << rng.below(7), Purpose::Data).ok());
+                        blocks.extend(change.allocate(InodeNo::ROOT, goal, 1 << rng.below(7), Role::Content).ok());
                         drop(change);
                         inodes.push(put_empty(volume, FileKind::Regular));
                     } else if let (Some(extent), Some(number)) = (blocks.pop(), inodes.pop()) {
@@ -219,9 +219,9 @@ fn a_large_volume_is_opened_and_used() {
     let root = volume.inode(InodeNo::ROOT).expect("the root");
     let change = volume.change(0).expect("a change");
     let mut taken: Vec<_> = [5 << 20, 200 << 20, 250 << 20, 0]
-        .map(|goal| change.allocate(FsBlock(goal), 30_000, Purpose::Data).expect("there is room"))
+        .map(|goal| change.allocate(InodeNo::ROOT, FsBlock(goal), 30_000, Role::Content).expect("there is room"))
         .to_vec();
-    taken.push(change.allocate(volume.goal(&root), 1, Purpose::Metadata).expect("there is room"));
+    taken.push(change.allocate(InodeNo::ROOT, volume.goal(&root), 1, Role::Metadata).expect("there is room"));
     drop(change);
     assert_eq!(volume.statfs().blocks_free, free - taken.iter().map(|extent| u64::from(extent.count)).sum::<u64>());
     assert!(taken.iter().take(4).all(|extent| extent.count == 30_000), "{taken:?}");

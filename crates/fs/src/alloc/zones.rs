@@ -44,4 +44,10 @@ impl Zones {
         let (start, end) = (blocks.start, blocks.end);
         there.take_while(move |zone| zone.start < end).map(move |zone| zone.start.max(start)..zone.end.min(end))
     }
+
+    /// How many of these blocks, from the first on, lie in zones without a gap.
+    pub(crate) fn front(&self, blocks: Range<u64>) -> u64 {
+        let start = blocks.start;
+        self.within(blocks).take_while(|zone| zone.start == start).map(|zone| zone.end - start).next().unwrap_or(0)
+    }
 }

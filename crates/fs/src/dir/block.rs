@@ -3,10 +3,10 @@
 //! A *region* is what entries may fill: a block without its checksum tail, or one part of an inline directory. Everything
 //! here works on a region that was read as sound before; `None` means that it is not, and that nothing was written.
 
-use format::InodeNo;
 use format::dir::{
-    DirEntry, DirFormat, DirTail, Entries, FileType, decode_rec_len, encode_rec_len, entry_len, write_entry,
+    DirEntry, DirFormat, Entries, FileType, LeafTail, decode_rec_len, encode_rec_len, entry_len, write_entry,
 };
+use format::{FileBlock, InodeNo};
 use zerocopy::FromBytes;
 
 /// An entry about to be written.
@@ -23,9 +23,12 @@ pub(crate) fn needed(name: &[u8]) -> usize {
     entry_len(name.len() as u8, false)
 }
 
-/// The part of a block that entries may fill.
-pub(crate) fn region_len(format: DirFormat, checksums: bool) -> usize {
-    format.block_size as usize - if checksums { DirTail::SIZE } else { 0 }
+/// Which leaf of which directory a block is, and what it ends in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leaf {
+    pub(crate) tail: LeafTail,
+    pub(crate) owner: InodeNo,
+    pub(crate) at: FileBlock,
 }
 
 /// The entry that has `need` bytes to spare: an unused one, or the end of a used one.
@@ -119,10 +122,11 @@ pub(crate) fn fill(region: &mut [u8], entries: &[NewEntry<'_>], format: DirForma
     write_entry(rest, last.inode, last.name, last.kind, None, format)
 }
 
-/// Makes a whole block of entries, with its tail where checksums are kept (the checksum comes later).
-pub(crate) fn make_leaf(block: &mut [u8], entries: &[NewEntry<'_>], format: DirFormat, checksums: bool) -> Option<()> {
-    fill(block.get_mut(..region_len(format, checksums))?, entries, format)?;
-    if checksums { DirTail::write(block, 0) } else { Some(()) }
+/// Makes a whole block of entries, with its tail where there are tails (the checksum comes later).
+pub(crate) fn make_leaf(block: &mut [u8], entries: &[NewEntry<'_>], format: DirFormat, leaf: Leaf) -> Option<()> {
+    let len = block.len().checked_sub(leaf.tail.size())?;
+    fill(block.get_mut(..len)?, entries, format)?;
+    leaf.tail.write(block, leaf.owner, leaf.at)
 }
 
 #[cfg(test)]
@@ -132,6 +136,8 @@ mod tests {
     use testkit::cases;
 
     const FORMAT: DirFormat = DirFormat { block_size: 1024, file_type: true, hashed: false };
+
+    const LEAF: Leaf = Leaf { tail: LeafTail::Checksum, owner: InodeNo(2), at: FileBlock(0) };
 
     fn names(region: &[u8]) -> BTreeMap<Vec<u8>, u32> {
         let entries = Entries::new(region, FORMAT).map(|e| e.expect("sound"));
@@ -143,7 +149,7 @@ mod tests {
         for case in cases("dir block", 40) {
             let mut rng = case.rng();
             let mut block = vec![0; 1024];
-            make_leaf(&mut block, &[], FORMAT, true).expect("room for nothing");
+            make_leaf(&mut block, &[], FORMAT, LEAF).expect("room for nothing");
             let region = &mut block[..1012];
             let mut model = BTreeMap::new();
             for inode in 1..400u32 {

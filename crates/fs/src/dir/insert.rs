@@ -5,7 +5,7 @@
 //! Each of these is complete in itself, and allocates before it edits: if the next one finds no space, the directory is
 //! sound and has the names it had. [`Volume::put_name`] then only writes. The directory's node is locked alone throughout.
 
-use super::block::{self, NewEntry, needed, region_len};
+use super::block::{self, Leaf, NewEntry, needed};
 use super::htree::{self, Split};
 use super::way::{Step, Way};
 use crate::change::Change;
@@ -17,6 +17,7 @@ use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
 use format::dir::{Entries, FileType, dot_entries};
 use format::feature::Compat;
 use format::hash::HashVersion;
+use format::htree::write_index_owner;
 use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
 use store::{Kind, Tag};
@@ -42,8 +43,19 @@ impl Volume {
         change.tag(Kind::DirectoryIndex, dir)
     }
 
-    fn region_len(&self, dir: &Inode) -> usize {
-        region_len(self.dir_format(dir), self.sb.geometry.metadata_csum)
+    fn region_len(&self) -> usize {
+        self.sb.geometry.block_size as usize - self.sb.geometry.leaf_tail().size()
+    }
+
+    /// Block `at` of a directory as a leaf.
+    fn leaf_of(&self, dir: &Inode, at: FileBlock) -> Leaf {
+        Leaf { tail: self.sb.geometry.leaf_tail(), owner: dir.number, at }
+    }
+
+    /// Lets an index block that was made say whose it is, where blocks do.
+    fn own_index(&self, dir: &Inode, bytes: &mut [u8]) -> Option<()> {
+        let geometry = &self.sb.geometry;
+        if geometry.is_owned() { write_index_owner(bytes, geometry.block_size, dir.number) } else { Some(()) }
     }
 
     /// A directory with one block more.
@@ -64,7 +76,7 @@ impl Volume {
     /// The part of a leaf that entries fill, as it must be to be changed.
     fn region<'b>(&self, dir: &Inode, block: &'b [u8]) -> Result<&'b [u8]> {
         let short = || Error::corrupt(Structure::Directory, Where::Inode(dir.number), "a block is too short");
-        block.get(..self.region_len(dir)).ok_or_else(short)
+        block.get(..self.region_len()).ok_or_else(short)
     }
 
     /// Finds or makes the place for a name that is not there. Gives the directory as it is then.
@@ -115,9 +127,8 @@ impl Volume {
         }
         let (grown, at, new) = self.grow(change, dir)?;
         node.set_room_hint(at.get());
-        let made = change.fresh(new, self.dir_tag(change, dir), |bytes| {
-            block::make_leaf(bytes, &[], format, self.sb.geometry.metadata_csum)
-        });
+        let made = change
+            .fresh(new, self.dir_tag(change, dir), |bytes| block::make_leaf(bytes, &[], format, self.leaf_of(dir, at)));
         made.ok_or_else(|| unsound(dir.number))?;
         Ok(Err(grown))
     }
@@ -142,11 +153,12 @@ impl Volume {
         let dots = if format.dir.file_type { FileType::Directory.raw() } else { 0 };
         let (grown, at, leaf) = self.grow(change, dir)?;
         let made = change.fresh(leaf, self.dir_tag(change, dir), |bytes| {
-            block::make_leaf(bytes, &names, format.dir, format.checksums)
+            block::make_leaf(bytes, &names, format.dir, self.leaf_of(dir, at))
         });
         made.ok_or_else(|| unsound(dir.number))?;
         let made = change.edit(root, self.index_tag(change, dir), |bytes| {
-            htree::make_root(bytes, dir.number, (parent, dots), version, at, &format)
+            htree::make_root(bytes, dir.number, (parent, dots), version, at, &format)?;
+            self.own_index(dir, bytes)
         })?;
         made.ok_or_else(|| unsound(dir.number))?;
         change.update_inode(&grown, |inode| {
@@ -179,7 +191,7 @@ impl Volume {
         let entries: Vec<NewEntry<'_>> = names.iter().map(|(_, entry)| *entry).collect();
         let Split::At { kept, hash } = split else {
             let made = change.edit(leaf, self.dir_tag(change, dir), |bytes| {
-                block::make_leaf(bytes, &entries, format.dir, format.checksums)
+                block::make_leaf(bytes, &entries, format.dir, self.leaf_of(dir, at))
             })?;
             made.ok_or_else(|| unsound(dir.number))?;
             return Ok(Err(Arc::clone(dir)));
@@ -191,11 +203,12 @@ impl Volume {
         let index = self.physical(dir, above.number)?;
         let (stay, go) = entries.split_at(kept);
         let (grown, new_at, new) = self.grow(change, dir)?;
-        let made = change
-            .fresh(new, self.dir_tag(change, dir), |bytes| block::make_leaf(bytes, go, format.dir, format.checksums));
+        let made = change.fresh(new, self.dir_tag(change, dir), |bytes| {
+            block::make_leaf(bytes, go, format.dir, self.leaf_of(dir, new_at))
+        });
         made.ok_or_else(|| unsound(dir.number))?;
         let made = change.edit(leaf, self.dir_tag(change, dir), |bytes| {
-            block::make_leaf(bytes, stay, format.dir, format.checksums)
+            block::make_leaf(bytes, stay, format.dir, self.leaf_of(dir, at))
         })?;
         made.ok_or_else(|| unsound(dir.number))?;
         let made = change.edit(index, self.index_tag(change, dir), |bytes| {
@@ -233,7 +246,10 @@ impl Volume {
         let (this, parent) = (self.physical(dir, step.number)?, self.physical(dir, above.number)?);
         let (grown, new_at, new) = self.grow(change, dir)?;
         let tag = self.index_tag(change, dir);
-        let made = change.fresh(new, tag, |bytes| htree::make_node(bytes, go, format));
+        let made = change.fresh(new, tag, |bytes| {
+            htree::make_node(bytes, go, format)?;
+            self.own_index(dir, bytes)
+        });
         made.ok_or_else(|| unsound(dir.number))?;
         change.edit(this, tag, |bytes| htree::truncate(bytes, false, kept))?.ok_or_else(|| unsound(dir.number))?;
         let made = change
@@ -254,9 +270,15 @@ impl Volume {
         let root = self.physical(dir, FileBlock(0))?;
         let (grown, new_at, new) = self.grow(change, dir)?;
         let tag = self.index_tag(change, dir);
-        let made = change.fresh(new, tag, |bytes| htree::make_node(bytes, &entries, format));
+        let made = change.fresh(new, tag, |bytes| {
+            htree::make_node(bytes, &entries, format)?;
+            self.own_index(dir, bytes)
+        });
         made.ok_or_else(|| unsound(dir.number))?;
-        let made = change.edit(root, tag, |bytes| htree::deepen_root(bytes, new_at, format))?;
+        let made = change.edit(root, tag, |bytes| {
+            htree::deepen_root(bytes, new_at, format)?;
+            self.own_index(dir, bytes)
+        })?;
         made.ok_or_else(|| unsound(dir.number))?;
         Ok(grown)
     }
@@ -285,9 +307,9 @@ impl Volume {
                 return Err(e);
             }
         };
-        let (grown, _, new) = grown;
+        let (grown, at, new) = grown;
         let made = change.fresh(new, self.dir_tag(change, dir), |bytes| {
-            block::make_leaf(bytes, &entries, format, self.sb.geometry.metadata_csum)
+            block::make_leaf(bytes, &entries, format, self.leaf_of(dir, at))
         });
         made.ok_or_else(|| unsound(dir.number))?;
         Ok(grown)
@@ -307,7 +329,7 @@ impl Volume {
                 inline::edit(change, dir, offset, |region, at| block::insert(region, at, entry, format))
             }
             Spot::Block { block: physical, offset } => {
-                let len = self.region_len(dir);
+                let len = self.region_len();
                 let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
                     block::insert(bytes.get_mut(..len)?, offset, entry, format)
                 })?;
@@ -324,7 +346,7 @@ impl Volume {
             return inline::edit(change, dir, found.offset, |region, at| block::remove(region, at, format));
         }
         let physical = self.physical(dir, found.block)?;
-        let len = self.region_len(dir);
+        let len = self.region_len();
         let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
             block::remove(bytes.get_mut(..len)?, found.offset, format)
         })?;
@@ -378,9 +400,9 @@ impl Volume {
         let format = self.dir_format(dir);
         let kind = Some(FileType::Directory);
         let dots = [NewEntry { inode: dir.number, name: b".", kind }, NewEntry { inode: parent, name: b"..", kind }];
-        let (dir, _, new) = self.grow(change, dir)?;
+        let (dir, at, new) = self.grow(change, dir)?;
         let made = change.fresh(new, self.dir_tag(change, &dir), |bytes| {
-            block::make_leaf(bytes, &dots, format, self.sb.geometry.metadata_csum)
+            block::make_leaf(bytes, &dots, format, self.leaf_of(&dir, at))
         });
         made.ok_or_else(|| unsound(dir.number))?;
         Ok(dir)

@@ -3,10 +3,11 @@
 //! The inode is a copy ([`InodeBuf`]) that the caller puts into its table when it is done. After each function here, also
 //! one that failed, the copy and the tree's blocks fit each other.
 
-use super::tree::{Content, END, Edits, Inner, Path, carve, end_of, longest};
+use super::tree::{Content, END, Edits, Inner, NodeForm, Path, carve, end_of, longest};
+use crate::alloc::Role;
 use crate::change::Change;
 use crate::error::OfInode;
-use crate::map::{Freed, Steps, purpose};
+use crate::map::{Freed, Steps, role};
 use crate::{Error, Inode, Result, Volume};
 use format::extent::{Child, Extent, Node, room};
 use format::inode::InodeBuf;
@@ -55,6 +56,12 @@ impl Volume {
         Ok(path)
     }
 
+    /// How the blocks of an inode's tree look.
+    fn node_form(&self, owner: &Inode) -> NodeForm {
+        let geometry = &self.sb.geometry;
+        NodeForm { len: geometry.block_size as usize, owner: geometry.is_owned().then_some(owner.number) }
+    }
+
     /// The extents of a leaf that is not the root.
     fn leaf(&self, owner: &Inode, block: FsBlock) -> Result<Vec<Extent>> {
         let bytes = self.extent_block(owner, block)?;
@@ -88,12 +95,12 @@ impl Change<'_> {
             return Err(Error::FileTooLarge);
         }
         let goal = path.goal(at).unwrap_or_else(|| self.volume.goal(owner));
-        let data = self.allocate(goal, want, purpose(owner))?;
+        let data = self.allocate(owner.number, goal, want, role(owner))?;
         let new = Extent { logical: at, physical: data.first, len: data.count, unwritten };
         let entries = carve(&path.extents, at.get(), end_of(&new), Some(new)).entries;
         let outcome = self.put_leaf(owner, buf, path, entries, u64::from(new.len));
         if outcome.is_err() {
-            self.free(data.first, u64::from(data.count), purpose(owner))?;
+            self.free(data.first, u64::from(data.count), role(owner).purpose())?;
         }
         outcome.map(|()| new)
     }
@@ -206,20 +213,20 @@ impl Change<'_> {
 
     /// Gives a leaf its new entries, with all that follows; `data` blocks more are mapped by it.
     fn put_leaf(&self, owner: &Inode, buf: &mut InodeBuf, path: Path, entries: Vec<Extent>, data: u64) -> Result<()> {
-        let block_size = self.volume.sb.geometry.block_size as usize;
+        let form = self.volume.node_form(owner);
         let (mut path, mut entries) = (path, entries);
-        if let Some(neighbour) = path.neighbour(entries.len(), block_size) {
+        if let Some(neighbour) = path.neighbour(entries.len(), form) {
             let others = self.volume.leaf(owner, neighbour.0)?;
-            if let Some(joined) = path.join(&entries, neighbour, &others, block_size) {
+            if let Some(joined) = path.join(&entries, neighbour, &others, form) {
                 entries = joined;
             }
         }
-        let needed = path.blocks_needed(entries.len(), block_size);
+        let needed = path.blocks_needed(entries.len(), form);
         let grown = data + needed as u64;
         self.volume.count_blocks(buf, grown, 0)?;
         let near = entries.first().map_or_else(|| self.volume.goal(owner), |e| e.physical);
-        let outcome = self.allocate_nodes(path.block.unwrap_or(near), needed).and_then(|blocks| {
-            let edits = path.replace(entries, &blocks, block_size);
+        let outcome = self.allocate_nodes(owner, path.block.unwrap_or(near), needed).and_then(|blocks| {
+            let edits = path.replace(entries, &blocks, form);
             edits.ok_or(Error::FileTooLarge).or_else(|e| self.free_nodes(&blocks).and(Err(e)))
         });
         match outcome {
@@ -250,12 +257,12 @@ impl Change<'_> {
     }
 
     /// Blocks for nodes, `count` of them or none.
-    fn allocate_nodes(&self, near: FsBlock, count: usize) -> Result<Vec<FsBlock>> {
+    fn allocate_nodes(&self, owner: &Inode, near: FsBlock, count: usize) -> Result<Vec<FsBlock>> {
         let mut blocks = Vec::with_capacity(count);
         let mut goal = near;
         while blocks.len() < count {
             // at most a handful: one a level
-            match self.allocate(goal, (count - blocks.len()) as u32, Purpose::Metadata) {
+            match self.allocate(owner.number, goal, (count - blocks.len()) as u32, Role::Metadata) {
                 Ok(run) => {
                     blocks.extend((0..u64::from(run.count)).map(|n| FsBlock(run.first.get() + n)));
                     goal = FsBlock(run.first.get() + u64::from(run.count));

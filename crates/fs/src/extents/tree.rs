@@ -5,13 +5,29 @@
 //! does, removal of a node that became empty. The key of a child is always the first block its own first entry speaks
 //! for, as e2fsck wants it.
 
-use format::extent::{Child, Extent, MAX_INIT_LEN, room, write_inner, write_leaf};
-use format::{FileBlock, FsBlock};
+use format::extent::{Child, Extent, MAX_INIT_LEN, OwnedExtentTail, owned_room, room, write_inner, write_leaf};
+use format::{FileBlock, FsBlock, InodeNo};
 
 /// One more than the last block an extent can name.
 pub(super) const END: u64 = 1 << 32;
 /// Bytes of the root, which is `i_block`.
 const ROOT: usize = 60;
+
+/// How a tree's blocks look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NodeForm {
+    /// Bytes in a block.
+    pub(super) len: usize,
+    /// Where blocks say whose they are: whose these are.
+    pub(super) owner: Option<InodeNo>,
+}
+
+impl NodeForm {
+    /// Entries that a node other than the root has room for.
+    pub(super) fn room(self) -> usize {
+        if self.owner.is_some() { owned_room(self.len) } else { room(self.len) }
+    }
+}
 
 /// The most blocks one extent can have.
 pub(super) fn longest(unwritten: bool) -> u32 {
@@ -165,8 +181,8 @@ impl Content {
 
 impl Path {
     /// Blocks needed for the tree when the leaf gets `entries` entries, at most two more than fit.
-    pub(super) fn blocks_needed(&self, entries: usize, block_size: usize) -> usize {
-        let room_of = |block: Option<FsBlock>| room(if block.is_some() { block_size } else { ROOT });
+    pub(super) fn blocks_needed(&self, entries: usize, form: NodeForm) -> usize {
+        let room_of = |block: Option<FsBlock>| if block.is_some() { form.room() } else { room(ROOT) };
         if entries <= room_of(self.block) {
             return 0;
         }
@@ -189,9 +205,9 @@ impl Path {
 
     /// The neighbour that the leaf could join when it has `entries` entries: a leaf of the same parent, and whether it is
     /// the one behind. Only where the leaf lost entries and is half empty.
-    pub(super) fn neighbour(&self, entries: usize, block_size: usize) -> Option<(FsBlock, bool)> {
+    pub(super) fn neighbour(&self, entries: usize, form: NodeForm) -> Option<(FsBlock, bool)> {
         let parent = self.inner.last()?;
-        if entries >= self.extents.len() || entries == 0 || entries > room(block_size) / 2 {
+        if entries >= self.extents.len() || entries == 0 || entries > form.room() / 2 {
             return None;
         }
         let before = || Some((parent.children.get(parent.at.checked_sub(1)?)?.block, false));
@@ -205,7 +221,7 @@ impl Path {
         entries: &[Extent],
         neighbour: (FsBlock, bool),
         others: &[Extent],
-        block_size: usize,
+        form: NodeForm,
     ) -> Option<Vec<Extent>> {
         let (block, is_behind) = neighbour;
         let (first, second) = if is_behind { (entries, others) } else { (others, entries) };
@@ -213,7 +229,7 @@ impl Path {
         first.iter().chain(second).for_each(|e| push(&mut joined, *e));
         // what is damaged stays where it is
         let in_order = joined.is_sorted_by(|a, b| end_of(a) <= b.logical.get());
-        if joined.len() > room(block_size) / 4 * 3 || !in_order {
+        if joined.len() > form.room() / 4 * 3 || !in_order {
             return None;
         }
         if is_behind {
@@ -227,7 +243,7 @@ impl Path {
 
     /// The tree when the leaf has these entries; `blocks` are as many as [`Path::blocks_needed`] said. `None` where a
     /// number is more than an entry can hold, or the blocks are too few.
-    pub(super) fn replace(mut self, entries: Vec<Extent>, blocks: &[FsBlock], block_size: usize) -> Option<Edits> {
+    pub(super) fn replace(mut self, entries: Vec<Extent>, blocks: &[FsBlock], form: NodeForm) -> Option<Edits> {
         let mut edits = Edits::default();
         let mut blocks = blocks.iter().copied();
         let mut depth = 0u16;
@@ -236,7 +252,7 @@ impl Path {
         let (mut content, mut block) = (Content::Leaf(entries), self.block);
         while let Some(home) = block {
             let parent = self.inner.pop()?;
-            let replacement = put(&mut edits, home, content, depth, at_end, &mut blocks, block_size)?;
+            let replacement = put(&mut edits, home, content, depth, at_end, &mut blocks, form)?;
             let mut children = parent.children;
             let absorbed = self.absorbed.take();
             let unchanged = matches!(&replacement[..], [one] if children.get(parent.at) == Some(one));
@@ -254,7 +270,7 @@ impl Path {
             (content, depth) = (Content::Leaf(Vec::new()), 0);
         } else if content.len() > room(ROOT) {
             let child = blocks.next()?;
-            let replacement = put(&mut edits, child, content, depth, at_end, &mut blocks, block_size)?;
+            let replacement = put(&mut edits, child, content, depth, at_end, &mut blocks, form)?;
             if let Some(node) = edits.nodes.last_mut() {
                 node.fresh = true;
             }
@@ -274,27 +290,30 @@ fn put(
     depth: u16,
     at_end: bool,
     blocks: &mut impl Iterator<Item = FsBlock>,
-    block_size: usize,
+    form: NodeForm,
 ) -> Option<Vec<Child>> {
     let Some(first) = content.first() else {
         edits.freed.push(home);
         return Some(Vec::new());
     };
-    let room = room(block_size);
+    let room = form.room();
     let mut replacement = vec![Child { logical: first, block: home }];
     if content.len() > room {
         let right = content.split_off(if at_end { room } else { content.len() / 2 });
         let block = blocks.next()?;
         replacement.push(Child { logical: right.first()?, block });
-        edits.nodes.push(encoded(block, &right, depth, true, block_size)?);
+        edits.nodes.push(encoded(block, &right, depth, true, form)?);
     }
-    edits.nodes.push(encoded(home, &content, depth, false, block_size)?);
+    edits.nodes.push(encoded(home, &content, depth, false, form)?);
     Some(replacement)
 }
 
-fn encoded(block: FsBlock, content: &Content, depth: u16, fresh: bool, block_size: usize) -> Option<NodeWrite> {
-    let mut bytes = vec![0; block_size];
+fn encoded(block: FsBlock, content: &Content, depth: u16, fresh: bool, form: NodeForm) -> Option<NodeWrite> {
+    let mut bytes = vec![0; form.len];
     content.write(depth, &mut bytes)?;
+    if let Some(owner) = form.owner {
+        OwnedExtentTail::write(&mut bytes, owner)?;
+    }
     Some(NodeWrite { block, bytes, fresh })
 }
 
@@ -305,7 +324,8 @@ mod tests {
     use std::collections::BTreeMap;
     use testkit::cases;
 
-    const BLOCK: usize = 128;
+    const FORM: NodeForm = NodeForm { len: 128, owner: None };
+    const OWNED: NodeForm = NodeForm { len: 128, owner: Some(InodeNo(12)) };
     const BLOCKS: u64 = 1 << 40;
 
     fn extent(logical: u64, physical: u64, len: u32, unwritten: bool) -> Extent {
@@ -337,6 +357,7 @@ mod tests {
         root: [u8; ROOT],
         blocks: BTreeMap<u64, Vec<u8>>,
         next: u64,
+        form: NodeForm,
     }
 
     impl Tree {
@@ -369,15 +390,15 @@ mod tests {
             let mut path = self.path(from);
             assert!(to <= path.end);
             let mut entries = carve(&path.extents, from, to, new).entries;
-            if let Some(neighbour) = path.neighbour(entries.len(), BLOCK) {
+            if let Some(neighbour) = path.neighbour(entries.len(), self.form) {
                 let Node::Leaf(others) = self.node(Some(neighbour.0)) else { panic!("no leaf") };
                 let others: Vec<_> = others.iter().map(Extent::from).collect();
-                entries = path.join(&entries, neighbour, &others, BLOCK).unwrap_or(entries);
+                entries = path.join(&entries, neighbour, &others, self.form).unwrap_or(entries);
             }
             let blocks: Vec<_> =
-                (0..path.blocks_needed(entries.len(), BLOCK) as u64).map(|n| FsBlock(self.next + n)).collect();
+                (0..path.blocks_needed(entries.len(), self.form) as u64).map(|n| FsBlock(self.next + n)).collect();
             self.next += blocks.len() as u64;
-            let edits = path.replace(entries, &blocks, BLOCK).unwrap();
+            let edits = path.replace(entries, &blocks, self.form).unwrap();
             let fresh: Vec<_> = edits.nodes.iter().filter(|n| n.fresh).map(|n| n.block).collect();
             assert!(blocks.iter().all(|block| fresh.contains(block)) && fresh.len() == blocks.len());
             for node in edits.nodes {
@@ -420,9 +441,10 @@ mod tests {
     fn a_tree_holds_what_was_set_whatever_was_split_and_joined() {
         for case in cases("a_tree_holds", 60) {
             let mut rng = case.rng();
+            let form = if rng.chance(50) { FORM } else { OWNED };
             let mut root = [0; ROOT];
             write_leaf(&mut root, &[]).unwrap();
-            let mut tree = Tree { root, blocks: BTreeMap::new(), next: 1 << 20 };
+            let mut tree = Tree { root, blocks: BTreeMap::new(), next: 1 << 20, form };
             let mut model: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
             let grows = rng.between(40, 90);
             for _ in 0..600 {

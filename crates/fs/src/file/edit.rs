@@ -29,7 +29,7 @@ impl Volume {
 
     /// A change that allocates no more than the nodes it needs to split others: there is always room for these.
     pub(crate) fn splitting(&self, credits: usize) -> Result<Change<'_>> {
-        let change = self.change(credits)?;
+        let change = self.change_promised(credits)?;
         change.claim_as(Claim::Promised);
         Ok(change)
     }

@@ -106,9 +106,9 @@ impl Volume {
     }
 
     /// A change of one place in a map, which writes `blocks` blocks of data.
-    fn data_change(&self, blocks: u64) -> Result<Change<'_>> {
+    fn data_change(&self, blocks: u64, promised: bool) -> Result<Change<'_>> {
         let data = if self.store.journals_data() { blocks as usize } else { 0 };
-        self.change(ONE_PLACE + data)
+        if promised { self.change_promised(ONE_PLACE + data) } else { self.change(ONE_PLACE + data) }
     }
 
     /// Gives blocks at the start of a run their content, and their place where they have none yet. The content is whole
@@ -124,7 +124,7 @@ impl Volume {
         let block_size = u64::from(self.sb.geometry.block_size);
         let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
         let count = blocks.min(run.len).min(self.data_blocks());
-        let change = self.data_change(count)?;
+        let change = self.data_change(count, promised)?;
         if promised {
             change.claim_as(Claim::Promised);
         }

@@ -4,11 +4,12 @@
 //! `i_block`) covers.
 
 use super::{Words, pointed};
+use crate::alloc::Role;
 use crate::change::Change;
-use crate::map::{Freed, Steps, purpose};
+use crate::map::{Freed, Steps, role};
 use crate::{Error, Inode, Result, Volume};
 use format::extent::Extent;
-use format::indirect::{DIRECT, Shape};
+use format::indirect::{DIRECT, IndirectTail, Shape};
 use format::inode::InodeBuf;
 use format::{FileBlock, FsBlock, Where};
 use space::Purpose;
@@ -87,7 +88,7 @@ impl Volume {
         let mut bytes: Arc<[u8]>;
         while way.missing() > 0 && list.first().is_some_and(|p| p.get() != 0) {
             let block = pointed(&self.sb, list, place)?;
-            bytes = self.store.block(block)?;
+            bytes = self.indirect_block(owner, block, way.missing() as u32)?;
             place = Where::Block(block);
             way.blocks.push((block, Arc::clone(&bytes)));
             list = shape.pointers(&bytes).get(way.index()..).unwrap_or_default();
@@ -130,7 +131,7 @@ impl Change<'_> {
         }
         let goal = volume.indirect_goal(owner, buf, at)?.unwrap_or_else(|| volume.goal(owner));
         volume.count_blocks(buf, u64::from(want) + missing as u64, 0)?;
-        let (chain, data) = match self.indirect_blocks(goal, missing, (want, purpose(owner))) {
+        let (chain, data) = match self.indirect_blocks(owner, goal, &way, want) {
             Ok(both) => both,
             Err(e) => {
                 volume.count_blocks(buf, 0, u64::from(want) + missing as u64)?;
@@ -143,7 +144,12 @@ impl Change<'_> {
         let below = way.indexes.get(way.blocks.len() + 1..).unwrap_or_default();
         for (n, (block, index)) in chain.iter().zip(below).enumerate() {
             let (count, first) = chain.get(n + 1).map_or((run.len as usize, run.physical), |next| (1, *next));
-            self.fresh(*block, tag, |bytes| set_pointers(bytes, *index, count, Some(first)));
+            self.fresh(*block, tag, |bytes| {
+                set_pointers(bytes, *index, count, Some(first));
+                if way.shape.is_owned() {
+                    IndirectTail::write(bytes, owner.number, (chain.len() - n) as u8);
+                }
+            });
         }
         // the new blocks, or the highest of the chain to them, are hung where the way ended
         let (count, first) = chain.first().map_or((run.len as usize, run.physical), |block| (1, *block));
@@ -156,28 +162,39 @@ impl Change<'_> {
         Ok(run)
     }
 
-    /// `missing` indirect blocks and up to `want` blocks for data behind them; all of it where 32 bits reach.
+    /// The indirect blocks that a way lacks, and up to `want` blocks for data behind them; all of it where 32 bits reach.
     fn indirect_blocks(
         &self,
+        owner: &Inode,
         goal: FsBlock,
-        missing: usize,
-        (want, of_data): (u32, Purpose),
+        way: &Way,
+        want: u32,
     ) -> Result<(Vec<FsBlock>, (FsBlock, u32))> {
-        let mut chain = Vec::with_capacity(missing);
-        let mut goal = goal;
+        let missing = way.missing();
+        let mut chain: Vec<FsBlock> = Vec::with_capacity(missing);
+        let (mut goal, mut near) = (goal, goal);
         let outcome = loop {
-            let purpose = if chain.len() < missing { Purpose::Metadata } else { of_data };
-            let count = if chain.len() < missing { 1 } else { want };
-            match self.allocate(goal, count, purpose) {
+            let of_data = chain.len() == missing;
+            let (role, count) = match way.indexes.first() {
+                _ if of_data => (role(owner), want),
+                Some(&index) if index as u64 == DIRECT => (Role::FirstIndirect, 1),
+                _ => (Role::Metadata, 1),
+            };
+            match self.allocate(owner.number, if of_data { goal } else { near }, count, role) {
                 Ok(run) if run.first.get() + u64::from(run.count) > u64::from(u32::MAX) => {
-                    self.free(run.first, u64::from(run.count), purpose)?;
+                    self.free(run.first, u64::from(run.count), role.purpose())?;
                     break Err(Error::NoSpace);
                 }
-                Ok(run) if chain.len() == missing => break Ok((run.first, run.count)),
-                Ok(run) => chain.push(run.first),
+                Ok(run) if of_data => break Ok((run.first, run.count)),
+                Ok(run) => {
+                    chain.push(run.first);
+                    near = FsBlock(run.first.get() + 1);
+                    if !self.volume.space()?.lies_apart(role) {
+                        goal = near;
+                    }
+                }
                 Err(e) => break Err(e),
             }
-            goal = chain.last().map_or(goal, |block| FsBlock(block.get() + 1));
         };
         match outcome {
             Ok(data) => Ok((chain, data)),

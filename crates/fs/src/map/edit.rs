@@ -4,6 +4,7 @@
 //! Whatever a function here answers, the copy fits the blocks of the map afterwards and is to be put into the table.
 
 use super::has_map;
+use crate::alloc::Role;
 use crate::change::Change;
 use crate::inline::is_inline;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
@@ -11,7 +12,6 @@ use format::extent::Extent;
 use format::feature::{Incompat, RoCompat};
 use format::inode::InodeBuf;
 use format::{FileBlock, FsBlock};
-use space::Purpose;
 use std::sync::Arc;
 use store::{Kind, Tag};
 
@@ -83,11 +83,11 @@ impl Freed {
 }
 
 /// What the blocks of an inode's content are to the allocator: content that goes the way of metadata counts as such.
-pub(crate) fn purpose(owner: &Inode) -> Purpose {
+pub(crate) fn role(owner: &Inode) -> Role {
     if owner.kind == FileKind::Regular && !owner.raw().flags().contains(InodeFlags::EA_INODE) {
-        Purpose::Data
+        Role::Content
     } else {
-        Purpose::Metadata
+        Role::Metadata
     }
 }
 
@@ -139,7 +139,7 @@ impl Volume {
     pub(crate) fn clear_from(&self, inode: Arc<Inode>, first: u64) -> Result<Arc<Inode>> {
         let (mut inode, mut at) = (inode, Some(first));
         while let Some(from) = at {
-            let change = self.change(CLEARING)?;
+            let change = self.change_freeing(CLEARING)?;
             (inode, at) =
                 change.edit_inode(&inode, |buf| change.map_clear(&inode, buf, from, u64::MAX, &mut Steps::new()))?;
         }
@@ -207,7 +207,7 @@ impl Change<'_> {
     pub(crate) fn release(&self, owner: &Inode, buf: &mut InodeBuf, freed: Freed) -> Result<()> {
         for (first, count) in freed.0 {
             self.volume.count_blocks(buf, 0, count)?;
-            self.free(first, count, purpose(owner))?;
+            self.free(first, count, role(owner).purpose())?;
         }
         Ok(())
     }

@@ -3,6 +3,13 @@
 use super::{Kind, MkfsOptions, Result, refuse};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 
+/// Features that a native volume may have beside those it always has.
+const OPTIONAL: Features = Features {
+    compat: Compat::STABLE_INODES,
+    incompat: Incompat::CSUM_SEED.union(Incompat::LARGE_DIR).union(Incompat::INLINE_DATA),
+    ro_compat: RoCompat::empty(),
+};
+
 /// The features that `options` come to.
 pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
     let mut features = options.features.apply(options.kind.features());
@@ -28,6 +35,14 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
         features.incompat -= Incompat::BIT64;
     }
     consistent(&features, options)?;
+    if options.kind == Kind::Extant && features != options.kind.features() {
+        // what the format is made of, and what would have no use in it
+        let more = features.without(options.kind.features()).without(OPTIONAL);
+        let fewer = options.kind.features().without(features);
+        if let Some(name) = more.names().into_iter().chain(fewer.names()).next() {
+            return refuse(format!("the type extant goes neither with nor without the feature {name} as asked"));
+        }
+    }
     Ok(features)
 }
 

@@ -8,6 +8,7 @@ use format::feature::{Compat, Features};
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::inode::InodeBuf;
 use format::superblock::{Geometry, Superblock};
+use format::native::Shape as NativeShape;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::fmt;
 use std::ops::Range;
@@ -37,6 +38,27 @@ pub struct Layout {
     content: Content,
     notes: Vec<Note>,
     pub(super) options: MkfsOptions,
+    /// Set where all this lies above a map.
+    pub(super) native: Option<Native>,
+}
+
+/// What a native volume begins with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Native {
+    pub(super) shape: NativeShape,
+    /// Chunks of its metadata regions, from the device's start.
+    pub(super) chunks: u32,
+}
+
+/// Chunks that a native volume's metadata regions begin with.
+fn first_chunks(native: &NativeShape) -> Result<u32> {
+    // the front, and some bitmaps, inodes and directories
+    let blocks = usize::try_from(native.front()).unwrap_or(usize::MAX).saturating_add(64);
+    let chunks = store::engine::first_chunks(native, blocks);
+    if chunks > native.chunks() / 2 {
+        return refuse("the volume is too small for its metadata");
+    }
+    Ok(chunks)
 }
 
 impl Layout {
@@ -47,9 +69,14 @@ impl Layout {
     pub fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
         let mut shape = Shape::new(device_len, sector, options)?;
         let stride = u64::from(options.stride);
-        let (mut groups, mut used) = tables::place(&shape.geometry, options.packed_meta_blocks, stride)?;
         let geometry = shape.geometry.clone();
-        let mut regions = Vec::new();
+        let chunks = shape.native.map_or(Ok(0), |native| first_chunks(&native))?;
+        let (mut groups, mut used) = match &shape.native {
+            Some(native) => tables::place_native(&geometry, native, chunks)?,
+            None => tables::place(&geometry, options.packed_meta_blocks, stride)?,
+        };
+        let mut regions: Vec<Range<u64>> =
+            shape.native.iter().map(|native| native.metadata_start()..native.logical_blocks()).collect();
         if geometry.has_regions() {
             let blocks = region_blocks(&geometry, options)?;
             tables::place_regions(&geometry, &used, &mut groups, u64::from(blocks));
@@ -65,7 +92,8 @@ impl Layout {
             inode.seal(&geometry, *number);
         }
         let (superblock, groups) = count(shape.clone(), groups, &used, &content, options)?;
-        Ok(Self { superblock, groups, used, content, notes: shape.notes, options: options.clone() })
+        let native = shape.native.map(|shape| Native { shape, chunks });
+        Ok(Self { superblock, groups, used, content, notes: shape.notes, options: options.clone(), native })
     }
 
     /// The superblock that the volume will have.

@@ -15,12 +15,25 @@ pub enum Kind {
     Ext4,
     /// ext3 whose metadata lies in regions and says whose it is; only Extant can use it.
     Rext3,
+    /// The native format: ext4 above a copy-on-write map, sound at every instant; only Extant can use it.
+    Extant,
 }
 
 impl Kind {
     /// The features of the type before any edit (`mke2fs.conf` of Debian's 1.47; rext3 is ext3 with what it needs).
     #[must_use]
     pub fn features(self) -> Features {
+        if self == Self::Extant {
+            return Features {
+                compat: Compat::EXT_ATTR | Compat::DIR_INDEX | Compat::SPARSE_SUPER2,
+                incompat: Incompat::FILETYPE | Incompat::EXTENT | Incompat::BIT64 | Incompat::FLEX_BG,
+                ro_compat: RoCompat::LARGE_FILE
+                    | RoCompat::HUGE_FILE
+                    | RoCompat::METADATA_CSUM
+                    | RoCompat::DIR_NLINK
+                    | RoCompat::EXTRA_ISIZE,
+            };
+        }
         let mut features = Features {
             compat: Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX,
             incompat: Incompat::FILETYPE,

@@ -4,8 +4,9 @@
 //! the number of groups, which changes the inodes of a group), so that they are found by going round until they stand.
 
 use super::options::Usage;
-use super::{MkfsOptions, Note, OnError, Result, features, refuse};
+use super::{Kind, MkfsOptions, Note, OnError, Result, features, refuse};
 use format::GroupNo;
+use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape as NativeShape};
 use format::feature::{Compat, Extant, Features, Incompat, RoCompat};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
 use std::ffi::c_char;
@@ -36,6 +37,8 @@ pub(super) struct Shape {
     pub(super) journal_blocks: u32,
     pub(super) fast_commit_blocks: u32,
     pub(super) notes: Vec<Note>,
+    /// Set for a native volume; the rest is then what lies above its map.
+    pub(super) native: Option<NativeShape>,
 }
 
 /// What is given or follows from the usage.
@@ -52,6 +55,9 @@ impl Shape {
         let len = options.len.unwrap_or(device_len);
         if len > device_len {
             return refuse(format!("a volume of {len} bytes does not fit onto a device of {device_len}"));
+        }
+        if options.kind == Kind::Extant {
+            return Self::native(len, sector, features, options);
         }
         let basics = Basics::new(len, sector, &features, options)?;
         let mut notes = Vec::new();
@@ -75,6 +81,34 @@ impl Shape {
         shape.reserve(pages, blocks, options)?;
         shape.plan_journal(options, &mut notes)?;
         shape.notes = notes;
+        Ok(shape)
+    }
+
+    /// The ext4 volume above the map of a native one.
+    fn native(len: u64, sector: u32, features: Features, options: &MkfsOptions) -> Result<Self> {
+        if options.block_size.is_some_and(|size| size != BLOCK_SIZE)
+            || options.blocks_per_group.is_some_and(|blocks| blocks != GROUP_BLOCKS)
+            || options.groups_per_flex.is_some()
+        {
+            return refuse(format!(
+                "a volume of type extant has blocks of {BLOCK_SIZE} bytes and groups of {GROUP_BLOCKS}"
+            ));
+        }
+        let native = NativeShape::new(len / u64::from(BLOCK_SIZE)).or_else(|e| refuse(e.to_string()))?;
+        // the metadata groups have inodes, too, but no space of their own
+        let options = MkfsOptions {
+            block_size: Some(BLOCK_SIZE),
+            groups_per_flex: Some(1),
+            backup_superblocks: 0,
+            ..options.clone()
+        };
+        let mut basics = Basics::new(len, sector, &features, &options)?;
+        basics.bytes_per_inode *= native.logical_blocks() / native.blocks();
+        let disk = fixed_fields(&options, &features, &basics)?;
+        let blocks = native.logical_blocks();
+        let mut shape = Self::go_round(disk, features, blocks, &basics, &options)?;
+        shape.reserve(native.blocks(), blocks, &options)?;
+        shape.native = Some(native);
         Ok(shape)
     }
 
@@ -158,7 +192,7 @@ impl Shape {
                 blocks -= rest;
                 continue;
             }
-            return Ok(Self { disk, features, geometry, journal_blocks: 0, fast_commit_blocks: 0, notes: Vec::new() });
+            return Ok(Self { disk, features, geometry, journal_blocks: 0, fast_commit_blocks: 0, notes: Vec::new(), native: None });
         }
     }
 

@@ -10,6 +10,7 @@
 use super::used::Used;
 use super::{Result, refuse};
 use format::group::{Group, GroupFlags};
+use format::native::{CHUNK_BLOCKS, Shape as NativeShape};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
@@ -21,7 +22,8 @@ pub(super) fn place(geometry: &Geometry, packed: bool, stride: u64) -> Result<(V
     for group in geometry.group_numbers() {
         used.take(geometry.group_head(group));
     }
-    let mut placer = Placer { geometry, used, groups: vec![EMPTY; geometry.groups as usize] };
+    let within = u64::from(geometry.first_data_block)..geometry.blocks;
+    let mut placer = Placer { geometry, used, groups: vec![EMPTY; geometry.groups as usize], within };
     if packed {
         placer.packed()?;
     } else if geometry.flex_groups > 1 {
@@ -29,6 +31,19 @@ pub(super) fn place(geometry: &Geometry, packed: bool, stride: u64) -> Result<(V
     } else {
         placer.each_in_its_own(stride)?;
     }
+    Ok((placer.groups, placer.used))
+}
+
+/// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The first `chunks` chunks of
+/// the device, and what the last data group lacks, are taken.
+pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: u32) -> Result<(Vec<Group>, Used)> {
+    let mut used = Used::new(geometry.blocks);
+    used.take(geometry.group_head(GroupNo(0)));
+    used.take(0..u64::from(chunks) * u64::from(CHUNK_BLOCKS));
+    used.take(native.blocks()..native.metadata_start());
+    let within = native.metadata_start()..geometry.blocks;
+    let mut placer = Placer { geometry, used, groups: vec![EMPTY; geometry.groups as usize], within };
+    placer.packed()?;
     Ok((placer.groups, placer.used))
 }
 
@@ -64,11 +79,13 @@ struct Placer<'a> {
     geometry: &'a Geometry,
     used: Used,
     groups: Vec<Group>,
+    /// Where structures may lie.
+    within: Range<u64>,
 }
 
 impl Placer<'_> {
     fn whole(&self) -> Range<u64> {
-        u64::from(self.geometry.first_data_block)..self.geometry.blocks
+        self.within.clone()
     }
 
     /// Takes `len` free blocks in a row: the first inside `within` that are followed by room for `room` in all, or else

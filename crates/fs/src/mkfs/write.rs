@@ -5,12 +5,16 @@
 //! 3. The primary superblock comes last, after a flush, so that a device on which this was interrupted holds no volume.
 
 use super::wipe::wipe;
-use super::{Layout, Result};
+use super::layout::Native;
+use super::{Error, Layout, Result};
 use blockdev::{BlockDevice, Write};
 use format::group::GroupFlags;
 use format::superblock::OFFSET;
-use format::{FsBlock, GroupNo};
+use format::native::BLOCK_SIZE;
+use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
+use std::sync::Arc;
+use store::{BlockWrite, Kind, Tag};
 use zerocopy::IntoBytes;
 
 /// Bytes gathered before they are written.
@@ -26,7 +30,7 @@ enum Piece<'a> {
     Descriptors(Range<u32>),
     BlockBitmap(GroupNo),
     InodeBitmap(GroupNo),
-    Bytes(&'a [u8]),
+    Bytes(Kind, &'a [u8]),
 }
 
 impl Layout {
@@ -38,13 +42,16 @@ impl Layout {
     pub fn write(&self, device: &dyn BlockDevice, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = u64::from(geometry.block_size);
-        let len = geometry.blocks * block_size;
-        let zeroes = self.zeroes();
+        let len = self.native.map_or(geometry.blocks, |native| native.shape.blocks()) * block_size;
+        let zeroes = if self.native.is_some() { Vec::new() } else { self.zeroes() };
         let total = zeroes.iter().map(|run| run.end - run.start).sum::<u64>() * block_size;
         let mut done = 0;
         progress(done, total);
         if self.options.discard {
             device.discard(0, len)?;
+        }
+        if let Some(native) = &self.native {
+            return self.write_native(device, native);
         }
         wipe(device, len)?;
         for run in zeroes {
@@ -93,35 +100,65 @@ impl Layout {
     }
 
     fn write_pieces(&self, device: &dyn BlockDevice) -> Result<()> {
+        let block_size = u64::from(self.superblock().geometry.block_size);
+        let mut batch = Batch { device, runs: Vec::new(), bytes: 0 };
+        self.each_piece(|at, _, bytes| batch.add(at.get() * block_size, bytes))?;
+        batch.write()
+    }
+
+    /// A native volume: what would lie in the metadata groups, and in the front, goes through the map.
+    fn write_native(&self, device: &dyn BlockDevice, native: &Native) -> Result<()> {
+        wipe(device, native.shape.blocks() * u64::from(BLOCK_SIZE))?;
+        let tag = |kind| Tag { kind, owner: InodeNo(0), seed: 0 };
+        let mut first = vec![0; BLOCK_SIZE as usize];
+        let superblock = self.superblock().disk.copy_for(GroupNo(0));
+        first[OFFSET as usize..][..superblock.as_bytes().len()].copy_from_slice(superblock.as_bytes());
+        let mut blocks = vec![BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock), data: Arc::from(first) }];
+        self.each_piece(|at, kind, bytes| {
+            let block = bytes.chunks(BLOCK_SIZE as usize).zip(at.get()..);
+            blocks.extend(block.map(|(data, at)| BlockWrite {
+                block: FsBlock(at),
+                tag: tag(kind),
+                data: Arc::from(data),
+            }));
+            Ok(())
+        })?;
+        blocks.sort_unstable_by_key(|write| write.block);
+        let chunks: Vec<u32> = (0..native.chunks).collect();
+        store::engine::make(device, native.shape, self.superblock().disk.s_uuid, &chunks, blocks).map_err(|e| match e {
+            store::Error::Device(e) => Error::Device(e),
+            other => Error::Options(other.to_string()),
+        })
+    }
+
+    /// Shows everything but the primary superblock, ascending: its first block, what it is, and whole blocks of bytes.
+    fn each_piece(&self, mut see: impl FnMut(FsBlock, Kind, &[u8]) -> Result<()>) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = geometry.block_size as usize;
         let descriptors = self.descriptors();
         let inode_blocks = self.inode_blocks();
         let mut pieces = self.group_pieces();
-        let blocks = self.content().blocks.iter().chain(&inode_blocks);
-        pieces.extend(blocks.map(|(at, bytes)| (*at, Piece::Bytes(bytes))));
+        let blocks = self.content().blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::Directory, bytes)));
+        pieces.extend(blocks);
+        pieces.extend(inode_blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::InodeTable, bytes))));
         pieces.sort_unstable_by_key(|(at, _)| *at);
-        let mut batch = Batch { device, runs: Vec::new(), bytes: 0 };
         for (at, piece) in &pieces {
-            let offset = at.get() * block_size as u64;
             match piece {
                 Piece::Superblock(group) => {
                     let mut block = self.superblock().disk.copy_for(*group).as_bytes().to_vec();
                     block.resize(block_size, 0);
-                    batch.add(offset, &block)?;
+                    see(*at, Kind::Superblock, &block)?;
                 }
                 Piece::Descriptors(which) => {
-                    batch.add(
-                        offset,
-                        &descriptors[which.start as usize * block_size..which.end as usize * block_size],
-                    )?;
+                    let bytes = which.start as usize * block_size..which.end as usize * block_size;
+                    see(*at, Kind::Descriptors, &descriptors[bytes])?;
                 }
-                Piece::BlockBitmap(group) => batch.add(offset, &self.block_bitmap(*group))?,
-                Piece::InodeBitmap(group) => batch.add(offset, &self.inode_bitmap(*group))?,
-                Piece::Bytes(bytes) => batch.add(offset, bytes)?,
+                Piece::BlockBitmap(group) => see(*at, Kind::BlockBitmap, &self.block_bitmap(*group))?,
+                Piece::InodeBitmap(group) => see(*at, Kind::InodeBitmap, &self.inode_bitmap(*group))?,
+                Piece::Bytes(kind, bytes) => see(*at, *kind, bytes)?,
             }
         }
-        batch.write()
+        Ok(())
     }
 
     /// Copies of the superblock (the primary one left out), descriptors and bitmaps.

@@ -77,6 +77,10 @@ impl Volume {
         if file.kind != FileKind::Regular {
             return Err(Error::Invalid("only a regular file can be without a name"));
         }
+        self.with_space(|| self.make_nameless(dir, file))
+    }
+
+    fn make_nameless(&self, dir: InodeNo, file: &NewFile) -> Result<Arc<Inode>> {
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
             self.may_hold(&dir, b"")?;

@@ -49,7 +49,7 @@ impl Volume {
                 return Err(Self::leads_back(dir.number));
             }
             self.locked(&[found.inode], |locked| {
-                let inode = self.inode(found.inode)?;
+                let inode = self.named_inode(found.inode)?;
                 match (inode.kind == FileKind::Directory, directory) {
                     (true, false) => return Err(Error::IsADirectory),
                     (false, true) => return Err(Error::NotADirectory),
@@ -60,7 +60,7 @@ impl Volume {
                 if directory && !self.is_empty_dir(&inode)? {
                     return Err(Error::NotEmpty);
                 }
-                let change = self.change(REMOVING)?;
+                let change = self.change_freeing(REMOVING)?;
                 let dir = self.take_name(&change, &dir, &found)?;
                 let links = directory.then(|| Self::without_subdirectory(&dir));
                 self.touch(&change, &dir, links)?;

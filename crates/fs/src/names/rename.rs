@@ -114,10 +114,10 @@ impl Volume {
             children.extend(target.map(|target| target.inode));
             self.sort_children(&mut children);
             self.locked(&children, |locked| {
-                let source = Side { name: old_name, inode: self.inode(source.inode)?, dir: from, found: source };
+                let source = Side { name: old_name, inode: self.named_inode(source.inode)?, dir: from, found: source };
                 let target = match target {
                     Some(found) => {
-                        let inode = self.inode(found.inode)?;
+                        let inode = self.named_inode(found.inode)?;
                         Some(Side { name: new_name, inode, dir: Arc::clone(&to), found })
                     }
                     None => None,

@@ -6,7 +6,7 @@
 use super::pack::{self, Attr, Stored};
 use super::{in_block, in_inode};
 use crate::acl;
-use crate::alloc::Purpose;
+use crate::alloc::{Purpose, Role};
 use crate::change::Change;
 use crate::error::OfInode;
 use crate::orphan::LISTING;
@@ -67,7 +67,7 @@ impl Volume {
         if value.len() > VALUE_LIMIT {
             return Err(Error::NoSpace);
         }
-        self.change_xattr(number, name, Some(value), mode)
+        self.with_space(|| self.change_xattr(number, name, Some(value), mode))
     }
 
     /// Removes an attribute, by its name with prefix.
@@ -253,7 +253,7 @@ impl Volume {
                 }
                 _ => {
                     if !block.is_empty() {
-                        let new = change.allocate(self.goal(inode), 1, Purpose::Metadata)?.first;
+                        let new = change.allocate(inode.number, self.goal(inode), 1, Role::Metadata)?.first;
                         change.fresh(new, tag, |bytes| pack::pack_block(bytes, block)).ok_or(Error::NoSpace)?;
                         file_acl = new.get();
                         more += 1;

@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+pub(crate) mod plain;
+
+pub(crate) use plain::assert_sound;
+
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use extant_fs::{Clock, FileKind, Inode, InodeNo, OpenOptions, Result, Timestamp, Volume, WriteOptions};
 use std::collections::{BTreeMap, HashMap};
@@ -130,10 +134,4 @@ pub(crate) fn content(volume: &Volume, number: InodeNo) -> Vec<u8> {
     let mut bytes = Vec::new();
     Content { volume, inode: &inode, at: 0 }.read_to_end(&mut bytes).expect("reading a file");
     bytes
-}
-
-/// Panics unless e2fsck finds nothing wrong.
-pub(crate) fn assert_sound(image: &Path, about: &dyn std::fmt::Debug) {
-    let verdict = testkit::oracle::e2fsck(image);
-    assert!(verdict.clean, "{about:?}: {}", verdict.text);
 }

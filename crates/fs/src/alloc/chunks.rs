@@ -1,0 +1,76 @@
+//! Chunks of a native volume's data groups, for its metadata regions.
+
+use super::groups::Bitmap;
+use super::{Space, lock};
+use format::GroupNo;
+use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
+use space::{Claim, FreeMap, Run};
+use std::sync::atomic::Ordering;
+use store::{Closing, Need};
+
+/// Chunks in a group.
+const CHUNKS: u32 = GROUP_BLOCKS / CHUNK_BLOCKS;
+/// Chunks are given beyond what is needed while so many parts of a hundred of the volume's blocks stay free.
+const PLENTY: u64 = 12;
+
+impl Space {
+    /// Whether the free blocks of a group are for content.
+    pub(crate) fn counts(&self, group: u32) -> bool {
+        self.native.as_ref().is_none_or(|shape| group < shape.data_groups())
+    }
+
+    /// Takes free chunks out of the data groups for the metadata regions. Only while a generation closes.
+    pub(crate) fn take_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
+        let mut taken = Vec::new();
+        let Some(shape) = self.native else { return Ok(taken) };
+        let size = u64::from(CHUNK_BLOCKS);
+        for group in 0..shape.data_groups() {
+            loop {
+                let done = taken.len() as u64;
+                let free = lock(&self.pool).room(Claim::Ordinary);
+                let plenty = free.saturating_sub(size) > shape.blocks() / 100 * PLENTY;
+                if done >= need.must.max(if plenty { need.should } else { 0 }) {
+                    return Ok(taken);
+                }
+                let Some(cell) = self.cell(GroupNo(group)) else { return Ok(taken) };
+                if cell.blocks.load(Ordering::Relaxed) < CHUNK_BLOCKS {
+                    break;
+                }
+                if lock(&self.pool).take(size, Claim::Superuser) < size {
+                    return Ok(taken);
+                }
+                let Some(chunk) = self.take_chunk(closing, group)? else {
+                    lock(&self.pool).give(size);
+                    break;
+                };
+                taken.push(group * CHUNKS + chunk);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Takes a wholly free chunk of a group; its number there.
+    fn take_chunk(&self, closing: &Closing<'_>, group: u32) -> store::Result<Option<u32>> {
+        // a group whose bitmap cannot be read is passed over
+        let Ok(Some(mut state)) = self.lock_with(closing.store(), group, Bitmap::Blocks) else { return Ok(None) };
+        let Some(map) = &mut state.blocks else { return Ok(None) };
+        let whole = |chunk: &u32| map.run_at(chunk * CHUNK_BLOCKS, CHUNK_BLOCKS) == CHUNK_BLOCKS;
+        let Some(chunk) = (0..CHUNKS).find(whole) else { return Ok(None) };
+        let run = Run { start: chunk * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
+        if !map.take(run) {
+            return Ok(None);
+        }
+        state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(run.len);
+        state.block_bitmap_is_there();
+        self.touch_to_close(closing, group, &mut state)?;
+        if let Some(cell) = self.cell(GroupNo(group)) {
+            cell.blocks.fetch_sub(run.len, Ordering::Relaxed);
+        }
+        Ok(Some(chunk))
+    }
+
+    /// Free blocks of the metadata groups, for the superblock's count of all.
+    pub(crate) fn free_metadata(&self) -> u64 {
+        self.free_metadata.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,232 @@
+//! Where blocks of a kind may go: the one place where the volume's format and its mount options are asked.
+//!
+//! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group. The
+//! volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and where then.
+//! Each of them may look at all groups. The last one finds whatever is free, so that there is no space only where there is
+//! none.
+
+use super::groups::Bitmap;
+use super::{GroupCell, Space};
+use crate::native::{counterpart, groups_for};
+use crate::Result;
+use crate::change::Change;
+use format::group::{Group, mask_runs};
+use format::superblock::Geometry;
+use format::{FsBlock, GroupNo};
+use space::{FreeMap, Purpose, Run};
+use std::sync::atomic::Ordering;
+
+/// The share of a group that is set aside for metadata where it is only a hint, in chunks: about 4 %.
+const HINT_CHUNKS: u64 = 3;
+
+/// What a block is for, as far as its place depends on that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Content of a file.
+    Content,
+    /// The indirect block that a file's 13th block needs.
+    FirstIndirect,
+    /// All other metadata.
+    Metadata,
+}
+
+impl Role {
+    /// What the block is to whoever frees it.
+    pub(crate) fn purpose(self) -> Purpose {
+        match self {
+            Role::Content => Purpose::Data,
+            Role::FirstIndirect | Role::Metadata => Purpose::Metadata,
+        }
+    }
+}
+
+/// How a volume's blocks are placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Metadata and content together, near what they belong to.
+    Together,
+    /// Metadata to the front of each group, but for a file's first indirect block, and content behind it; where one is full,
+    /// the other is used.
+    Hint,
+    /// Metadata in the regions that the group descriptors name, which grow; content elsewhere.
+    Regions,
+    /// Metadata in groups of its own, which are set aside whole; content in the others.
+    Native,
+}
+
+/// Where to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Try {
+    /// In what is set aside, in the group where to begin alone.
+    InsideHere,
+    /// In what is set aside.
+    Inside,
+    /// In what is set aside when a chunk more is.
+    Grow,
+    /// In what is not set aside.
+    Outside,
+    /// Everywhere.
+    Anywhere,
+}
+
+impl Rule {
+    /// Where to look for a block, in this order.
+    pub(super) fn tries(self, role: Role) -> &'static [Try] {
+        match (self, role) {
+            (Rule::Together, _) => &[Try::Anywhere],
+            (Rule::Native, Role::Content) => &[Try::Outside],
+            (Rule::Native, _) => &[Try::Inside],
+            (Rule::Hint, Role::Metadata) => &[Try::InsideHere, Try::Anywhere],
+            (Rule::Regions, Role::Metadata | Role::FirstIndirect) => &[Try::Inside, Try::Grow, Try::Anywhere],
+            (Rule::Hint | Rule::Regions, Role::Content | Role::FirstIndirect) => &[Try::Outside, Try::Anywhere],
+        }
+    }
+
+    /// Whether such a block lies near its inode, and not near what it belongs to.
+    fn is_near_inode(self, role: Role) -> bool {
+        matches!(self.tries(role).first(), Some(Try::InsideHere | Try::Inside))
+    }
+
+    /// The chunks of a group that are set aside for metadata; `own_end` is where the group's own structures at its front
+    /// end, in units.
+    pub(super) fn mask(self, geometry: &Geometry, descriptor: &Group, own_end: u32) -> u64 {
+        match self {
+            Rule::Together | Rule::Native => 0,
+            Rule::Hint => {
+                let first = u64::from(own_end / geometry.chunk_blocks()).min(63);
+                ((1 << HINT_CHUNKS) - 1) << first
+            }
+            Rule::Regions => descriptor.regions,
+        }
+    }
+}
+
+impl Try {
+    /// Which of a group's bounds ([`GroupCell::longest`]) belongs to it.
+    pub(super) fn class(self) -> usize {
+        match self {
+            Try::InsideHere | Try::Inside | Try::Grow => 0,
+            Try::Outside => 1,
+            Try::Anywhere => 2,
+        }
+    }
+
+    /// The units of a group of `units` that may be looked at, ascending.
+    pub(super) fn within(self, mask: u64, chunk: u32, units: u32) -> Vec<Run> {
+        let mask = match self {
+            Try::InsideHere | Try::Inside | Try::Grow => mask,
+            Try::Outside => !mask,
+            Try::Anywhere => !0,
+        };
+        let runs = mask_runs(mask).map(|chunks| {
+            let (start, end) = (chunks.start * chunk, (chunks.end * chunk).min(units));
+            Run { start, len: end.saturating_sub(start) }
+        });
+        runs.filter(|run| run.len > 0).collect()
+    }
+}
+
+impl Space {
+    /// Whether such blocks of a file lie near its inode, and not near its content.
+    pub(crate) fn lies_apart(&self, role: Role) -> bool {
+        self.rule.is_near_inode(role)
+    }
+
+    /// Where a search begins for a block of an inode that lies in group `home`, and that would best be at `goal`: its group,
+    /// and the unit there.
+    pub(super) fn begin_at(&self, home: GroupNo, goal: FsBlock, role: Role) -> (u32, u32) {
+        let geometry = &self.sb.geometry;
+        let (group, unit) = match geometry.group_of(goal) {
+            Some(group) => (group.get(), (goal.get() - geometry.group_start(group).get()) as u32),
+            None => (0, 0),
+        };
+        if let Some(native) = &self.native {
+            // the half of the groups that the block belongs into
+            let range = groups_for(Some(native), geometry.groups, role.purpose());
+            return if range.contains(&group) { (group, unit) } else { (counterpart(&range, group), 0) };
+        }
+        if group != home.get() && self.lies_apart(role) { (home.get(), 0) } else { (group, unit) }
+    }
+
+    /// Sets a chunk more aside for metadata, in the first group from `home` on that has one that is wholly free; gives the
+    /// group.
+    pub(super) fn grow_region(&self, change: &Change<'_>, home: u32) -> Result<Option<u32>> {
+        let chunk = self.sb.geometry.chunk_blocks();
+        for group in self.policy.groups_from(self.sb.geometry.groups, home) {
+            let Some(cell) = self.cell(GroupNo(group)) else { break };
+            if cell.bound(Try::Outside) < chunk || cell.mask.load(Ordering::Relaxed) == !0 {
+                continue;
+            }
+            let op = change.operation();
+            let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Blocks)? else { continue };
+            let mask = state.descriptor.regions;
+            let Some(map) = &state.blocks else { continue };
+            let is_free = |bit: &u32| mask & 1 << bit == 0 && map.run_at(bit * chunk, chunk) == chunk;
+            // next to the region that is there, where that is possible
+            let first = mask.trailing_zeros().min(63);
+            let Some(bit) = (first..u64::BITS).chain(0..first).find(is_free) else {
+                self.drop_if_many(group, &mut state);
+                continue;
+            };
+            self.touch(op, group, &mut state, Bitmap::Blocks)?;
+            state.descriptor.regions |= 1 << bit;
+            cell.mask.store(state.descriptor.regions, Ordering::Relaxed);
+            cell.forget_bounds();
+            return Ok(Some(group));
+        }
+        Ok(None)
+    }
+}
+
+impl GroupCell {
+    /// No run of available blocks is longer than this where it is looked for so.
+    pub(super) fn bound(&self, kind: Try) -> u32 {
+        match (kind, self.mask.load(Ordering::Relaxed)) {
+            // nothing is there to be looked at
+            (Try::InsideHere | Try::Inside, 0) | (Try::Outside, u64::MAX) => return 0,
+            _ => {}
+        }
+        let known = self.longest.get(kind.class()).map_or(0, |longest| longest.load(Ordering::Relaxed));
+        known.min(self.blocks.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_bound(&self, kind: Try, longest: u32) {
+        if let Some(bound) = self.longest.get(kind.class()) {
+            bound.store(longest, Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks came back, or what is set aside changed.
+    pub(super) fn forget_bounds(&self) {
+        self.longest.iter().for_each(|bound| bound.store(u32::MAX, Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_and_what_is_not_make_the_whole() {
+        let runs = |kind: Try, mask| {
+            let runs = kind.within(mask, 10, 635).into_iter();
+            runs.map(|run| (run.start, run.end())).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(Try::Anywhere, 6), [(0, 635)]);
+        assert_eq!(runs(Try::Inside, 6), [(10, 30)]);
+        assert_eq!(runs(Try::Outside, 6), [(0, 10), (30, 635)]);
+        assert_eq!(runs(Try::Inside, 1 << 63), [(630, 635)]);
+        assert_eq!(runs(Try::Outside, !0), []);
+        assert_eq!(Try::Inside.within(1 << 63, 10, 600), []);
+    }
+
+    #[test]
+    fn every_rule_finds_what_is_free_at_last() {
+        for rule in [Rule::Together, Rule::Hint, Rule::Regions] {
+            for role in [Role::Content, Role::FirstIndirect, Role::Metadata] {
+                assert_eq!(rule.tries(role).last(), Some(&Try::Anywhere));
+            }
+        }
+        assert!(!Rule::Hint.is_near_inode(Role::FirstIndirect) && Rule::Regions.is_near_inode(Role::FirstIndirect));
+    }
+}

@@ -1,0 +1,81 @@
+//! What the file system knows of the native format: that there is one, where blocks of which purpose may lie, and which
+//! chunks of the data groups the metadata regions get.
+//!
+//! Everything else is ordinary: above its map the volume is an ext4 volume. Metadata is allocated in the metadata groups,
+//! which cost nothing until they are written; content in the data groups, whose free blocks are all there is to give. The
+//! pool of free blocks therefore counts data groups alone, and whether there is room for metadata is for the engine to say.
+
+use crate::{Error, Result};
+use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
+use format::native::superblock::NativeSuperblock;
+use format::superblock::Superblock;
+use format::{Structure, Where};
+use space::Purpose;
+use std::ops::Range;
+use std::sync::Arc;
+use store::native::Mapped;
+
+/// The native volume below an open volume.
+pub(crate) struct Native {
+    pub(crate) mapped: Arc<Mapped>,
+    pub(crate) shape: Shape,
+    pub(crate) uuid: [u8; 16],
+}
+
+impl Native {
+    pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
+        Self { mapped, shape: superblock.shape, uuid: superblock.uuid }
+    }
+}
+
+/// The groups in which blocks of a purpose may lie: all, but on a native volume.
+pub(crate) fn groups_for(native: Option<&Shape>, groups: u32, purpose: Purpose) -> Range<u32> {
+    match (native, purpose) {
+        (None, _) => 0..groups,
+        (Some(shape), Purpose::Data) => 0..shape.data_groups(),
+        (Some(shape), Purpose::Metadata) => shape.data_groups()..groups,
+    }
+}
+
+/// The group to begin with, where `group` would be the natural one: its counterpart among the groups for the purpose.
+pub(crate) fn counterpart(range: &Range<u32>, group: u32) -> u32 {
+    if range.contains(&group) {
+        return group;
+    }
+    let len = range.end - range.start;
+    range.start + group % len.max(1)
+}
+
+/// Whether the ext4 superblock above a map is that of the volume below.
+pub(crate) fn fits(shape: &Shape, uuid: &[u8; 16], sb: &Superblock) -> Result<()> {
+    let geometry = &sb.geometry;
+    let same = geometry.blocks == shape.logical_blocks()
+        && geometry.block_size == BLOCK_SIZE
+        && geometry.blocks_per_group == GROUP_BLOCKS
+        && geometry.cluster_blocks == 1
+        && geometry.metadata_csum
+        && sb.disk.s_uuid == *uuid;
+    if !same {
+        let what = "the superblock above the map is that of another volume";
+        return Err(Error::corrupt(Structure::Superblock, Where::Volume, what));
+    }
+    Ok(())
+}
+
+/// Why a native superblock was not accepted.
+pub(crate) fn no_superblock(error: store::Error) -> Error {
+    match Error::from(error) {
+        e @ (Error::Unsupported(_) | Error::Io(_)) => e,
+        other => Error::NoSuperblock(Box::new(other)),
+    }
+}
+
+/// The superblock in force of a native volume, and the device as it is seen through its map; `None` for other volumes.
+pub(crate) fn open(device: &Arc<dyn blockdev::BlockDevice>) -> Result<Option<(NativeSuperblock, Arc<Mapped>)>> {
+    if !store::native::is_native(&**device)? {
+        return Ok(None);
+    }
+    let (superblock, _) = store::native::superblock(&**device).map_err(no_superblock)?;
+    let mapped = Arc::new(Mapped::new(Arc::clone(device), &superblock));
+    Ok(Some((superblock, mapped)))
+}
