@@ -7,6 +7,9 @@
 //! sums of a file agree, its tree is whole: its size and space are judged, and all that was kept of it is dropped. So memory
 //! follows the files that are open at a time, those whose blocks lie in several regions.
 //!
+//! Whatever else the regions hold, directory blocks above all, can be judged only when all inodes are known: it is kept in
+//! memory until then, as far as [`KEPT_BYTES`] go, and what does not fit is read again.
+//!
 //! Invariants
 //! 1. Nothing is reported here but the sums of files whose layers agree. Any doubt (a wrong word, number or order, a block
 //!    claimed twice, sums that never agree) makes a *leftover*: the claims are made again without its tree blocks, and
@@ -34,6 +37,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Mutex;
 
+/// Bytes that may be kept of directory blocks and the like until all inodes are known.
+const KEPT_BYTES: usize = 16 << 20;
 /// Files are spread over so many locks.
 const SHARDS: usize = 64;
 
@@ -48,6 +53,7 @@ pub(crate) struct Layers<'a> {
     /// Blocks that were read so.
     was_aside: Mutex<BTreeSet<u64>>,
     stale: Mutex<HashSet<u64>>,
+    kept: Mutex<HashMap<u64, Box<[u8]>>>,
     whole: Mutex<Whole>,
 }
 
@@ -133,6 +139,7 @@ impl<'a> Layers<'a> {
             aside: Mutex::default(),
             was_aside: Mutex::default(),
             stale: Mutex::default(),
+            kept: Mutex::default(),
             whole: Mutex::default(),
         })
     }
@@ -222,7 +229,12 @@ impl<'a> Layers<'a> {
     ) {
         // what cannot be read is missing in the sums
         let Ok(bytes) = bytes else { return };
-        let Some(stated) = self.stated(block, bytes) else { return };
+        let Some(stated) = self.stated(block, bytes) else {
+            if claimer.is_judging() {
+                self.keep(block, bytes);
+            }
+            return;
+        };
         if !claimer.is_judging() {
             return self.claim_again(block, bytes, stated, claimer);
         }
@@ -245,6 +257,26 @@ impl<'a> Layers<'a> {
             None if !again => drop(lock(&self.aside).insert(block)),
             _ => {}
         }
+    }
+
+    fn keep(&self, block: u64, bytes: &[u8]) {
+        let mut kept = lock(&self.kept);
+        if (kept.len() + 1).saturating_mul(bytes.len()) <= KEPT_BYTES {
+            kept.insert(block, bytes.into());
+        }
+    }
+
+    /// Gives back these blocks, one behind the other, where all of them were kept.
+    pub(crate) fn take_kept(&self, blocks: Range<u64>) -> Option<Vec<u8>> {
+        let mut kept = lock(&self.kept);
+        if !blocks.clone().all(|block| kept.contains_key(&block)) {
+            return None;
+        }
+        let bytes = blocks.filter_map(|block| kept.remove(&block));
+        Some(bytes.fold(Vec::new(), |mut all, bytes| {
+            all.extend_from_slice(&bytes);
+            all
+        }))
     }
 
     /// Whose a block says it is, where it says so as a tree block does.

@@ -462,65 +462,37 @@ impl Rounds<'_> {
         links: &[(InodeNo, u64)],
         visitor: &dyn Visitor,
     ) -> Found {
-        let items = round.items(self.ctx);
+        let reader = Reader { rounds: self, round, files, links, visitor, found: Mutex::default() };
+        let (kept, items) = self.split_kept(round.items(self.ctx));
+        self.scanner.judge_all(&kept, |item, bytes| reader.judge(item, bytes));
+        drop(kept);
         if round.nodes.is_empty() {
-            return self.read_stretch(&items, round, files, links, visitor);
+            self.scanner.pass(&items, |item, bytes| reader.judge(item, bytes));
+        } else {
+            for stretch in self.stretches(&items, |_| 0) {
+                self.scanner.pass(stretch, |item, bytes| reader.judge(item, bytes));
+                self.trail.end(&self.ctx.claims, Stretch::Nodes(number, bytes_of(stretch)));
+            }
         }
-        let mut found = Found::default();
-        for stretch in self.stretches(&items, |_| 0) {
-            found.append(&mut self.read_stretch(stretch, round, files, links, visitor));
-            self.trail.end(&self.ctx.claims, Stretch::Nodes(number, bytes_of(stretch)));
-        }
-        found
+        reader.found.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read_stretch(
-        &self,
-        items: &[Item<Part>],
-        round: &Round,
-        files: &[OpenFile],
-        links: &[(InodeNo, u64)],
-        visitor: &dyn Visitor,
-    ) -> Found {
+    /// Parts what the regions brought already from what is to be read.
+    fn split_kept(&self, mut items: Vec<Item<Part>>) -> (Vec<(Item<Part>, Vec<u8>)>, Vec<Item<Part>>) {
+        let mut kept = Vec::new();
+        let Some(layers) = self.layers else { return (kept, items) };
         let block_size = u64::from(self.ctx.volume.geometry.block_size);
-        let trees = Trees { ctx: self.ctx, claimer: self.claimer };
-        let all = Mutex::new(Found::default());
-        self.scanner.pass(items, |item, bytes| match item.tag {
-            Part::Node(n) => {
-                let Some(node) = round.nodes.get(n as usize) else { return };
-                let mut found = Found::default();
-                self.judge_node(&trees, files, node, bytes, &mut found);
-                all.lock().unwrap_or_else(PoisonError::into_inner).append(&mut found);
-            }
-            Part::Dir(n, skip) => {
-                let Some(run) = round.dir_runs.get(n as usize) else { return };
-                let blocks = u64::from(item.len) / block_size;
-                for at in 0..blocks {
-                    let bytes = bytes.map(|b| {
-                        let from = (at * block_size) as usize;
-                        b.get(from..from + block_size as usize).unwrap_or_default()
-                    });
-                    let offset = u64::from(skip) + at;
-                    let file_block = u64::from(run.first) + offset;
-                    visitor.dir_block(run.inode, file_block as u32, FsBlock(run.block + offset), bytes);
-                }
-            }
-            Part::Xattr(n) => {
-                let group = round.xattr_groups.get(n as usize).cloned().unwrap_or_default();
-                let inodes = round.xattrs.get(group).unwrap_or_default();
-                let Some(first) = inodes.first() else { return };
-                let elsewhere = visitor.xattr_block(FsBlock(first.block), inodes, bytes);
-                for file in inodes.iter().filter_map(|user| open_file(files, user.inode)) {
-                    file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += elsewhere;
-                }
-            }
-            Part::Link(n) => {
-                if let Some(link) = round.links.get(n as usize) {
-                    self.judge_link(link, links, files, bytes);
-                }
-            }
+        items.retain(|item| {
+            let first = item.offset / block_size;
+            let bytes = match item.tag {
+                Part::Node(_) => None,
+                _ => layers.take_kept(first..first + u64::from(item.len) / block_size),
+            };
+            let is_kept = bytes.is_some();
+            kept.extend(bytes.map(|bytes| (*item, bytes)));
+            !is_kept
         });
-        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+        (kept, items)
     }
 
     fn judge_node(
@@ -604,6 +576,59 @@ impl Rounds<'_> {
 
     fn report(&self, problem: Problem) {
         self.ctx.report_if(self.claimer.is_judging(), || problem);
+    }
+}
+
+/// Who judges what a round reads.
+struct Reader<'r> {
+    rounds: &'r Rounds<'r>,
+    round: &'r Round,
+    files: &'r [OpenFile],
+    links: &'r [(InodeNo, u64)],
+    visitor: &'r dyn Visitor,
+    /// What the next round reads.
+    found: Mutex<Found>,
+}
+
+impl Reader<'_> {
+    fn judge(&self, item: &Item<Part>, bytes: Result<&[u8], &blockdev::Error>) {
+        let block_size = u64::from(self.rounds.ctx.volume.geometry.block_size);
+        match item.tag {
+            Part::Node(n) => {
+                let Some(node) = self.round.nodes.get(n as usize) else { return };
+                let trees = Trees { ctx: self.rounds.ctx, claimer: self.rounds.claimer };
+                let mut found = Found::default();
+                self.rounds.judge_node(&trees, self.files, node, bytes, &mut found);
+                lock(&self.found).append(&mut found);
+            }
+            Part::Dir(n, skip) => {
+                let Some(run) = self.round.dir_runs.get(n as usize) else { return };
+                let blocks = u64::from(item.len) / block_size;
+                for at in 0..blocks {
+                    let bytes = bytes.map(|b| {
+                        let from = (at * block_size) as usize;
+                        b.get(from..from + block_size as usize).unwrap_or_default()
+                    });
+                    let offset = u64::from(skip) + at;
+                    let file_block = u64::from(run.first) + offset;
+                    self.visitor.dir_block(run.inode, file_block as u32, FsBlock(run.block + offset), bytes);
+                }
+            }
+            Part::Xattr(n) => {
+                let group = self.round.xattr_groups.get(n as usize).cloned().unwrap_or_default();
+                let inodes = self.round.xattrs.get(group).unwrap_or_default();
+                let Some(first) = inodes.first() else { return };
+                let elsewhere = self.visitor.xattr_block(FsBlock(first.block), inodes, bytes);
+                for file in inodes.iter().filter_map(|user| open_file(self.files, user.inode)) {
+                    file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += elsewhere;
+                }
+            }
+            Part::Link(n) => {
+                if let Some(link) = self.round.links.get(n as usize) {
+                    self.rounds.judge_link(link, self.links, self.files, bytes);
+                }
+            }
+        }
     }
 }
 

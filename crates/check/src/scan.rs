@@ -12,7 +12,7 @@
 
 use blockdev::{BlockDevice, Error, Read};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Gaps up to this many bytes are read and thrown away: from memory they take 2 µs, which is what a request more takes;
@@ -24,7 +24,7 @@ pub(crate) const REQUEST: u64 = 256 << 10;
 /// own cache.
 const BATCH: u64 = 512 << 10;
 /// Requests a worker hands to the device at once: the depth of the queue.
-const DEPTH: usize = 64;
+const DEPTH: usize = 256;
 
 /// One thing to read, and what the reader wants to know when it has come.
 #[derive(Debug, Clone, Copy)]
@@ -212,6 +212,26 @@ impl Scanner<'_> {
         }
         std::thread::scope(|scope| {
             for _ in 1..self.threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+    }
+
+    /// Judges items whose bytes are at hand, on several threads and in no promised order.
+    pub(crate) fn judge_all<T: Sync>(
+        &self,
+        items: &[(Item<T>, Vec<u8>)],
+        judge: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
+    ) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((item, bytes)) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                judge(item, Ok(bytes));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads.min(items.len()) {
                 scope.spawn(work);
             }
             work();
