@@ -11,6 +11,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Unsupported(_) => Errno::OPNOTSUPP,
         Error::Corrupt { .. } | Error::NoSuperblock(_) => Errno::UCLEAN,
         Error::NotFound => Errno::NOENT,
+        Error::Stale(_) => Errno::STALE,
         Error::NotADirectory => Errno::NOTDIR,
         Error::IsADirectory => Errno::ISDIR,
         Error::NameTooLong => Errno::NAMETOOLONG,
