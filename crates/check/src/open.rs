@@ -139,21 +139,33 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     }
 }
 
-/// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
-/// table is then taken to lie behind the superblock, and to be as long as the field says.
+/// The primary with meta groups that begin behind the end of the table, when no copy helps. What makes sense is taken:
+/// meta groups from the start, as mkfs makes them, or none. Else, as e2fsck does, all of the table is taken to lie behind
+/// the superblock, and to be as long as the field says.
 fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
     let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
-    let mut mended = disk;
-    mended.s_first_meta_bg = 0.into();
-    if disk.checksum() == disk.s_checksum.get() {
-        mended.s_checksum = mended.checksum().into();
+    let from = |first: u32| {
+        let mut mended = disk;
+        mended.s_first_meta_bg = first.into();
+        if disk.checksum() == disk.s_checksum.get() {
+            mended.s_checksum = mended.checksum().into();
+        }
+        let geometry = judge(&mended).ok()?;
+        Some(Accepted { disk: mended, geometry, at: superblock::OFFSET })
+    };
+    let mut accepted = from(0)?;
+    let (found, most) = (disk.s_first_meta_bg.get(), accepted.geometry.descriptor_blocks);
+    let problem = Problem::new(Code::FirstMetaGroupTooLarge).found(found.into()).expected(most.into());
+    for accepted in [0, most].into_iter().filter_map(from) {
+        let table = read_table(scanner, &accepted).ok()?;
+        if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
+            problems.report(problem);
+            return Some((accepted, table));
+        }
     }
-    let mut geometry = judge(&mended).ok()?;
-    let (found, most) = (disk.s_first_meta_bg.get(), geometry.descriptor_blocks);
-    (geometry.first_meta_group, geometry.descriptor_blocks) = (found, found);
-    let accepted = Accepted { geometry, disk, at: superblock::OFFSET };
+    (accepted.geometry.first_meta_group, accepted.geometry.descriptor_blocks) = (found, found);
     let table = read_table(scanner, &accepted).ok()?;
-    problems.report(Problem::new(Code::FirstMetaGroupTooLarge).found(found.into()).expected(most.into()));
+    problems.report(problem);
     Some((accepted, table))
 }
 

@@ -3,13 +3,7 @@
 //! The numbers are those of e2fsck, so that `[problems]` stanzas of `e2fsck.conf` and programs that read its problem
 //! log keep their meaning; names and texts are our own. Numbers from `0x0E0000` on are ours.
 //!
-//! What of e2fsck's numbers is left out:
-//! - frames of lists, latch questions and sums: each pass's row 0, 0x3e, 0x010010/13/37, 0x011001/03, 0x013004,
-//!   0x050003/06/07/0a
-//! - what befalls e2fsck itself (memory, writing, its own state): 0x4c, 0x010024-27/2a/2b/38/3b/3d/3f/57/61/7c/7e,
-//!   0x011004-07, 0x02001c/1e/1f/21-23/3b/4f, 0x030009-16 but 0e, 0x040004, 0x050010-13, 0x060003-06/08/0a/0b
-//! - questions, steps and hints of repair, options, findings said twice: 0x0a, 0x19, 0x28/29/2b/2c, 0x33,
-//!   0x010014/16/18/1d-23/2d/4e/87, 0x013005-08, 0x014001-05, 0x030002/06-08/0e/19/1a, 3A, 0x060001/0f/10
+//! What of e2fsck's numbers is left out, and why, is in [`NOT_USED`].
 //!
 //! A row reads `number Name Severity preen by Mender "text" => "repair" [follow-ups];`. The severity follows what e2fsck does with
 //! the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own flags and what it was
@@ -37,8 +31,6 @@ pub enum Phase {
     Inodes,
     /// Blocks that more than one file claims.
     MultiplyClaimed,
-    /// Extent trees that could be smaller.
-    ExtentTrees,
     /// Directory blocks, their entries and hash trees.
     Directories,
     /// Whether the root reaches every directory.
@@ -57,7 +49,6 @@ impl Phase {
         Phase::Superblock,
         Phase::Inodes,
         Phase::MultiplyClaimed,
-        Phase::ExtentTrees,
         Phase::Directories,
         Phase::Connectivity,
         Phase::Links,
@@ -65,14 +56,13 @@ impl Phase {
         Phase::After,
     ];
 
-    /// e2fsck's name of the pass: `0`, `1`, `1B`, `1E`, `2` … `6`.
+    /// e2fsck's name of the pass: `0`, `1`, `1B`, `2` … `6`.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Phase::Superblock => "0",
             Phase::Inodes => "1",
             Phase::MultiplyClaimed => "1B",
-            Phase::ExtentTrees => "1E",
             Phase::Directories => "2",
             Phase::Connectivity => "3",
             Phase::Links => "4",
@@ -88,7 +78,6 @@ impl Phase {
             Phase::Superblock => "superblock, group descriptors and journal",
             Phase::Inodes => "inodes, their block maps and attributes",
             Phase::MultiplyClaimed => "blocks claimed more than once",
-            Phase::ExtentTrees => "extent trees that could be smaller",
             Phase::Directories => "directories and their entries",
             Phase::Connectivity => "whether the root reaches every directory",
             Phase::Links => "link counts",
@@ -156,6 +145,66 @@ pub enum Mender {
     /// Nobody: it cannot be mended, or need not be.
     Nobody,
 }
+
+/// Numbers of e2fsck that no check here raises, and why. Numbers of one pass follow its first without their upper part.
+pub const NOT_USED: &[(&str, &str)] = &[
+    (
+        "pass rows 0, 0x00003e, 0x010010 13 37, 0x011001 03, 0x013004, 0x050003 06 07 0a",
+        "frames of lists, questions for a whole list, sums",
+    ),
+    (
+        "0x00004c, 0x010024-27 2a 2b 38 3b 3d 3f 57 61 7c 7e, 0x011004-07, 0x02001c 1e 1f 21-23 3b 4f, 0x030009-16 but 0e, \
+         0x040004, 0x050010-13, 0x060003-06 08 0a 0b",
+        "what befalls e2fsck itself: memory, writing, its own state",
+    ),
+    (
+        "0x00000a 19 28 29 2b 2c 33, 0x010014 16 18 1d-23 2d 4e 87, 0x013005-08, 0x014001-05, 0x030002 06-08 0e 19 1a, 3A, \
+         0x060001 0f 10",
+        "questions, steps and hints of repair, options, findings said twice",
+    ),
+    (
+        "0x000004 06 07 0c 0d 50",
+        "no volume is described there: the check is refused with one sentence, or a copy is read (0x000044)",
+    ),
+    (
+        "0x00001a 33, 0x010033",
+        "revision 0 of the format is read with the features it names; nothing follows from its number",
+    ),
+    (
+        "0x000012 13 14 4a",
+        "the journal's device is not read: a volume whose journal lies elsewhere is refused (0x000011)",
+    ),
+    (
+        "0x000027 2d",
+        "any version of a journal's superblock is read as version 2; its copy in the superblock is written unasked",
+    ),
+    ("0x000021 22", "an orphan is freed with the blocks that are its own, whatever else its map says"),
+    ("0x000041, 0x010064 90", "said of the inode as of any other: 0x010003, 0x010063, 0x040002"),
+    ("0x00002f", "nothing comes of it: nobody looks at the resize inode without its feature"),
+    ("0x00003a", "a log ends before its first transaction that is not whole; 0x0e0004 counts those before"),
+    ("0x00003f 40", "said with 0x05000d and 0x05000f"),
+    (
+        "0x01000a 0b 0f 15 17 19-1c 4d 71 7b, 0x011002 08, 0x013002, 0x020005",
+        "two that claim a block are said with 0x013001 and 0x013003, whoever they are; the volume's own structures with \
+         0x010007 to 09",
+    ),
+    ("0x010011 12 43", "said block by block with 0x01000e"),
+    ("0x010028 29 2c 56", "said with 0x0e0000"),
+    ("0x010051 52", "said with 0x010053"),
+    ("0x010055", "said of what hangs on the directory that is none: 0x040002 and 0x030003"),
+    ("0x010067", "an inode is judged by each of its fields, besides 0x010068"),
+    ("0x010070 77 79", "said with 0x01006f, 0x010075 and 0x010078"),
+    ("0x010072", "said with 0x020015"),
+    ("0x01007d", "said with 0x01005e"),
+    ("0x01007f, 0x014006 07", "a tree that could be smaller is sound"),
+    ("0x010082", "a time after 2310 is taken at its word"),
+    ("0x010085", "said with 0x010086"),
+    ("0x02000e", "said with 0x020032"),
+    ("0x02000f, 0x020010 11", "fields that no system uses"),
+    ("0x020014 1d 45 4e", "said with 0x020013, 0x020034 and 0x01000c"),
+    ("0x020041 42 54", "said with 0x020043"),
+    ("0x030017 18 1b", "said with 0x030004, where it is to take something in"),
+];
 
 /// One row of the table.
 struct Row {
@@ -337,6 +386,10 @@ pub fn markdown() -> String {
             code.repair(),
             with.join(", "),
         );
+    }
+    out.push_str("\n## Numbers of e2fsck that are not used\n\n| numbers | why |\n| --- | --- |\n");
+    for (numbers, why) in NOT_USED {
+        let _ = writeln!(out, "| {numbers} | {why} |");
     }
     out
 }

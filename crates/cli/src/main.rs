@@ -15,6 +15,7 @@ mod cat;
 mod check;
 mod completions;
 mod crash;
+mod damage;
 mod facts;
 mod failure;
 mod fill;
@@ -77,6 +78,7 @@ enum Command {
     Undo(undo::Undo),
     Bench(bench::Bench),
     Crash(crash::Crash),
+    Damage(damage::Damage),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -99,6 +101,7 @@ impl Command {
             Command::Undo(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Crash(command) => command.run(),
+            Command::Damage(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
         }

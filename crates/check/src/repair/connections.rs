@@ -66,9 +66,7 @@ pub(super) fn connect(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             set_dotdot(work, dir, InodeNo(parent))?;
         }
     }
-    let missing = problems.iter().any(|p| {
-        matches!(p.code, Code::LostAndFoundMissing | Code::LostAndFoundNotDirectory | Code::LostAndFoundEncrypted)
-    });
+    let missing = problems.iter().any(|p| matches!(p.code, Code::LostAndFoundMissing));
     if missing || !astray.is_empty() {
         attach(work, &astray)?;
     }

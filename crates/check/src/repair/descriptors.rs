@@ -45,7 +45,7 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 group.itable_unused = 0;
             }
             Code::LastGroupBlockUninit => group.flags -= GroupFlags::BLOCK_UNINIT,
-            Code::BlockBitmapNotInGroup | Code::BlockBitmapConflict | Code::BlockBitmapOnBadBlock => {
+            Code::BlockBitmapNotInGroup | Code::BlockBitmapConflict => {
                 if let Some(block) = place(work, number, 1) {
                     group.block_bitmap = FsBlock(block);
                     group.flags -= GroupFlags::BLOCK_UNINIT;
@@ -53,7 +53,7 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 }
                 work.make_stale();
             }
-            Code::InodeBitmapNotInGroup | Code::InodeBitmapConflict | Code::InodeBitmapOnBadBlock => {
+            Code::InodeBitmapNotInGroup | Code::InodeBitmapConflict => {
                 if let Some(block) = place(work, number, 1) {
                     group.inode_bitmap = FsBlock(block);
                     work.put_block(block, &vec![0; work.block_size()])?;

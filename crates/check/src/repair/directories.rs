@@ -59,7 +59,6 @@ fn asks_for_rebuilding(code: Code) -> bool {
             | Code::HtreeCountWrong
             | Code::HtreeHashOrderWrong
             | Code::HtreeDepthWrong
-            | Code::HtreeBlockUnexpected
             | Code::HtreeRootChecksumWrong
             | Code::HtreeNodeChecksumWrong
             | Code::HtreeRootBad

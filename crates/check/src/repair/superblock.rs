@@ -50,9 +50,6 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let mut superblock = work.volume().disk;
     superblock.s_block_group_nr = 0.into();
-    if superblock.s_first_meta_bg.get() > work.volume().geometry.descriptor_blocks {
-        superblock.s_first_meta_bg = 0.into();
-    }
     write_superblock(work.device, superblock)?;
     descriptors::restore(work)
 }
@@ -91,7 +88,6 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
         Code::DirectoryHashSignUnknown => sb.s_flags = (sb.s_flags.get() | Flags::SIGNED_HASH.bits()).into(),
         Code::MinExtraSizeWrong => sb.s_min_extra_isize = extra.into(),
         Code::WantExtraSizeWrong => sb.s_want_extra_isize = extra.into(),
-        Code::FirstMetaGroupTooLarge => sb.s_first_meta_bg = 0.into(),
         Code::LargeFileFeatureMissing => ro_compat(sb, RoCompat::LARGE_FILE, RoCompat::empty()),
         Code::LargeDirFeatureMissing => incompat(sb, Incompat::LARGE_DIR, Incompat::empty()),
         Code::DirNlinkFeatureMissing => ro_compat(sb, RoCompat::DIR_NLINK, RoCompat::empty()),

@@ -15,9 +15,6 @@ macro_rules! directory_rows {
         0x020004 EntryLinksItself Error stops by Directories
             "Entry '{name}' of directory {dir} is one more link to the directory itself."
             => "Clears the entry." [];
-        0x020005 EntryInodeInBadBlock Error stops by Directories
-            "Entry '{name}' of directory {dir} names inode {inode}, which lies in a bad block."
-            => "Clears the entry." [];
         0x020006 EntryLinksDirectory Error stops by Directories
             "Entry '{name}' of directory {dir} is one more link to directory {inode}, which another names already."
             => "Clears the entry." [];
@@ -42,27 +39,12 @@ macro_rules! directory_rows {
         0x02000d FragmentAddressNotZero Error stops by Inodes
             "Inode {inode} has fragment address {found}, which must be 0."
             => "Sets it to 0." [];
-        0x02000e XattrBlockNotZero Error stops by Inodes
-            "Inode {inode} has extended attribute block {found}, which must be 0."
-            => "Sets it to 0." [];
-        0x02000f DirectorySizeHighNotZero Error stops by Inodes
-            "Directory {inode} has a size of more than 32 bits (upper part {found})."
-            => "Sets the upper part to 0." [];
-        0x020010 FragmentNumberNotZero Error stops by Inodes
-            "Inode {inode} has fragment number {found}, which must be 0."
-            => "Sets it to 0." [];
-        0x020011 FragmentSizeNotZero Error stops by Inodes
-            "Inode {inode} has fragment size {found}, which must be 0."
-            => "Sets it to 0." [];
         0x020012 InodeModeWrong Error stops by Inodes
             "Inode {inode} has mode {found:o}, which is no kind of file."
             => "Clears the inode and its entry." [];
         0x020013 DirectoryBlockCorrupt Error stops by Directories
             "Block {file_block} of directory {dir} has an entry at offset {found} that does not fit."
             => "Cuts the block's chain of entries there." [InodeUnattached DirectoryUnconnected];
-        0x020014 EntryNameTooLong Error stops by Directories
-            "Entry '{name}' of directory {dir} has a name that is too long."
-            => "Cuts the name." [];
         0x020015 DirectoryHole Error stops by Directories
             "Directory {dir} has no block {file_block}."
             => "Puts an empty block there." [];
@@ -84,9 +66,6 @@ macro_rules! directory_rows {
         0x02001b DotDotDuplicate Error stops by Directories
             "Directory {dir} has a second entry '..' in block {file_block}."
             => "Clears the second." [];
-        0x02001d DirectoryBlockEndWrong Error stops by Directories
-            "The last entry of block {file_block} of directory {dir} ends at {found}, not {expected}."
-            => "Sets its length." [];
         0x020020 DirectoryBlockUnreadable Error stops by Nobody
             "Block {file_block} of directory {dir} cannot be read (block {block} of the volume)."
             => "Nothing; copy the device before anything else." [ReadError];
@@ -156,22 +135,12 @@ macro_rules! directory_rows {
         0x020040 HtreeDepthWrong Error stops by Directories
             "The node at block {file_block} of the hash tree of directory {dir} lies at level {found}, expected is {expected}."
             => "Indexes the directory anew." [];
-        // e2fsck raises the first two when it indexes a directory anew, the third when it reads it
-        0x020041 EntryDuplicateSameInode Error stops by Directories
-            "Directory {dir} has two entries '{name}', both for inode {inode}."
-            => "Clears the second." [LinkCountWrong];
-        0x020042 EntryDuplicateRenamed Error stops by Directories
-            "Directory {dir} has two entries '{name}' for different inodes."
-            => "Renames the second." [];
         0x020043 EntryDuplicate Error stops by Directories
             "Directory {dir} has more than one entry '{name}'."
-            => "Indexes the directory anew; renames or clears the second." [EntryDuplicateSameInode EntryDuplicateRenamed];
+            => "Indexes the directory anew; renames or clears the second." [];
         0x020044 BlockCountHighNotZero Error stops by Inodes
             "Inode {inode} has {found} in the upper part of its sector count, which must be 0."
             => "Sets it to 0." [];
-        0x020045 HtreeBlockUnexpected Error stops by Directories
-            "Block {file_block} of directory {dir} is part of a hash tree the directory does not have."
-            => "Indexes the directory anew." [];
         0x020046 EntryInodeGroupUninit Error mends by Descriptors
             "Entry '{name}' of directory {dir} names inode {inode}, whose group {group} is marked as having none."
             => "Clears the mark." [GroupChecksumWrong];
@@ -193,9 +162,6 @@ macro_rules! directory_rows {
         0x02004d DirectoryBlockChecksumWrong Error mends by Directories
             "Block {file_block} of directory {dir} has checksum {found:x}, computed is {expected:x}; its entries look sound."
             => "Computes it anew." [];
-        0x02004e InlineDirectorySizeWrong Error stops by Directories
-            "The inline directory {dir} has size {found}, expected is {expected}."
-            => "Cuts it to size." [];
         0x020050 EntryEncryptedNameTooShort Error stops by Directories
             "Entry '{name}' of the encrypted directory {dir} is shorter than any encrypted name."
             => "Clears the entry." [];
@@ -208,9 +174,6 @@ macro_rules! directory_rows {
         0x020053 EntryNameBadEncoding Error stops by Directories
             "Entry '{name}' of directory {dir} is not valid in the volume's encoding."
             => "Renames it." [];
-        0x020054 EntryDuplicateEncrypted Error stops by Directories
-            "The encrypted directory {dir} has two entries '{name}' for different inodes."
-            => "Clears the second; an encrypted name cannot be changed." [];
         0x020055 EntryLinksXattrInode Error stops by Directories
             "Entry '{name}' of directory {dir} names inode {inode}, which holds an attribute value."
             => "Clears the entry." [];
@@ -229,15 +192,6 @@ macro_rules! directory_rows {
         0x030005 DotDotWrong Error stops by Connections
             "Entry '..' of directory {inode} names {found}, but {expected} is its parent."
             => "Sets the inode." [LinkCountWrong];
-        0x030017 LostAndFoundNotDirectory Advice stops by Connections
-            "Inode {inode} is named lost+found, but is not a directory."
-            => "Unlinks it and makes a new one." [];
-        0x030018 LostAndFoundInline Advice stops by Connections
-            "The directory lost+found ({inode}) lies in its inode and cannot take much in."
-            => "Gives it a block." [];
-        0x03001b LostAndFoundEncrypted Advice stops by Connections
-            "The directory lost+found ({inode}) is encrypted and cannot take in what is lost."
-            => "Unlinks it and makes a new one." [];
         0x03001d DirectoryLoop Error stops by Connections
             "Directory {inode} (in {found}, by its '..') lies below itself."
             => "Cuts the loop and links it into lost+found." [DirectoryUnconnected];

@@ -1,4 +1,4 @@
-//! Rows of the inodes, their block maps and attributes, and of blocks claimed more than once; e2fsck's pass 1 to 1E.
+//! Rows of the inodes, their block maps and attributes, and of blocks claimed more than once; e2fsck's pass 1 to 1D.
 
 macro_rules! inode_rows {
     ([$next:ident $($more:ident)*] $($rows:tt)*) => { $next! { [$($more)*] $($rows)* in Inodes {
@@ -29,12 +29,6 @@ macro_rules! inode_rows {
         0x010009 InodeTableConflict Error stops by Descriptors
             "The inode table of group {group} at block {block} lies on other metadata."
             => "Moves the table." [];
-        0x01000a BlockBitmapOnBadBlock Error stops by Descriptors
-            "The block bitmap of group {group} lies on block {block}, which is listed as bad."
-            => "Moves the bitmap and rebuilds it." [];
-        0x01000b InodeBitmapOnBadBlock Error stops by Descriptors
-            "The inode bitmap of group {group} lies on block {block}, which is listed as bad."
-            => "Moves the bitmap and rebuilds it." [];
         0x01000c InodeSizeWrong Error mends by Inodes
             "Inode {inode} has size {found}, but its blocks need {expected}."
             => "Sets the size." [];
@@ -44,43 +38,6 @@ macro_rules! inode_rows {
         0x01000e BlockOutOfRange Error stops by Inodes
             "Inode {inode} has block {found} at {file_block}, which is not on the volume."
             => "Drops the reference." [InodeBlockCountWrong InodeSizeWrong];
-        0x01000f BlockOverlapsMetadata Error stops by Inodes
-            "Inode {inode} has block {block} at {file_block}, which holds metadata of the volume."
-            => "Drops the reference." [InodeBlockCountWrong];
-        0x010011 TooManyBlocksOutOfRange Advice stops by Inodes
-            "Inode {inode} has so many impossible blocks that it is likely not an inode at all."
-            => "Clears the inode." [EntryInodeUnused];
-        0x010012 BadBlocksListOutOfRange Error stops by Inodes
-            "The list of bad blocks names block {found}, which is not on the volume."
-            => "Drops it from the list." [];
-        0x010015 BadBlocksIndirectBad Error stops by Inodes
-            "Block {block}, which holds part of the list of bad blocks, is itself bad."
-            => "Drops the list; it has to be made anew." [];
-        0x010017 PrimaryMetadataBlockBad Error stops by Nobody
-            "Block {block} of the primary superblock or its descriptors is listed as bad."
-            => "Nothing; a volume cannot live without it." [BadBlocksIndirectBad];
-        0x010019 PrimarySuperblockBad Error stops by Inodes
-            "The block of the primary superblock, {block}, is listed as bad."
-            => "Takes it off the list." [];
-        0x01001a PrimaryGroupDescriptorsBad Error stops by Inodes
-            "Block {block} of the primary group descriptors is listed as bad."
-            => "Takes it off the list." [];
-        0x01001b BackupSuperblockBad Error mends by Inodes
-            "The copy of the superblock in group {group} lies on a bad block."
-            => "Leaves the copy unused." [];
-        0x01001c BackupGroupDescriptorsBad Error mends by Inodes
-            "The copy of the group descriptors in group {group} lies on a bad block, {block}."
-            => "Leaves the copy unused." [];
-        // e2fsck gives up on this and the next two; this checker goes on past what it cannot read
-        0x010028 InodeTableUnreadable Error stops by Nobody
-            "Block {block} of the inode table of group {group} cannot be read."
-            => "Nothing; copy the device before anything else." [ReadError];
-        0x010029 BlockMapUnreadable Error stops by Nobody
-            "Block {block}, which is part of the block map of inode {inode}, cannot be read."
-            => "Nothing; copy the device before anything else." [ReadError];
-        0x01002c InodeUnreadable Error stops by Nobody
-            "Inode {inode} cannot be read."
-            => "Nothing; copy the device before anything else." [ReadError];
         0x01002f ImagicFlagWithoutFeature Error stops by Inodes
             "Inode {inode} has the imagic flag, which the volume does not know."
             => "Clears the flag." [];
@@ -90,9 +47,6 @@ macro_rules! inode_rows {
         0x010032 SpecialFileSizeNotZero Error mends by Inodes
             "Inode {inode} is a device, pipe or socket, but has size {found}."
             => "Sets the size to 0." [];
-        0x010033 InodeNeedsRevision1 Advice mends by Inodes
-            "Inode {inode} uses what only revision 1 has, but the superblock is of revision 0."
-            => "Raises the revision to 1." [];
         0x010034 JournalInodeNotClear Error mends by Inodes
             "The journal's inode {inode} is in use, but the volume has no journal."
             => "Clears the inode." [];
@@ -123,9 +77,6 @@ macro_rules! inode_rows {
         0x010042 XattrValueBad Error stops by Inodes
             "The extended attribute block {block} has an impossible value."
             => "Drops the block." [];
-        0x010043 InodeTooBig Error stops by Inodes
-            "Inode {inode} has blocks beyond the largest size of its kind."
-            => "Drops what lies beyond." [InodeSizeWrong];
         0x010044 DirectoryTooBig Error stops by Inodes
             "Directory {inode} has block {block} at {file_block}, beyond the largest size of a directory."
             => "Drops the block." [InodeSizeWrong];
@@ -153,20 +104,11 @@ macro_rules! inode_rows {
         0x01004c HtreeTooDeep Error mends by Directories
             "The hash tree of directory {inode} has {found} levels, more than the {expected} allowed."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004d BadBlocksIndirectOnMetadata Error stops by Inodes
-            "Block {block}, which holds part of the list of bad blocks, lies on metadata of the volume."
-            => "Drops the list; it has to be made anew." [];
         0x01004f ExtraSizeWrong Error mends by Inodes
             "Inode {inode} has {found} extra bytes, which cannot be."
             => "Sets it to what the known fields need." [];
         0x010050 InodeXattrNameLengthWrong Error mends by Inodes
             "An attribute in inode {inode} has a name of {found} bytes, which cannot be."
-            => "Drops the attributes in the inode." [];
-        0x010051 InodeXattrValueOffsetWrong Error mends by Inodes
-            "Attribute {name} in inode {inode} has its value at offset {found}, which cannot be."
-            => "Drops the attributes in the inode." [];
-        0x010052 InodeXattrValueBlockNotZero Error mends by Inodes
-            "Attribute {name} in inode {inode} has its value in block {found}, which nothing supports."
             => "Drops the attributes in the inode." [];
         0x010053 InodeXattrValueSizeWrong Error mends by Inodes
             "Attribute {name} in inode {inode} has a value of {found} bytes, which cannot be."
@@ -174,12 +116,6 @@ macro_rules! inode_rows {
         0x010054 InodeXattrHashWrong Error mends by Inodes
             "Attribute {name} in inode {inode} has hash {found:x}, computed is {expected:x}."
             => "Drops the attribute." [];
-        0x010055 LooksLikeDirectory Error stops by Inodes
-            "Inode {inode} is not marked as a directory, but its first block is one's."
-            => "Makes it a directory." [];
-        0x010056 ExtentBlockUnreadable Error stops by Inodes
-            "Extent block {block} of inode {inode} cannot be read."
-            => "Clears the branch." [ReadError];
         0x010058 ExtentStartInvalid Error stops by Inodes
             "Inode {inode} has an extent of {count} blocks at {file_block} that starts at {found}, which is not on the volume."
             => "Drops the extent." [InodeBlockCountWrong InodeSizeWrong];
@@ -210,18 +146,12 @@ macro_rules! inode_rows {
         0x010063 QuotaInodeNotClear Error mends by Inodes
             "Quota inode {inode} is in use, but the volume has no quota."
             => "Clears the inode." [];
-        0x010064 QuotaInodeNotHidden Error mends by Inodes
-            "Quota inode {inode} can be seen in the tree of files."
-            => "Hides it." [];
         0x010065 BadBlocksInodeInvalid Error stops by Inodes
             "The inode that lists bad blocks is not sound."
             => "Clears it." [];
         0x010066 ExtentLengthZero Error stops by Inodes
             "Inode {inode} has an extent of length 0 at {file_block} (block {block})."
             => "Drops the extent." [];
-        0x010067 InodeGarbage Error stops by Inodes
-            "Inode {inode} holds garbage: its checksum and its fields are wrong."
-            => "Clears the inode." [EntryInodeUnused];
         0x010068 InodeChecksumWrong Error mends by Inodes
             "Inode {inode} has checksum {found:x}, computed is {expected:x}; its fields look sound."
             => "Computes it anew." [];
@@ -243,15 +173,6 @@ macro_rules! inode_rows {
         0x01006f InlineDataFeatureMissing Error mends by Inodes
             "Inode {inode} holds its data inline, but the superblock lacks that feature."
             => "Sets the feature." [];
-        0x010070 InlineDataFlagWithoutFeature Error stops by Inodes
-            "Inode {inode} has the inline data flag, but the volume has no inline data."
-            => "Clears the inode." [];
-        0x010071 BlockOverlapsCriticalMetadata Error stops by Inodes
-            "Inode {inode} has block {block}, which holds metadata no volume can live without."
-            => "Drops the reference." [];
-        0x010072 DirectoryBlockNotConsecutive Error stops by Inodes
-            "Directory {inode} has its block {block} at {found}, though the one before it is missing."
-            => "Moves it down to {expected}." [InodeSizeWrong];
         0x010073 DirectoryExtentUninit Error mends by Inodes
             "Directory {inode} has an extent at {file_block} that is marked as not written (block {block}, {count} blocks)."
             => "Clears the mark." [];
@@ -264,41 +185,20 @@ macro_rules! inode_rows {
         0x010076 SpecialFileHasMapFlag Advice leaves by Inodes
             "Inode {inode} is a device, pipe or socket, but has the flag for extents or inline data."
             => "Clears the flags." [];
-        0x010077 ExtentInodeHasInlineFlag Error stops by Inodes
-            "Inode {inode} has an extent tree and a stray inline data flag."
-            => "Clears the inline data flag." [];
         0x010078 InlineInodeHasExtentFlag Error stops by Inodes
             "Inode {inode} has inline data and a stray extents flag."
             => "Clears the extents flag." [];
-        0x010079 BlockMapInodeHasMapFlags Error stops by Inodes
-            "Inode {inode} has an indirect block map and stray flags for extents and inline data."
-            => "Clears both flags." [];
         0x01007a InodeMapUndecidable Error stops by Inodes
             "Inode {inode} has the flags for extents and inline data, and is neither."
             => "Clears the inode." [EntryInodeUnused];
-        0x01007b BadBlocksInBadBlocks Error stops by Inodes
-            "The inode that lists bad blocks lists block {block}, which is part of itself."
-            => "Drops the list; it has to be made anew." [];
-        0x01007d ExtentsOverlap Error stops by Inodes
-            "Inode {inode} has two extents that claim {file_block} (block {block}, {count} blocks)."
-            => "Drops the second." [InodeBlockCountWrong];
-        0x01007f ExtentTreeTooDeep Advice leaves by Inodes
-            "The extent tree of inode {inode} has {found} levels, but needs {expected} at most."
-            => "Builds it anew." [];
         0x010080 BlockMapWithBigalloc Error stops by Inodes
             "Inode {inode} has an indirect block map, which a volume with clusters cannot have."
             => "Clears the inode." [];
         0x010081 ExtentHeaderMissing Error stops by Inodes
             "Inode {inode} has the extents flag, but no header in its root."
             => "Writes an empty root." [InodeBlockCountWrong InodeSizeWrong];
-        0x010082 TimestampEncodedPre1970 Advice mends by Inodes
-            "Inode {inode} has a time after 2310 that was likely meant to be before 1970."
-            => "Sets the time before 1970." [];
         0x010083 XattrValueInodeWrong Error mends by Inodes
             "Attribute {name} of inode {inode} has its value in inode {found}, which does not hold it."
-            => "Drops the attribute." [];
-        0x010085 XattrValueInodeNotFlagged Error mends by Inodes
-            "Attribute {name} of inode {inode} has its value in inode {found}, which is an ordinary file."
             => "Drops the attribute." [];
         0x010086 XattrValueInodeFlagMissing Error mends by Inodes
             "Inode {found} holds an attribute value of inode {inode}, but lacks the flag for that."
@@ -324,9 +224,6 @@ macro_rules! inode_rows {
         0x01008f OrphanFileModeWrong Error mends by Inodes
             "The orphan file {inode} is not a regular file."
             => "Sets the mode." [];
-        0x010090 OrphanFileInodeNotClear Error mends by Inodes
-            "The inode of the orphan file, {inode}, is in use, but the volume has no orphan file."
-            => "Clears the inode." [];
         0x010091 XattrValueInodeNotRegular Error stops by Inodes
             "Inode {inode} is marked as holding an attribute value, but is not a regular file."
             => "Clears the flag." [];
@@ -335,28 +232,11 @@ macro_rules! inode_rows {
             => "Sets the feature." [];
     }
     in MultiplyClaimed {
-        0x011002 BlockMultiplyClaimed Error stops by Sharing
-            "Inode {inode} claims block {block}, which another claims too."
-            => "Gives each file its own copy." [FileSharesBlocks];
-        0x011008 BlockRangeMultiplyClaimed Error stops by Sharing
-            "Inode {inode} claims {count} blocks from {block} on, which others claim too."
-            => "Gives each file its own copy." [FileSharesBlocks];
         0x013001 FileSharesBlocks Error stops by Sharing
             "Inode {inode} shares {count} blocks with {found} other files."
-            => "Gives each file its own copy." [FileSharesWith FileSharesWithMetadata];
-        0x013002 FileSharesWith Error stops by Sharing
-            "Inode {inode} shares blocks with inode {found}."
-            => "Gives each file its own copy." [];
+            => "Gives each file its own copy." [FileSharesWithMetadata];
         0x013003 FileSharesWithMetadata Error stops by Sharing
             "Inode {inode} shares blocks with metadata of the volume."
             => "Gives the file blocks of its own." [];
-    }
-    in ExtentTrees {
-        0x014006 ExtentTreeCouldBeShorter Advice leaves by Nobody
-            "The extent tree of inode {inode} has {found} levels and could have {expected}."
-            => "Builds it anew." [];
-        0x014007 ExtentTreeCouldBeNarrower Advice leaves by Nobody
-            "The extent tree of inode {inode} has {found} nodes at level {count} and could have {expected}."
-            => "Builds it anew." [];
     } } };
 }

@@ -14,36 +14,20 @@ macro_rules! superblock_rows {
         0x000003 InodeTableNotInGroup Error stops by Descriptors
             "The inode table of group {group} starts at block {block}, so it does not lie in the group."
             => "Takes the place from a backup of the descriptors; else makes an empty table." [GroupDescriptorsTryBackup];
-        0x000004 SuperblockCorrupt Fatal stops by Nobody
-            "No superblock describes an ext2, ext3 or ext4 volume here."
-            => "Nothing; name a backup with -b and -B." [];
         // stricter than e2fsck, which -n exits 0 where no metadata lies beyond: file data that did is lost all the same
         0x000005 BeyondDevice Error stops by Nobody
             "The superblock claims {found} blocks, but the device has {expected}."
             => "Nothing; either the superblock or the partition table is wrong." [ReadError];
-        0x000006 FragmentsUnsupported Fatal stops by Nobody
-            "The fragment size {found} differs from the block size {expected}, which nothing supports."
-            => "Nothing; name a backup with -b." [];
-        // fatal, because what e2fsck says next is 0x000004
-        0x000007 BlocksPerGroupWrong Fatal stops by Nobody
-            "The superblock has {found} blocks a group, expected is {expected}."
-            => "Nothing; name a backup with -b." [SuperblockCorrupt];
         0x000008 FirstDataBlockWrong Fatal stops by Nobody
             "The superblock calls {found} the first data block, expected is {expected}."
-            => "Nothing; name a backup with -b." [SuperblockCorrupt];
+            => "Nothing; name a backup with -b." [];
         // seen: f_okgroup exits 0
         0x000009 UuidMissing Advice stops by Superblock
             "The volume has no UUID."
             => "Makes one." [];
         0x00000b SuperblockFieldWrong Fatal stops by Nobody
             "The superblock field {name} has the impossible value {found}."
-            => "Nothing; name a backup with -b." [SuperblockCorrupt];
-        0x00000c DeviceSizeUnknown Fatal stops by Nobody
-            "The size of the device cannot be determined."
-            => "Nothing." [];
-        0x00000d InodeCountWrong Error stops by Nobody
-            "The superblock counts {found} inodes, its groups hold {expected}."
-            => "Sets the count." [];
+            => "Nothing; name a backup with -b." [];
         // seen: f_hurd exits 0
         0x00000e HurdHasFileType Advice stops by Superblock
             "The volume was made for the Hurd, which cannot use the filetype feature it has."
@@ -57,15 +41,6 @@ macro_rules! superblock_rows {
         0x000011 JournalDeviceNotFound Fatal stops by Nobody
             "The journal lies on another device, which was not found."
             => "Nothing; name the device with -j." [];
-        0x000012 JournalDeviceSuperblockBad Fatal stops by Nobody
-            "The journal device has no sound superblock."
-            => "Nothing." [];
-        0x000013 JournalDeviceUuidWrong Fatal stops by Nobody
-            "The superblock of the journal device does not name this volume."
-            => "Nothing." [];
-        0x000014 JournalFormatUnsupported Advice stops by Journal
-            "The journal's superblock is of a format that is not known."
-            => "Nothing." [JournalFeatureUnknown JournalVersionUnsupported];
         0x000015 JournalSuperblockBad Error mends by Journal
             "The journal's superblock is corrupt."
             => "Writes a new one; changes not yet replayed are lost." [];
@@ -79,19 +54,10 @@ macro_rules! superblock_rows {
         0x000018 JournalRecoveryFlagMissing Advice stops by Replay
             "The superblock does not ask for recovery, but the journal holds changes."
             => "Replays the journal." [];
-        0x00001a FeaturesInRevision0 Advice mends by Superblock
-            "The superblock has feature flags, but is of revision 0, which has none."
-            => "Raises the revision to 1." [];
         // seen: f_clear_orphan_file exits 0; a pending orphan is work left for the next mount
         0x000020 OrphanPending Advice mends by Orphans
             "Inode {inode} waits on the orphan list to be freed or cut to size."
             => "Frees or truncates it." [InodeUnattached LinkCountWrong];
-        0x000021 OrphanBlockOutOfRange Error stops by Orphans
-            "Orphan inode {inode} has block {found}, which is not on the volume."
-            => "Leaves the block out when it frees the inode." [];
-        0x000022 OrphanBlockAlreadyFree Error stops by Orphans
-            "Orphan inode {inode} has block {block}, which is free already."
-            => "Leaves the block out when it frees the inode." [];
         // seen, with the next: e2fsck -n passes over the list; its inodes speak in pass 1
         0x000023 OrphanHeadOutOfRange Advice mends by Orphans
             "The orphan list starts at inode {found}, which does not exist or is not an orphan."
@@ -105,24 +71,14 @@ macro_rules! superblock_rows {
         0x000026 JournalFeatureUnknown Error stops by Nobody
             "The journal has features {found:x} that are not known."
             => "Nothing." [];
-        0x000027 JournalVersionUnsupported Error stops by Nobody
-            "The journal's superblock is of version {found}, which is not supported."
-            => "Nothing." [];
         // seen: e2fsck -n exits 0
         0x00002a JournalVersion1HasFeatures Advice stops by Journal
             "The journal's superblock is of version 1, but uses fields of version 2."
             => "Clears those fields." [];
-        // seen: f_special_ea exits 0
-        0x00002d JournalBackupMissing Advice stops by Journal
-            "The superblock holds no current copy of the journal's block map."
-            => "Writes the copy." [];
         // seen, with the next: e2fsck -n exits 0
         0x00002e ReservedGdtBlocksWithoutFeature Advice stops by Superblock
             "The superblock reserves {found} descriptor blocks for growth, but lacks the resize_inode feature."
             => "Sets the number to 0." [];
-        0x00002f ResizeInodeNotClear Advice stops by OwnFiles
-            "The resize inode is in use, but the volume lacks the resize_inode feature."
-            => "Clears the inode." [];
         // seen: f_jnl_errno exits 0
         0x000030 ResizeInodeBad Advice stops by OwnFiles
             "The resize inode does not hold the descriptor blocks reserved for growth."
@@ -152,9 +108,6 @@ macro_rules! superblock_rows {
         0x000039 LastGroupBlockUninit Error mends by Descriptors
             "The last group, {group}, is marked as having no block bitmap."
             => "Clears the mark." [];
-        0x00003a JournalTransactionCorrupt Error stops by Nobody
-            "Transaction {found} of the journal is corrupt; nothing from there on can be replayed."
-            => "Replays what lies before it." [];
         // seen: e2fsck -n passes over it
         0x00003b TestFlagSet Advice mends by Superblock
             "The superblock marks the volume as one for tests of an unfinished driver."
@@ -165,16 +118,6 @@ macro_rules! superblock_rows {
         0x00003d LastWriteBarelyInFuture Advice mends by Superblock
             "The last write is dated {found}, less than a day in the future; the clock may be wrong."
             => "Sets the date to now." [];
-        // the totals are kept lazily: see FreeInodeCountWrong and FreeBlockCountWrong
-        0x00003f FreeInodeCountTooLarge Advice stops by Bitmaps
-            "The superblock counts {found} free inodes, but there are only {expected} inodes."
-            => "Sets the count." [FreeInodeCountWrong];
-        0x000040 FreeBlockCountTooLarge Advice stops by Bitmaps
-            "The superblock counts {found} free blocks, but there are only {expected} blocks."
-            => "Sets the count." [FreeBlockCountWrong];
-        0x000041 QuotaInodeNotReserved Error mends by Superblock
-            "Quota file {inode} is an ordinary file, not the inode reserved for it."
-            => "Moves it to the reserved inode." [];
         0x000042 MmpBlockOutOfRange Error mends by OwnFiles
             "The block for multiple-mount protection is {found}, which cannot be."
             => "Makes a new one." [];
@@ -203,10 +146,7 @@ macro_rules! superblock_rows {
         // seen: f_first_meta_bg_too_big exits 0
         0x000049 FirstMetaGroupTooLarge Advice stops by Superblock
             "The superblock says that meta groups start at {found}, but there are only {expected} descriptor blocks."
-            => "Sets the field to 0." [SuperblockTryBackup];
-        0x00004a JournalDeviceChecksumWrong Error mends by Nobody
-            "The superblock of the journal device has checksum {found:x}, computed is {expected:x}."
-            => "Computes it anew." [];
+            => "Sets the field to what the descriptors agree with, else to 0." [SuperblockTryBackup];
         0x00004b ChecksumSeedWithoutChecksums Advice mends by Superblock
             "The superblock has a checksum seed, but no metadata checksums."
             => "Clears the metadata_csum_seed feature." [];
@@ -221,13 +161,9 @@ macro_rules! superblock_rows {
         0x00004f QuotaInodeNumberWrong Advice stops by Superblock
             "The superblock names inode {found} for a quota file, which cannot be one."
             => "Clears the number and makes a new quota file." [InodeUnattached];
-        // fatal, because what e2fsck says next is 0x000004
-        0x000050 InodeCountTooLarge Fatal stops by Nobody
-            "The superblock counts {found} inodes, more than inode numbers can name."
-            => "Nothing; name a backup with -b." [SuperblockCorrupt];
         0x000051 ResizeInodeWithMetaGroups Error stops by Superblock
             "The volume has both resize_inode and meta_bg, which exclude each other."
-            => "Clears resize_inode." [ResizeInodeNotClear];
+            => "Clears resize_inode." [];
         0x000052 OrphanFileHole Error stops by OwnFiles
             "The orphan file {inode} has no block {file_block}."
             => "Makes the file anew." [];
@@ -243,22 +179,13 @@ macro_rules! superblock_rows {
         0x0E0000 ReadError Error stops by Nobody
             "Block {block} cannot be read ({name})."
             => "Nothing; copy the device before anything else." [];
-        0x0E0001 BackupSuperblockDiffers Advice stops by Superblock
-            "The copy of the superblock in group {group} differs from the primary in {name}."
-            => "Writes the primary over the copy." [];
         // found only where the primary is unusable too; seen: e2fsck gives up then
         0x0E0002 BackupSuperblockUnusable Error stops by Superblock
             "The copy of the superblock in group {group} is not usable ({name})."
-            => "Writes the primary over the copy." [BackupGroupDescriptorsDiffer];
-        0x0E0003 BackupGroupDescriptorsDiffer Advice stops by Descriptors
-            "The copy of the group descriptors in group {group} places metadata elsewhere than the primary."
             => "Writes the primary over the copy." [];
         0x0E0004 JournalNotReplayed Advice mends by Replay
             "The journal holds {count} transactions that are not replayed; the volume was checked as if they were not there."
             => "Replays them before anything else." [OrphanPending FreeBlockCountWrong];
-        0x0E0005 SuperblockChecksumWrong Error stops by Nobody
-            "The superblock at block {block} has checksum {found:x}, computed is {expected:x}."
-            => "Takes a backup; else computes it anew." [SuperblockTryBackup];
         0x0E0007 RepairUnfinished Error mends by Superblock
             "A repair of the volume was broken off; the volume was checked as if it had not begun."
             => "Finishes it." [];

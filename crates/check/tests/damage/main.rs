@@ -1,6 +1,7 @@
 //! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not; and repair mends them.
 
 mod cuts;
+mod kinds;
 mod mended;
 
 use blockdev::MemoryDevice;

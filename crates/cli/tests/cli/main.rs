@@ -3,6 +3,7 @@
 mod bad;
 mod checking;
 mod common;
+mod damaging;
 mod getting;
 mod looking;
 mod making;

@@ -1,0 +1,207 @@
+//! An image for every problem of the table, and for the corruptions of the paper's Table II: found, mended, clean in a
+//! second run, and clean to e2fsck, with every file that e2fsck keeps.
+
+use crate::mended::{mend, options};
+use blockdev::MemoryDevice;
+use damage::{Error, Kind, NOT_MADE, TABLE2, damage};
+use extant_check::report::{Report, exit};
+use extant_check::table::{Code, Mender, Severity};
+use extant_check::{Repair, check};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use testkit::oracle::{e2fsck, kernel_mount};
+use testkit::tools::{has_loop, run};
+use testkit::{ContentHash, FileKind, Image, Spec, Tree, need, rounds, walk};
+
+/// A volume to damage.
+struct Base {
+    name: String,
+    bytes: Vec<u8>,
+}
+
+/// Volumes in which between them every kind finds what it takes; the plain ones first.
+fn bases() -> Vec<Base> {
+    let tree = Tree::new(7, &Spec { wide: 120, ..Spec::small() });
+    let args: [&[&str]; 14] = [
+        &["-t", "ext3", "-b", "1024", "-J", "size=1"],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-g", "4096", "-O", "^64bit"],
+        &["-t", "ext4", "-b", "1024", "-g", "4096", "-O", "^has_journal", "-I", "256"],
+        &["-t", "ext2", "-b", "1024"],
+        &["-t", "ext2", "-b", "1024", "-O", "^large_file,^resize_inode,^dir_index,^filetype,^ext_attr"],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "orphan_file,quota"],
+        &["-t", "ext4", "-b", "1024", "-O", "inline_data,^has_journal,ea_inode,mmp"],
+        &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^has_journal"],
+        &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode,^has_journal"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "encrypt,casefold,^has_journal",
+            "-E",
+            "encoding=utf8,encoding_flags=strict",
+        ],
+        &["-t", "ext4", "-b", "1024", "-O", "uninit_bg,^metadata_csum,^has_journal", "-g", "4096"],
+        &["-t", "ext4", "-b", "1024", "-O", "^flex_bg,^has_journal", "-g", "4096"],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum,orphan_file"],
+        &["-t", "ext2", "-b", "8192"],
+    ];
+    let special = ["mknod fifo p", "mknod char c 1 3", "mknod disk b 8 1", "mknod socket p", "sif socket mode 0140644"];
+    let base = |args: &[&str], size, tree| {
+        let image = Image::mke2fs(args, size).with_tree(tree).debugfs(&special);
+        let image = if args.iter().any(|a| a.contains("mmp")) { image } else { image.indexed() };
+        Base { name: args.join(" "), bytes: image.build().bytes() }
+    };
+    let mut bases: Vec<_> = args.iter().map(|args| base(args, 12 << 20, &tree)).collect();
+    // copies of the superblock in groups 1 and 3
+    bases.push(base(&["-t", "ext2", "-b", "1024"], 30 << 20, &tree));
+    // a hash tree of two levels
+    let wide = Tree::new(8, &Spec { wide: 6000, ..Spec::small() });
+    bases.push(base(&["-t", "ext4", "-b", "1024", "-N", "8192", "-O", "^has_journal"], 30 << 20, &wide));
+    bases
+}
+
+fn look(bytes: &[u8]) -> Option<Report> {
+    let device = MemoryDevice::from_vec(bytes.to_vec());
+    check("volume", &device, &options(Repair::No), &()).ok()
+}
+
+/// The volume with this damage; `None` where it lacks what that takes.
+fn spoilt(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
+    let device = MemoryDevice::from_vec(base.bytes.clone());
+    match damage(&device, kind, seed) {
+        Ok(places) => {
+            assert!(!places.is_empty(), "{kind:?} says nothing of what it changed");
+            Some(crate::mended::contents(&device))
+        }
+        Err(Error::Unfit(_) | Error::Unknown) => None,
+        Err(error) => panic!("{kind:?} on {}: {error}", base.name),
+    }
+}
+
+/// What is wrong with the repair of these bytes; `None` where nothing is.
+fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
+    let mut mended = bytes.to_vec();
+    let report = match mend(&mut mended, Repair::All) {
+        Err(refusal) => return Some(format!("refused: {refusal}")),
+        Ok(report) => report,
+    };
+    if report.exit & !exit::MENDED != 0 {
+        let left = report.problems.iter().find(|p| !p.fixed).map(|p| p.text.clone());
+        return Some(format!("left: {}", left.unwrap_or_default()));
+    }
+    match look(&mended) {
+        Some(second) if second.clean => {}
+        Some(second) => return Some(format!("second run: {:?}", second.problems.first().map(|p| &p.text))),
+        None => return Some("the second run is refused".into()),
+    }
+    scratch.set_bytes(&mended);
+    let verdict = e2fsck(scratch.path());
+    if verdict.exit.is_some() && !verdict.clean {
+        let text: Vec<_> = verdict.text.lines().filter(|l| !l.is_empty() && !l.starts_with("Pass")).take(2).collect();
+        return Some(format!("e2fsck ({:?}): {text:?}", verdict.exit));
+    }
+    None
+}
+
+/// The files of a volume outside lost+found; `None` where the kernel does not mount it.
+fn files(image: &Image) -> Option<BTreeMap<PathBuf, Option<ContentHash>>> {
+    let mounted = kernel_mount(image.path(), "ro,noload").ok()?;
+    let all = walk(mounted.path()).ok()?;
+    let files = all.0.iter().filter(|(path, entry)| entry.kind == FileKind::Regular && !path.starts_with("lost+found"));
+    Some(files.map(|(path, entry)| (path.clone(), entry.content.clone())).collect())
+}
+
+/// The first file that e2fsck's repair keeps and ours does not.
+fn lost(bytes: &[u8]) -> Option<String> {
+    let theirs = Image::from_bytes(bytes);
+    run("e2fsck", &["-fy".as_ref(), theirs.path().as_os_str()]);
+    if !e2fsck(theirs.path()).clean {
+        return None;
+    }
+    let mut mended = bytes.to_vec();
+    let _ = mend(&mut mended, Repair::All);
+    let (ours, theirs) = (files(&Image::from_bytes(&mended))?, files(&theirs)?);
+    let gone = theirs.iter().find(|(path, content)| ours.get(*path) != Some(content))?;
+    Some(format!("lost: {}", gone.0.display()))
+}
+
+fn name(kind: Kind) -> String {
+    match kind {
+        Kind::Table2(n) => TABLE2[n].name.to_owned(),
+        Kind::Problem(number) => format!("{:?}", Code::from_number(number)),
+    }
+}
+
+#[test]
+fn every_problem_has_an_image_that_is_found_and_mended() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let bases = bases();
+    let scratch = Image::from_bytes(&[]);
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for &code in Code::ALL {
+        if NOT_MADE.iter().any(|(number, _)| *number == code.number()) {
+            continue;
+        }
+        let kind = Kind::Problem(code.number());
+        let mut tried = Vec::new();
+        let image = bases.iter().find_map(|base| {
+            let bytes = spoilt(base, kind, 1)?;
+            let found = look(&bytes);
+            if found.as_ref().is_some_and(|report| report.problems.iter().any(|p| p.code == code)) {
+                return Some((base, bytes));
+            }
+            let said = found.map(|r| r.problems.iter().take(3).map(|p| p.text.clone()).collect::<Vec<_>>());
+            tried.push(format!("{}: {said:?}", base.name));
+            None
+        });
+        let Some((base, bytes)) = image else {
+            wrong.push(format!("{code:?}: no image; {tried:?}"));
+            continue;
+        };
+        seen += 1;
+        if code.mender() == Mender::Nobody || code.severity() == Severity::Fatal {
+            continue;
+        }
+        let complaint = judge(&bytes, &scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes))?);
+        if let Some(complaint) = complaint {
+            wrong.push(format!("{code:?} on {}: {complaint}", base.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong, {seen} seen:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_papers_corruptions_are_found_and_mended() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let bases = bases();
+    let scratch = Image::from_bytes(&[]);
+    let mut wrong = Vec::new();
+    // the first is ext3
+    for base in bases.iter().take(rounds(1) as usize) {
+        for n in 0..TABLE2.len() {
+            for seed in 1..=3 {
+                let said = format!("{}, seed {seed}, on {}", name(Kind::Table2(n)), base.name);
+                let Some(bytes) = spoilt(base, Kind::Table2(n), seed) else {
+                    wrong.push(format!("{said}: not made"));
+                    continue;
+                };
+                if look(&bytes).is_some_and(|report| report.problems.is_empty()) {
+                    wrong.push(format!("{said}: not found"));
+                }
+                let complaint =
+                    judge(&bytes, &scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes))?);
+                if let Some(complaint) = complaint {
+                    wrong.push(format!("{said}: {complaint}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}

@@ -1,0 +1,136 @@
+//! `extant damage`: writes damage that is known into a volume, for those who try checkers.
+
+use crate::failure::{Failure, Result};
+use crate::output::{print_json, stdout};
+use ::damage::{Kind, TABLE2};
+use check::render::escape;
+use check::table::Code;
+use clap::Args;
+use serde::Serialize;
+use std::io::Write;
+use std::str::FromStr;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Write known damage into a volume, to try a checker",
+    long_about = "Writes damage of these kinds into a sound volume, one after the other, and says which structures were \
+                  changed. A kind is a problem of the checker, by its name or by e2fsck's number, or a corruption of the \
+                  ffsck paper's Table II. All else stays sound: what is changed gets the checksum it should have, unless \
+                  the checksum is what is damaged. The same volume, kinds and seed give the same damage.",
+    after_help = "Examples:
+  extant damage --list                               every kind
+  extant damage volume.img LinkCountWrong            by name
+  extant damage volume.img 0x040003 --seed 7         the same, elsewhere
+  extant damage volume.img inode.shared indirect.pointer
+  extant damage volume.img inode.size && extant check -fy volume.img
+
+Exit status: 0 damaged or listed, 1 refused or failed, 2 wrong usage."
+)]
+pub(crate) struct Damage {
+    /// Volume: a path. It is spoilt
+    #[arg(value_name = "DEVICE", required_unless_present = "list")]
+    device: Option<String>,
+
+    /// What to write: a problem's name or number, or a corruption of Table II
+    #[arg(value_name = "KIND", required_unless_present = "list")]
+    kinds: Vec<Named>,
+
+    /// Chooses the file, block or group where there is a choice
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// List every kind, and write nothing
+    #[arg(long, conflicts_with_all = ["device", "kinds"])]
+    list: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A kind with its name for people.
+#[derive(Debug, Clone)]
+struct Named {
+    kind: Kind,
+    name: String,
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let number = text.strip_prefix("0x").and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let code = Code::ALL.iter().find(|code| Some(code.number()) == number || format!("{code:?}") == text);
+        match (Kind::named(text), code) {
+            (Some(kind), _) => Ok(Self { kind, name: text.to_owned() }),
+            (None, Some(code)) => Ok(Self { kind: Kind::Problem(code.number()), name: format!("{code:?}") }),
+            (None, None) => Err("no such kind; --list shows all".to_owned()),
+        }
+    }
+}
+
+/// A kind as JSON.
+#[derive(Serialize)]
+struct Listed {
+    kind: String,
+    code: Option<Code>,
+    does: String,
+}
+
+/// What was done, as JSON.
+#[derive(Serialize)]
+struct Done<'a> {
+    kind: &'a str,
+    changed: Vec<String>,
+}
+
+impl Damage {
+    pub(crate) fn run(&self) -> Result<u8> {
+        if self.list {
+            return self.list();
+        }
+        let name = self.device.as_deref().unwrap_or_default();
+        let open = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+        let device = blockdev::open(name, open)?;
+        let mut done = Vec::new();
+        for Named { kind, name: what } in &self.kinds {
+            let changed = ::damage::damage(&*device, *kind, self.seed)
+                .map_err(|error| Failure::Message(format!("{}: {what}: {error}", escape(name.as_bytes()))))?;
+            if !self.json {
+                let mut out = stdout()?;
+                writeln!(out, "{}: {what}: changed {}", escape(name.as_bytes()), changed.join(", "))?;
+                out.flush()?;
+            }
+            done.push(Done { kind: what, changed });
+        }
+        if self.json {
+            print_json(&done)?;
+        }
+        Ok(0)
+    }
+
+    fn list(&self) -> Result<u8> {
+        let all: Vec<Listed> = Kind::all()
+            .filter_map(|kind| match kind {
+                Kind::Table2(n) => {
+                    let row = TABLE2.get(n)?;
+                    Some(Listed { kind: row.name.to_owned(), code: None, does: row.does.to_owned() })
+                }
+                Kind::Problem(number) => {
+                    let code = Code::from_number(number)?;
+                    Some(Listed { kind: format!("{code:?}"), code: Some(code), does: code.text().to_owned() })
+                }
+            })
+            .collect();
+        if self.json {
+            return print_json(&all).map(|()| 0);
+        }
+        let mut out = stdout()?;
+        for Listed { kind, code, does } in &all {
+            let number = code.map_or_else(|| "Table II".to_owned(), |code| code.to_string());
+            writeln!(out, "{number}  {kind}: {does}")?;
+        }
+        out.flush()?;
+        Ok(0)
+    }
+}

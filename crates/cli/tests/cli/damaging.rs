@@ -1,0 +1,61 @@
+//! `extant damage`, and that the checker finds and mends what it writes.
+
+use crate::common::{exits, fails, json, prints, ready, sample, text};
+use testkit::Image;
+
+/// A volume of one's own.
+fn volume() -> Image {
+    Image::from_bytes(&sample().image.bytes())
+}
+
+#[test]
+fn damage_is_written_found_and_mended() {
+    if !ready() {
+        return;
+    }
+    let image = volume();
+    let path = text(image.path());
+    exits(0, &["check", "-fn", path]);
+    let said = prints(&["damage", path, "LinkCountWrong", "0x01000c"]);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(
+        said.contains("LinkCountWrong: changed inode ") && said.contains("InodeSizeWrong: changed inode "),
+        "{said}"
+    );
+    let report = exits(4, &["check", "-fn", "--json", path]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let codes: Vec<_> = report["problems"].as_array().expect("a list").iter().map(|p| p["code"].clone()).collect();
+    assert!(codes.contains(&"0x040003".into()) && codes.contains(&"0x01000c".into()), "{codes:?}");
+    exits(1, &["check", "-fy", path]);
+    exits(0, &["check", "-fn", path]);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_damage() {
+    if !ready() {
+        return;
+    }
+    let (one, two) = (volume(), volume());
+    for image in [&one, &two] {
+        prints(&["damage", text(image.path()), "inode.size", "--seed", "7"]);
+    }
+    assert!(one.bytes() == two.bytes());
+}
+
+#[test]
+fn kinds_are_listed_and_others_refused() {
+    if !ready() {
+        return;
+    }
+    let list = prints(&["damage", "--list"]);
+    assert!(list.contains("Table II  inode.shared: ") && list.contains("0x040003  LinkCountWrong: "), "{list}");
+    let all = json(&["damage", "--list", "--json"]);
+    assert!(all.as_array().is_some_and(|all| all.len() == list.lines().count() && all.len() > 200));
+    let image = volume();
+    let before = image.bytes();
+    exits(2, &["damage", text(image.path()), "NoSuchKind"]);
+    let said = fails(1, &["damage", text(image.path()), "MmpMagicWrong"]);
+    assert!(said.ends_with("MmpMagicWrong: the volume has no multiple-mount protection"), "{said}");
+    assert!(image.bytes() == before);
+    fails(1, &["damage", "/nonexistent", "LinkCountWrong"]);
+}
