@@ -32,6 +32,10 @@ pub(crate) fn image(args: &[&str], len: u64) -> Image {
             ["-b", size] => options.block_size = Some(size.parse().expect("a number")),
             ["-N", count] => options.inodes = Some(count.parse().expect("a number")),
             ["-g", count] => options.blocks_per_group = Some(count.parse().expect("a number")),
+            ["-E", region] => {
+                let bytes = region.strip_prefix("region=").expect("region=");
+                options.region_bytes = Some(bytes.parse().expect("a number"));
+            }
             ["-O", list] => {
                 let mut edits = FeatureEdits::default();
                 edits.add(list).expect("features");
@@ -54,7 +58,7 @@ pub(crate) struct Plain {
     pub(crate) strays: Vec<u64>,
     /// Blocks of content inside of them.
     pub(crate) guests: Vec<u64>,
-    /// Blocks that are metadata region.
+    /// Blocks that are metadata region, behind each group's inode table.
     pub(crate) region: u64,
 }
 
@@ -71,7 +75,11 @@ pub(crate) fn plain(bytes: Vec<u8>) -> Option<Plain> {
     for (number, group) in geometry.group_numbers().zip(&groups) {
         walk.regions.extend(geometry.region_blocks(number, group.regions));
     }
-    walk.plain.region = walk.regions.iter().map(|run| run.end - run.start).sum();
+    for (number, group) in geometry.group_numbers().zip(&groups) {
+        let own_end = group.inode_table.get() + u64::from(geometry.itable_blocks);
+        let runs = geometry.region_blocks(number, group.regions);
+        walk.plain.region += runs.map(|run| run.end.saturating_sub(run.start.max(own_end))).sum::<u64>();
+    }
     for (number, group) in geometry.group_numbers().zip(&groups) {
         if group.flags.contains(GroupFlags::INODE_UNINIT) {
             continue;
