@@ -13,7 +13,7 @@
 //! | change names | [`Volume::create`], [`Volume::symlink`], [`Volume::link`], [`Volume::unlink`], [`Volume::rmdir`], [`Volume::rename`] |
 //! | change what an inode says | [`Volume::set_attributes`], [`Volume::set_xattr`], [`Volume::remove_xattr`] |
 //! | use a file without a name | [`Volume::tmpfile`], [`Volume::hold`], [`Volume::release`] |
-//! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`] |
+//! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`]; [`Volume::on_behalf_of`], [`Volume::trim`] |
 //!
 //! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
 //! error for the file it belongs to and for no other; nothing here panics, loops, or takes memory by what a damaged
@@ -23,6 +23,7 @@
 mod acl;
 mod alloc;
 mod attributes;
+mod behalf;
 mod change;
 mod delayed;
 mod dir;
@@ -47,6 +48,7 @@ mod notes;
 mod orphan;
 mod path;
 mod stat;
+mod trim;
 mod truncate;
 mod volume;
 mod walk;

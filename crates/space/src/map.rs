@@ -1,5 +1,7 @@
 //! What is free in one stretch of the volume: a bit for each unit (a block, a cluster, an inode).
 
+use std::ops::Range;
+
 /// Units that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
@@ -111,6 +113,20 @@ impl GroupMap {
     #[must_use]
     pub fn is_used(&self, run: Run) -> bool {
         parts(self.clip(run)).all(|(word, mask)| self.used.get(word).is_none_or(|used| used & mask == mask))
+    }
+
+    /// The first run of at least `least` available units that begins in a range, as far as it lies in it.
+    #[must_use]
+    pub fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
+        let mut at = self.next(range.start.min(self.units), true);
+        while at < range.end.min(self.units) {
+            let end = self.next(at, false).min(range.end);
+            if end - at >= least {
+                return Some(Run { start: at, len: end - at });
+            }
+            at = self.next(end, true);
+        }
+        None
     }
 
     fn clip(&self, run: Run) -> Run {

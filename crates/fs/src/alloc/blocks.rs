@@ -13,6 +13,7 @@ use crate::{Error, FileKind, Inode, Result, Volume};
 use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
 use space::{Claim, FreeMap, Purpose, Run};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -144,8 +145,35 @@ impl Space {
         }
     }
 
+    /// Holds the first free run of at least `least` blocks that begins in a range of a group, until [`Space::release_run`];
+    /// `None` where there is none, or all is promised.
+    pub(crate) fn set_aside(
+        &self,
+        change: &Change<'_>,
+        group: GroupNo,
+        range: Range<u32>,
+        least: u32,
+    ) -> Result<Option<Run>> {
+        let Some(cell) = self.cell(group) else { return Ok(None) };
+        let Some(mut state) = self.lock_with(change.operation().store(), group.get(), Bitmap::Blocks)? else {
+            return Ok(None);
+        };
+        let Some(map) = &mut state.blocks else { return Ok(None) };
+        let Some(mut run) = map.next_run(range, least) else { return Ok(None) };
+        let mut pool = lock(&self.pool);
+        run.len = pool.take(u64::from(run.len), Claim::Superuser) as u32;
+        let set_aside = run.len > 0 && map.take(run) && map.give(run, true);
+        if !set_aside {
+            pool.give(u64::from(run.len));
+            return Ok(None);
+        }
+        pool.hold(u64::from(run.len));
+        cell.blocks.fetch_sub(run.len, Ordering::Relaxed);
+        Ok(Some(run))
+    }
+
     /// Blocks that were held may be given out again.
-    fn release_run(&self, group: u32, run: Run) {
+    pub(crate) fn release_run(&self, group: u32, run: Run) {
         let Some(cell) = self.cell(GroupNo(group)) else { return };
         let mut state = lock(&cell.state);
         // the map is there: one that holds something is not dropped
@@ -315,12 +343,6 @@ impl Volume {
         };
         let range = groups_for(self.native.as_ref().map(|native| &native.shape), geometry.groups, Purpose::Data);
         geometry.group_start(GroupNo(counterpart(&range, group)))
-    }
-
-    /// What whoever works on the volume may use.
-    pub(crate) fn usual_claim(&self) -> Claim {
-        let superuser = self.writing.as_ref().is_some_and(|writing| writing.options.superuser);
-        if superuser { Claim::Superuser } else { Claim::Ordinary }
     }
 
     /// Promises `blocks` blocks to content that has no place yet. To be called outside of a change: it may have to wait

@@ -1,0 +1,60 @@
+//! Telling the device which blocks hold nothing, as fstrim(8) asks for.
+
+use crate::{Error, Result, Volume};
+use format::{FsBlock, GroupNo};
+
+impl Volume {
+    /// Tells the device of the free blocks among `length` bytes from byte `start` on, as far as `least` bytes follow each
+    /// other; how many bytes that were. What was freed and would come back by a crash counts as free when it is durable.
+    ///
+    /// While the device works, the blocks of one group at a time are not given out.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that begins behind the volume, is shorter than a block, or asks for more than a group
+    /// in one piece; [`Error::ReadOnly`] where the volume was not opened for writing; [`Error::Unsupported`] on a
+    /// native volume; those of the device.
+    pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
+        self.writing()?;
+        if self.native.is_some() {
+            return Err(Error::Unsupported("trimming a native volume".into()));
+        }
+        let geometry = &self.sb.geometry;
+        let size = u64::from(geometry.block_size);
+        let (first, least) = (start / size, least.div_ceil(size).max(1));
+        if first >= geometry.blocks || length < size || least > u64::from(geometry.blocks_per_group) {
+            return Err(Error::Invalid("the range to trim is none"));
+        }
+        let first = first.max(u64::from(geometry.first_data_block));
+        let end = (start / size).saturating_add(length / size).min(geometry.blocks);
+        let mut trimmed = 0;
+        let mut at = first;
+        while at < end {
+            let Some(group) = geometry.group_of(FsBlock(at)) else { break };
+            let blocks = geometry.group_blocks(group);
+            trimmed += self.trim_group(
+                group,
+                (at - blocks.start) as u32,
+                (end.min(blocks.end) - blocks.start) as u32,
+                least as u32,
+            )?;
+            at = blocks.end;
+        }
+        Ok(trimmed * size)
+    }
+
+    /// As [`Volume::trim`], in blocks of a group; how many blocks.
+    fn trim_group(&self, group: GroupNo, from: u32, to: u32, least: u32) -> Result<u64> {
+        let space = self.space()?;
+        let size = u64::from(self.sb.geometry.block_size);
+        let start = self.sb.geometry.group_start(group).get();
+        let (mut at, mut trimmed) = (from, 0);
+        while let Some(run) = space.set_aside(&self.change(0)?, group, at..to, least)? {
+            let outcome = self.device().discard((start + u64::from(run.start)) * size, u64::from(run.len) * size);
+            space.release_run(group.get(), run);
+            outcome?;
+            trimmed += u64::from(run.len);
+            at = run.end();
+        }
+        Ok(trimmed)
+    }
+}
