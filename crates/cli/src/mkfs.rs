@@ -4,11 +4,12 @@ use crate::failure::{Failure, Result, say, without_errno};
 use crate::fill::{Dress, Filler, Folder, bytes_below, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
+use crate::source::placement;
 use blockdev::{BlockDevice, OpenOptions};
 use check::render::escape;
 use clap::Args;
 use fs::mkfs::{Kind, Layout, MkfsOptions};
-use fs::{Consistency, FsBlock, InodeNo, Timestamp, Volume, WriteOptions};
+use fs::{Consistency, FsBlock, InodeNo, Placement, Timestamp, Volume, WriteOptions};
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Write};
@@ -20,14 +21,17 @@ use std::time::SystemTime;
 mod words;
 
 const HELP: &str = "Examples:
-  extant mkfs -t ext4 volume.img 1G              makes the file, too
+  extant mkfs volume.img 1G                      makes the file, too
   extant mkfs -t ext4 -L data -m 1 /dev/sdb1
   extant mkfs -t ext3 -b 1024 -O ^resize_inode -J size=8 small.img 64M
   extant mkfs -t ext4 -d ./root system.img 2G    fills it, without root and without mounting
   extant mkfs -t rext3 -E region=4M big.img 64G  checked in one pass, however old it is
   extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   says what it would make
 
-The volume is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
+The type extant, taken unless -t says otherwise, is sound at every instant: a mount after a crash has nothing to \
+    recover. Only Extant can use it.
+
+Any other volume is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
     zeroed at once; with -E lazy_itable_init=1 the kernel does it later, in the background.
 
 A device that is mounted or in use is refused always; one that holds a file system or a partition table, \
@@ -62,7 +66,7 @@ Extended options for -E:
 Exit status: 0 made, 1 not made, 2 wrong usage.";
 
 #[derive(Debug, Args)]
-#[command(about = "Make an ext2, ext3, ext4 or rext3 volume", after_help = HELP)]
+#[command(about = "Make a volume of type extant, ext2, ext3, ext4 or rext3", after_help = HELP)]
 pub(crate) struct Mkfs {
     /// Device or file
     #[arg(value_name = "DEVICE")]
@@ -72,8 +76,8 @@ pub(crate) struct Mkfs {
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
-    /// ext2, ext3, ext4 or rext3
-    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4")]
+    /// extant, ext2, ext3, ext4 or rext3
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "extant")]
     kind: String,
 
     /// Features to add, and with ^ to leave out
@@ -148,6 +152,10 @@ pub(crate) struct Mkfs {
     #[arg(short = 'd', long, value_name = "DIR|TAR", conflicts_with = "dry_run")]
     from: Option<PathBuf>,
 
+    /// For what -d copies: usual, or hint, with metadata at the front of each group for the sake of checks
+    #[arg(long, value_name = "WHERE", default_value = "usual", value_parser = placement, requires = "from")]
+    placement: Placement,
+
     /// Write nothing, say what would be made
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -194,10 +202,11 @@ impl Mkfs {
             "ext3" => Kind::Ext3,
             "ext4" => Kind::Ext4,
             "rext3" => Kind::Rext3,
-            "spacemap" | "extant" => {
+            "extant" => Kind::Extant,
+            "spacemap" => {
                 return Err(Failure::Message(format!("volumes of type {} cannot be made by this version", self.kind)));
             }
-            other => return Err(Failure::Message(format!("-t {other}: the types are ext2, ext3, ext4 and rext3"))),
+            other => return Err(Failure::Message(format!("-t {other}: the types are extant, ext2, ext3, ext4 and rext3"))),
         };
         let mut options = MkfsOptions::new(kind);
         self.fill(&mut options).map_err(Failure::Message)?;
@@ -322,6 +331,7 @@ impl Mkfs {
             consistency: Some(Consistency::None),
             clock: Arc::new(move || time),
             seed: Some(0),
+            placement: self.placement,
             ..WriteOptions::default()
         };
         let open = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
@@ -363,9 +373,9 @@ impl Mkfs {
             "{}: {} {}, {} in {} blocks of {}, {} inodes of {} bytes",
             escape(self.device.as_bytes()),
             if self.dry_run { "would be" } else { "is now" },
-            layout.features().format_name(),
-            human(geometry.blocks.saturating_mul(block_size)),
-            geometry.blocks,
+            layout.format_name(),
+            human(layout.device_blocks().saturating_mul(block_size)),
+            layout.device_blocks(),
             human(block_size),
             geometry.inodes,
             geometry.inode_size,
@@ -393,11 +403,11 @@ impl Mkfs {
             "device": self.device,
             "made": !self.dry_run,
             "copied": copied,
-            "format": layout.features().format_name(),
+            "format": layout.format_name(),
             "uuid": uuid::Uuid::from_bytes(superblock.disk.s_uuid).to_string(),
             "label": superblock.disk.label(),
             "block_size": geometry.block_size,
-            "blocks": geometry.blocks,
+            "blocks": layout.device_blocks(),
             "cluster_size": geometry.block_size.saturating_mul(geometry.cluster_blocks),
             "reserved_blocks": superblock.disk.reserved_blocks_count(),
             "free_blocks": superblock.disk.free_blocks_count(),

@@ -63,6 +63,9 @@ Options for -o, in lists as mount(8) takes them:
                 with a journal: file content before the metadata that leads to it (the default),
                 in any order, through the journal
   commit=N      changes reach the device after N seconds at the latest (5)
+  placement=hint
+                new metadata goes to the front of each group, so that a check has to go to fewer places;
+                the format stays as it is
   noatime, relatime, strictatime
                 whether reading is recorded in files: no (the default), if the record is older than
                 the last change or a day, always; reads that the kernel answers are not seen

@@ -5,10 +5,10 @@ use crate::fill::{Dress, Filler, Folder, Stop, bytes_below, on_signals};
 use crate::ls::join;
 use crate::output::print_json;
 use crate::progress::{Bar, Unit, on_terminal};
-use crate::source::Source;
+use crate::source::{self, Source};
 use check::render::escape;
 use clap::Args;
-use fs::{FileKind, InodeNo, Timestamp};
+use fs::{FileKind, InodeNo, Timestamp, WriteOptions};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -49,6 +49,10 @@ pub(crate) struct Put {
     #[arg(short, long)]
     force: bool,
 
+    /// Where new blocks go: usual, or hint, with metadata at the front of each group for the sake of checks
+    #[arg(long, value_name = "WHERE", default_value = "usual", value_parser = source::placement)]
+    placement: fs::Placement,
+
     /// Say what was copied as JSON
     #[arg(long)]
     json: bool,
@@ -60,7 +64,8 @@ impl Put {
             return Err(Failure::Message("give a FILE and a DEST in the volume".into()));
         };
         let interrupted = on_signals()?;
-        let opened = self.source.open_for_writing()?;
+        let opened =
+            self.source.open_for_writing(WriteOptions { placement: self.placement, ..WriteOptions::default() })?;
         let volume = &opened.volume;
         let mut filler = Filler::new(volume, &self.source.device, self.force, interrupted);
         let outcome = match self.destination(volume, dest.as_bytes(), files.len()) {

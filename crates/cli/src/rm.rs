@@ -70,7 +70,7 @@ struct Level {
 impl Rm {
     pub(crate) fn run(&self) -> Result<u8> {
         let interrupted = on_signals()?;
-        let opened = self.source.open_for_writing()?;
+        let opened = self.source.open_for_writing(fs::WriteOptions::default())?;
         let mut remover = Remover {
             volume: &opened.volume,
             complaints: Complaints::new(&self.source.device),

@@ -59,8 +59,8 @@ impl Source {
     }
 
     /// Opens the volume for writing, locked against all others. [`Opened::unmount`] has to follow.
-    pub(crate) fn open_for_writing(&self) -> Result<Opened> {
-        let way = fs::OpenOptions { write: Some(fs::WriteOptions::default()), ..fs::OpenOptions::default() };
+    pub(crate) fn open_for_writing(&self, write: fs::WriteOptions) -> Result<Opened> {
+        let way = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
         let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
         let opened = self.open_any(&[way], access)?;
         opened.volume.start_background();
@@ -139,6 +139,11 @@ impl Drop for Opened {
             self.tell(&format!("{} read in {requests} requests, {seeks} of them after a seek", human(reads.bytes)));
         }
     }
+}
+
+/// Where new blocks go, as a flag names it.
+pub(crate) fn placement(word: &str) -> Result<fs::Placement, String> {
+    fs::Placement::named(word).ok_or_else(|| "usual and hint are known".into())
 }
 
 /// Why a volume could not be opened. Most who see this gave the wrong file, and some a damaged volume.

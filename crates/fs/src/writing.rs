@@ -45,6 +45,18 @@ pub enum Placement {
     Hint,
 }
 
+impl Placement {
+    /// The placement of that name: `usual` or `hint`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "usual" => Some(Self::Usual),
+            "hint" => Some(Self::Hint),
+            _ => None,
+        }
+    }
+}
+
 /// Where the time of day comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 

@@ -1,7 +1,7 @@
 //! What `-o` may say.
 
 use crate::{Error, Result, Transport};
-use fs::{Consistency, DataMode, FsBlock, WriteOptions};
+use fs::{Consistency, DataMode, FsBlock, Placement, WriteOptions};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub struct MountOptions {
     pub consistency: Option<Consistency>,
     /// What a journal does about file data.
     pub data: DataMode,
+    /// Where new blocks go, where the format does not say it.
+    pub placement: Placement,
     /// For how many seconds a change may stay in memory only; 5 unless set.
     pub commit: Option<u32>,
     /// Whether reading is recorded.
@@ -125,6 +127,7 @@ impl MountOptions {
             }
             ("consistency", Some(mode)) => self.consistency = Some(consistency(mode)?),
             ("data", Some(mode)) => self.data = data(mode)?,
+            ("placement", Some(word)) => self.placement = placement(word)?,
             ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
             ("noatime", None) => self.atime = Atime::Never,
             ("relatime", None) => self.atime = Atime::Relative,
@@ -170,6 +173,7 @@ impl MountOptions {
             WriteOptions {
                 consistency: self.consistency,
                 data: self.data,
+                placement: self.placement,
                 commit: self.commit.map_or(plain.commit, |seconds| Duration::from_secs(seconds.into())),
                 ..plain
             }
@@ -193,8 +197,13 @@ fn consistency(mode: &str) -> Result<Consistency> {
         "none" => Ok(Consistency::None),
         "dirty-bit" => Ok(Consistency::DirtyBit),
         "journal" => Ok(Consistency::Journal),
-        _ => Err(Error::Option(format!("`consistency={mode}` is none of none, dirty-bit, journal"))),
+        "snapshot" => Ok(Consistency::Snapshot),
+        _ => Err(Error::Option(format!("`consistency={mode}` is none of none, dirty-bit, journal, snapshot"))),
     }
+}
+
+fn placement(word: &str) -> Result<Placement> {
+    Placement::named(word).ok_or_else(|| Error::Option(format!("`placement={word}` is none of usual, hint")))
 }
 
 fn data(mode: &str) -> Result<DataMode> {
@@ -240,11 +249,14 @@ mod tests {
         assert_eq!(options, expected);
         assert!(!MountOptions::parse(&["nosuid,ro,suid"]).expect("parse").nosuid);
         assert!(MountOptions::parse(&["ro,x-systemd.automount,defaults"]).expect("parse").read_only);
-        let options = MountOptions::parse(&["rw,consistency=dirty-bit,data=journal,commit=0,relatime"]).expect("parse");
+        let options =
+            MountOptions::parse(&["rw,consistency=dirty-bit,data=journal,commit=0,relatime", "placement=hint"])
+                .expect("parse");
         let expected = MountOptions {
             insist: true,
             consistency: Some(Consistency::DirtyBit),
             data: DataMode::Journal,
+            placement: Placement::Hint,
             commit: Some(5),
             atime: Atime::Relative,
             ..MountOptions::default()
@@ -259,7 +271,8 @@ mod tests {
     fn what_cannot_be_done_is_named() {
         for (list, said) in [
             ("data=fast", "`data=fast` is none of ordered, writeback, journal"),
-            ("consistency=linked", "`consistency=linked` is none of none, dirty-bit, journal"),
+            ("consistency=linked", "`consistency=linked` is none of none, dirty-bit, journal, snapshot"),
+            ("placement=front", "`placement=front` is none of usual, hint"),
             ("commit=soon", "`commit=soon` is no number of seconds up to 3600"),
             ("commit=3601", "`commit=3601` is no number of seconds up to 3600"),
             ("ro,remount-me", "unknown mount option `remount-me`"),
