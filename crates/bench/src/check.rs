@@ -209,6 +209,7 @@ fn on_volume(
     let mut reads = vec![ReadFigures { peer: "extant".into(), witness: Witness::Trace, reads: traced }];
     let mut memory = Vec::new();
     let mut events = Vec::new();
+    let mut e2fsck_in_turn = None;
     for checker in [&extant, &e2fsck] {
         say(&format!("{name}: memory and reads of {}", checker.name));
         // the cache is warm from here on
@@ -216,6 +217,9 @@ fn on_volume(
         if let Some(seen) = strace::watch(&checker.program, volume)? {
             reads.push(ReadFigures { peer: checker.name.into(), witness: Witness::Strace, reads: seen.reads });
             events.push((checker.name, seen.events));
+            if checker.name == "e2fsck" {
+                e2fsck_in_turn = Some(seen.in_turn);
+            }
         }
     }
 
@@ -229,8 +233,7 @@ fn on_volume(
     }
     let modelled = model.map(|(model, parameters)| {
         say(&format!("{name}: the reads on the modelled disk {model}"));
-        let e2fsck = events.iter().find(|(peer, _)| *peer == "e2fsck");
-        Modelled::of(model, parameters, volume, e2fsck.map(|(_, events)| events.as_slice()))
+        Modelled::of(model, parameters, volume, e2fsck_in_turn.as_deref())
     });
     let modelled = modelled.transpose()?;
     say(&format!("{name}: {} turns of each", options.runs));

@@ -5,8 +5,10 @@
 //!    itself has it in its buffer.
 //! 2. Each read of a peer waits for the one before it. Extant hands reads over in batches, which a disk with a queue
 //!    serves in the order that suits it: that is a peer of its own, `extant, batches`. e2fsck has none.
-//! 3. Extant reads with one thread here, for only then the order of its reads is always the same.
-//!    e2fsck's order can differ a little from run to run on a large volume, and its figures with it.
+//! 3. Extant reads with one thread here, for only then the order of its reads is always the same. e2fsck reads the bitmaps
+//!    with several threads at once, in an order that the system's scheduler makes: its reads are timed one thread after
+//!    the other, each from where it was begun to its end, which is the order with the fewest seeks that it could have.
+//! 4. So the figures of both are the same in each run, to the last digit.
 
 use crate::table::{Table, grouped};
 use crate::{Error, Result};
@@ -19,7 +21,7 @@ use std::path::Path;
 pub struct Modelled {
     /// `hdd`, `ssd` or the file of parameters.
     pub model: String,
-    /// `extant`, `extant, batches` and, where strace could be used, `e2fsck`.
+    /// `extant`, `extant, batches` and, where strace could be used, `e2fsck`, one thread after the other.
     pub peers: Vec<ModelledFigures>,
 }
 
@@ -41,7 +43,7 @@ pub struct ModelledFigures {
 }
 
 impl Modelled {
-    /// Times a check of `volume` by Extant, made here, and e2fsck's reads of it as strace saw them.
+    /// Times a check of `volume` by Extant, made here, and e2fsck's reads of it as strace saw them, in a fixed order.
     ///
     /// # Errors
     /// [`Error::Device`] where the disk does not hold the volume, or the volume cannot be read;
@@ -86,7 +88,7 @@ impl Modelled {
             ]);
         }
         format!(
-            "\nOn the modelled disk {}, the device's time alone, Extant with one thread:\n\n{}",
+            "\nOn the modelled disk {}, the device's time alone, no two threads at once:\n\n{}",
             self.model,
             table.text()
         )

@@ -1,6 +1,9 @@
 //! What a process reads from a volume, told by strace(1): one witness for all, whatever program it is.
 //!
-//! Reads are in the order in which they were made, whichever thread made them. What goes through io_uring is not seen,
+//! Reads are in the order in which they were made, whichever thread made them; that order is the system's, and another
+//! in each run of a program with threads. Beside it stands the order in which they would have been made one thread after
+//! the other, each from where it was begun to its end: that one is the program's own, and always the same if what each
+//! thread reads is. What goes through io_uring is not seen,
 //! only how many requests were handed over; with the volume in the page cache Extant hands over none.
 
 use crate::error::Trying;
@@ -8,11 +11,14 @@ use crate::process::{Program, find};
 use crate::{Error, Result};
 use blockdev::{Counts, Event, Op};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// The calls that read, that say where the next read is, or that hand reads over.
-const CALLS: &str = "trace=open,openat,lseek,read,pread64,preadv,preadv2,io_uring_enter";
+/// The calls that begin a thread.
+const BEGINS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
+
+const CALLS: &str = "trace=clone,clone3,fork,vfork,open,openat,lseek,read,pread64,preadv,preadv2,io_uring_enter";
 
 /// Reads from a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -60,6 +66,35 @@ pub(crate) struct Seen {
     pub(crate) reads: Reads,
     /// Each of them, in order.
     pub(crate) events: Vec<Event>,
+    /// The same, one thread after the other.
+    pub(crate) in_turn: Vec<Event>,
+}
+
+/// What a thread did.
+enum Step {
+    Read(Event),
+    /// It began this thread.
+    Began(u64),
+}
+
+/// What the threads of a program did, one after the other; each comes where it was begun, the first thread first.
+fn in_turn(first: Option<u64>, mut threads: BTreeMap<u64, Vec<Step>>) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut begin = |thread: Option<u64>| threads.remove(&thread?).map(Vec::into_iter);
+    let mut running: Vec<_> = begin(first).into_iter().collect();
+    while let Some(thread) = running.last_mut() {
+        match thread.next() {
+            Some(Step::Read(event)) => events.push(event),
+            Some(Step::Began(other)) => running.extend(begin(Some(other))),
+            None => drop(running.pop()),
+        }
+    }
+    // whose beginning was not seen
+    events.extend(threads.into_values().flatten().filter_map(|step| match step {
+        Step::Read(event) => Some(event),
+        Step::Began(_) => None,
+    }));
+    events
 }
 
 /// Runs a program under strace and looks at its reads of `volume`; `None` where there is no strace.
@@ -83,18 +118,24 @@ pub(crate) fn watch(program: &Program, volume: &Path) -> Result<Option<Seen>> {
 
 /// The reads of the file `volume` in a log of `strace -f -y`.
 fn parse(log: &str, volume: &str) -> Seen {
-    let Seen { mut reads, mut events } = Seen::default();
+    let Seen { mut reads, mut events, .. } = Seen::default();
     let mut position = None;
-    let mut add = |offset, len| {
+    let mut threads: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
+    let mut add = |threads: &mut BTreeMap<u64, Vec<Step>>, thread, offset, len| {
         reads.add(&mut position, offset, len);
-        events.push(Event { op: Op::Read, offset, len });
+        let event = Event { op: Op::Read, offset, len };
+        events.push(event);
+        threads.entry(thread).or_default().push(Step::Read(event));
     };
+    let calls = whole_calls(log);
+    let first = calls.first().map(|(thread, _)| *thread);
     let mut unseen = 0;
     // where a file descriptor stands
     let mut positions: HashMap<u32, u64> = HashMap::new();
-    for line in whole_calls(log) {
-        let Some(call) = Call::parse(&line) else { continue };
+    for (thread, line) in &calls {
+        let Some(call) = Call::parse(line) else { continue };
         match call.name {
+            name if BEGINS.contains(&name) => threads.entry(*thread).or_default().push(Step::Began(call.result)),
             "io_uring_enter" => unseen += call.result,
             "open" | "openat" if call.opened == Some(volume) => drop(positions.insert(call.result as u32, 0)),
             _ => {}
@@ -104,42 +145,44 @@ fn parse(log: &str, volume: &str) -> Seen {
             "lseek" => drop(positions.insert(fd, call.result)),
             "read" => {
                 let stands = positions.entry(fd).or_default();
-                add(*stands, call.result);
+                add(&mut threads, *thread, *stands, call.result);
                 *stands += call.result;
             }
             "pread64" | "preadv" | "preadv2" => {
                 let skip = usize::from(call.name == "preadv2"); // the flags
                 let offset = call.args.rsplit(", ").nth(skip).and_then(|text| text.parse().ok());
                 if let Some(offset) = offset {
-                    add(offset, call.result);
+                    add(&mut threads, *thread, offset, call.result);
                 }
             }
             _ => {}
         }
     }
     reads.unseen = unseen;
-    Seen { reads, events }
+    Seen { reads, events, in_turn: in_turn(first, threads) }
 }
 
-/// The lines of a log without the number of the thread; a call during which another thread's was told is put together
+/// The lines of a log, each with its thread; a call during which another thread's was told is put together
 /// again, in the place where it began.
-fn whole_calls(log: &str) -> Vec<String> {
+fn whole_calls(log: &str) -> Vec<(u64, String)> {
     const RESUMED: &str = " resumed>";
-    let mut calls: Vec<String> = Vec::new();
-    let mut open: HashMap<&str, usize> = HashMap::new();
+    let mut calls: Vec<(u64, String)> = Vec::new();
+    let mut open: HashMap<u64, usize> = HashMap::new();
     for line in log.lines() {
         let Some((thread, call)) = line.split_once(char::is_whitespace) else { continue };
+        let Ok(thread) = thread.parse::<u64>() else { continue };
         let call = call.trim_start();
         if let Some(start) = call.strip_suffix("<unfinished ...>") {
             open.insert(thread, calls.len());
-            calls.push(start.trim_end().to_owned());
+            calls.push((thread, start.trim_end().to_owned()));
         } else if let Some((_, rest)) = call.strip_prefix("<... ").and_then(|rest| rest.split_once(RESUMED)) {
-            if let Some(start) = open.remove(thread).and_then(|at| calls.get_mut(at)) {
+            if let Some(start) = open.remove(&thread).and_then(|at| calls.get_mut(at)) {
+                let (_, start) = start;
                 start.push(' ');
                 start.push_str(rest.trim_start());
             }
         } else {
-            calls.push(call.to_owned());
+            calls.push((thread, call.to_owned()));
         }
     }
     calls
@@ -211,10 +254,14 @@ mod tests {
         // 1024, 2048: follows; 65536: begun first; 4096: back; 0: back; 4096: follows; 20480: forward
         let expected =
             Reads { reads: 7, bytes: 2 * 1024 + 8192 + 3 * 4096 + 100, non_contiguous: 4, backward: 2, unseen: 12 };
-        let Seen { reads, events } = parse(LOG, "/home/v.img");
+        let Seen { reads, events, in_turn } = parse(LOG, "/home/v.img");
         assert_eq!(reads, expected);
         let places = [(1024, 1024), (2048, 1024), (65536, 8192), (4096, 4096), (0, 4096), (4096, 4096), (20480, 100)];
-        assert_eq!(events, places.map(|(offset, len)| Event { op: Op::Read, offset, len }));
+        let events_at = |places: [(u64, u64); 7]| places.map(|(offset, len)| Event { op: Op::Read, offset, len });
+        assert_eq!(events, events_at(places));
+        // thread 11 reads 4096 when it begins
+        let turns = [(1024, 1024), (2048, 1024), (4096, 4096), (65536, 8192), (0, 4096), (4096, 4096), (20480, 100)];
+        assert_eq!(in_turn, events_at(turns));
         assert_eq!(parse(LOG, "/lib/x.so").reads, Reads { reads: 1, bytes: 832, unseen: 12, ..Reads::default() });
     }
 

@@ -42,8 +42,8 @@ enum What {
 With --model the reads of both are timed on a modelled disk too: virtual seconds, seeks, bytes. That is the time of the \
                   device alone: no processor time between reads, no page cache, no reading ahead by the kernel. The \
                   figures of Extant are the same in each run: it is timed with one thread, whatever --threads says, \
-                  so that the order of its reads is fixed. e2fsck is timed in its own order, as strace tells it; on a \
-                  large volume that order can differ a little from run to run, and its figures with it. \
+                  so that the order of its reads is fixed. e2fsck's reads are those that strace tells, one of its threads \
+                  after the other, so that the order is fixed too and its figures are the same in each run. \
                   Each read waits for the one before; 'extant, batches' hands Extant's over in batches, as it does to \
                   a disk with a queue.",
     after_help = "Examples:

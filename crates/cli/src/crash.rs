@@ -3,15 +3,15 @@
 use crate::failure::Result;
 use crate::output::{print_json, stdout};
 use crate::progress::{Bar, Unit};
-use ::crash::campaign::{self, Report};
-use ::crash::explore::{Finding, Kind as Wrong, Options};
-use ::crash::ext::Ext;
+use ::crash::campaign::{self, FaultReport, Report};
+use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
+use ::crash::ext::{Ext, FORMATS, LEN};
 use ::crash::generate::{self, Pairs};
 use ::crash::op::Workload;
 use ::crash::promise::PROMISES;
+use ::crash::{full, papers};
 use check::render::escape;
 use clap::{Args, ValueEnum};
-use fs::mkfs::Kind;
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,10 +28,14 @@ use std::path::PathBuf;
   extant crash                                       every workload of one operation, in every mode
   extant crash --mode journal --ops two --count 300 --seed 7
   extant crash --mode none --format ext4 --ops random --length 40
+  extant crash --ops papers                          samples of PostMark, dbench, unpacking, transactions, mail …
+  extant crash --ops full                            with no more room on the volume
+  extant crash --ops two --slice 17/1000             a part of all of two operations
+  extant crash --mode dirty-bit --ops two --count 20 --faults 12
   extant crash --mode journal --workload 'create a | append a 5000 =1; fsync a; rename a b'
 
 A workload is operations parted by `;`, those before `|` done and durable before: create, mkdir, rmdir and unlink P;
-symlink TARGET P; link P P; rename P P [noreplace|exchange]; write P OFFSET LEN =N; append P LEN =N; truncate P SIZE;
+symlink TARGET P; link P P; rename P P [noreplace|exchange]; write P OFFSET LEN =N; append P LEN =N; read P; truncate P SIZE;
 fallocate P plain|keep|zero|zero-keep|punch|collapse|insert OFFSET LEN; setxattr P NAME LEN =N; removexattr P NAME;
 chmod P MODE; open P; close P; tmpfile DIR P; fsync P; fdatasync P; sync; wait SECONDS. N chooses the bytes; @P is an
 open file.
@@ -45,8 +49,12 @@ pub(crate) struct Crash {
     modes: Vec<&'static str>,
 
     /// The format of the volumes. ext2 where there is no journal and ext4 where there is one, unless given
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<Format>,
+    #[arg(long, value_name = "ext2|ext3|ext4", value_parser = format)]
+    format: Option<&'static str>,
+
+    /// The length of the volumes: 9M, with --ops full 2560K, unless given
+    #[arg(long, value_name = "SIZE", value_parser = blockdev::parse_size)]
+    size: Option<u64>,
 
     /// What the workloads consist of
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Ops::One)]
@@ -60,6 +68,10 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "N")]
     count: Option<usize>,
 
+    /// Of all workloads of two operations those of slice I, from 0, of N slices
+    #[arg(long, value_name = "I/N", value_parser = slice, conflicts_with_all = ["count", "workload"])]
+    slice: Option<(u64, u64)>,
+
     /// Operations in a random workload
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     length: u16,
@@ -72,6 +84,10 @@ pub(crate) struct Crash {
     #[arg(long = "states", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=16))]
     subsets: u32,
 
+    /// Make at most N states between two flushes; of more, draw so many
+    #[arg(long, value_name = "N", default_value_t = 3000)]
+    most: usize,
+
     /// Let every N-th state bear more work; 0 for none
     #[arg(long, value_name = "N", default_value_t = 20)]
     work_on: u64,
@@ -79,6 +95,15 @@ pub(crate) struct Crash {
     /// Cut the recovery of every N-th state; 0 for none
     #[arg(long, value_name = "N", default_value_t = 50)]
     nested: u64,
+
+    /// Of every N-th state that such a cut leaves, cut the recovery once more; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    deeper: u64,
+
+    /// No loss of power: instead let every read, write and flush fail, once and for ever, at most N of each kind in a
+    /// workload, evenly spread
+    #[arg(long, value_name = "N", conflicts_with_all = ["subsets", "most", "work_on", "nested", "deeper", "e2fsck_every"])]
+    faults: Option<usize>,
 
     /// Show every N-th recovered state to e2fsck; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -101,17 +126,6 @@ pub(crate) struct Crash {
     json: bool,
 }
 
-/// A format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Block maps, no checksums
-    Ext2,
-    /// The same with a journal
-    Ext3,
-    /// Extents and checksums
-    Ext4,
-}
-
 /// Where workloads come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Ops {
@@ -121,6 +135,20 @@ enum Ops {
     Two,
     /// Longer ones from the seed
     Random,
+    /// Short samples of what the papers measured, from the seed
+    Papers,
+    /// On a volume that has next to no room, from the seed
+    Full,
+}
+
+fn slice(text: &str) -> std::result::Result<(u64, u64), String> {
+    let parts = text.split_once('/').and_then(|(slice, of)| Some((slice.parse().ok()?, of.parse().ok()?)));
+    parts.filter(|(slice, of)| slice < of).ok_or_else(|| "a slice is I/N, I from 0 to N - 1".to_owned())
+}
+
+fn format(text: &str) -> std::result::Result<&'static str, String> {
+    let found = FORMATS.iter().find(|format| format.name == text);
+    found.map(|format| format.name).ok_or_else(|| format!("the formats are {}", FORMATS.map(|f| f.name).join(", ")))
 }
 
 fn mode(text: &str) -> std::result::Result<&'static str, String> {
@@ -170,12 +198,30 @@ impl Crash {
         let threads = self
             .threads
             .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
+        let systems = modes.iter().filter_map(|mode| {
+            let mut ext = Ext::new(mode, self.format)?;
+            ext.len = self.size.unwrap_or(if self.ops == Ops::Full { full::LEN } else { LEN });
+            Some((*mode, ext))
+        });
+        let found = match self.faults {
+            Some(limit) => self.fail(systems, &workloads, limit, threads)?,
+            None => self.explore(systems, &workloads, threads)?,
+        };
+        Ok(u8::from(found))
+    }
+
+    /// Whether something was found.
+    fn explore(
+        &self,
+        systems: impl Iterator<Item = (&'static str, Ext)>,
+        workloads: &[Workload],
+        threads: usize,
+    ) -> Result<bool> {
         let mut explored = Vec::new();
-        for &mode in modes {
-            let Some(ext) = Ext::new(mode, self.kind(mode)) else { continue };
+        for (mode, ext) in systems {
             let bar = Bar::new(mode, workloads.len() as u64, Unit::Share);
             let told = |_| bar.advance(1);
-            let report = campaign::run(&ext, &workloads, &self.options(), threads, usize::from(self.findings), &told);
+            let report = campaign::run(&ext, workloads, &self.options(), threads, usize::from(self.findings), &told);
             bar.finish();
             if !self.json {
                 self.print(&report)?;
@@ -188,18 +234,35 @@ impl Crash {
         }
         if self.json {
             print_json(&explored)?;
+        } else if explored.len() > 1 {
+            self.print_sum(&explored)?;
         }
-        Ok(u8::from(explored.iter().any(|mode| !mode.findings.is_empty())))
+        Ok(explored.iter().any(|mode| !mode.findings.is_empty()))
     }
 
-    fn kind(&self, mode: &str) -> Kind {
-        match self.format {
-            Some(Format::Ext2) => Kind::Ext2,
-            Some(Format::Ext3) => Kind::Ext3,
-            Some(Format::Ext4) => Kind::Ext4,
-            None if mode.starts_with("journal") => Kind::Ext4,
-            None => Kind::Ext2,
+    /// Whether something was found.
+    fn fail(
+        &self,
+        systems: impl Iterator<Item = (&'static str, Ext)>,
+        workloads: &[Workload],
+        limit: usize,
+        threads: usize,
+    ) -> Result<bool> {
+        let mut reports = Vec::new();
+        for (mode, ext) in systems {
+            let bar = Bar::new(mode, workloads.len() as u64, Unit::Share);
+            let told = |_| bar.advance(1);
+            let report = campaign::fail(&ext, workloads, limit, threads, usize::from(self.findings), &told);
+            bar.finish();
+            if !self.json {
+                self.print_faults(&report)?;
+            }
+            reports.push(report);
         }
+        if self.json {
+            print_json(&reports)?;
+        }
+        Ok(reports.iter().any(|report| !report.findings.is_empty()))
     }
 
     fn workloads(&self) -> Vec<Workload> {
@@ -207,17 +270,20 @@ impl Crash {
             return vec![workload.clone()];
         }
         let count = self.count.unwrap_or(300);
-        match self.ops {
-            Ops::One => {
+        match (self.ops, self.slice) {
+            (Ops::Two, Some((slice, of))) => Pairs::new().slice(slice, of),
+            (Ops::One, _) => {
                 let mut all = generate::one();
                 all.truncate(self.count.unwrap_or(usize::MAX));
                 all
             }
-            Ops::Two => Pairs::new().sample(self.seed, count),
-            Ops::Random => {
+            (Ops::Two, None) => Pairs::new().sample(self.seed, count),
+            (Ops::Random, _) => {
                 let seeds = self.seed..self.seed.saturating_add(count as u64);
                 seeds.map(|seed| generate::random(seed, usize::from(self.length))).collect()
             }
+            (Ops::Papers, _) => papers::sample(self.seed, count),
+            (Ops::Full, _) => full::sample(self.seed, count),
         }
     }
 
@@ -225,40 +291,29 @@ impl Crash {
         let mut options = Options {
             work_on_every: self.work_on,
             nested_every: self.nested,
+            deeper_every: self.deeper,
             e2fsck_every: self.e2fsck_every,
             e2fsck: self.e2fsck.clone(),
             ..Options::default()
         };
         options.limits.every_subset = self.subsets;
+        options.limits.most = self.most;
         options.limits.seed = self.seed;
         options
     }
 
     fn print(&self, report: &Report) -> Result<()> {
         let mut out = stdout()?;
-        let c = &report.counts;
         writeln!(
             out,
-            "{}: {} workloads, {} operations, {} writes, {} flushes; {} states, {} of them different, in {} s \
-             ({:.0} a second and thread); {} worked on, {} recoveries cut, {} seen by e2fsck; seed {}: {}",
+            "{}: {} ({:.0} a second and thread); seed {}: {}",
             report.mode,
-            c.workloads,
-            c.operations,
-            c.writes,
-            c.flushes,
-            c.states,
-            c.distinct,
-            report.seconds,
-            (c.distinct + c.nested) as f64 / report.seconds.max(0.001) / report.threads as f64,
-            c.worked_on,
-            c.nested,
-            c.e2fsck,
+            counted(&report.counts, report.seconds),
+            (report.counts.distinct + report.counts.nested + report.counts.deeper) as f64
+                / report.seconds.max(0.001)
+                / report.threads as f64,
             self.seed,
-            match report.findings.len() {
-                0 => "every promise kept".to_owned(),
-                1 => "1 finding".to_owned(),
-                n => format!("{n} findings"),
-            },
+            told(report.findings.len(), "every promise kept"),
         )?;
         for finding in &report.findings {
             for line in finding.to_string().lines() {
@@ -266,5 +321,64 @@ impl Crash {
             }
         }
         Ok(out.flush()?)
+    }
+
+    fn print_sum(&self, explored: &[Explored]) -> Result<()> {
+        let mut counts = Counts::default();
+        explored.iter().for_each(|mode| counts += mode.report.counts);
+        let seconds = explored.iter().map(|mode| mode.report.seconds).sum();
+        let findings = explored.iter().map(|mode| mode.findings.len()).sum();
+        let mut out = stdout()?;
+        let what = told(findings, "every promise kept");
+        writeln!(out, "all {} modes: {}; seed {}: {what}", explored.len(), counted(&counts, seconds), self.seed)?;
+        Ok(out.flush()?)
+    }
+
+    fn print_faults(&self, report: &FaultReport) -> Result<()> {
+        let mut out = stdout()?;
+        let c = &report.counts;
+        writeln!(
+            out,
+            "{}: {} workloads; {} reads, {} writes and {} flushes failed, {} runs answered with an error, after {}              the volume was put away, in {} s; seed {}: {}",
+            report.mode,
+            c.workloads,
+            c.reads,
+            c.writes,
+            c.flushes,
+            c.answered,
+            c.put_away,
+            report.seconds,
+            self.seed,
+            told(report.findings.len(), "every answer right"),
+        )?;
+        for finding in &report.findings {
+            writeln!(out, "  {}", escape(finding.as_bytes()))?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+fn counted(c: &Counts, seconds: f64) -> String {
+    format!(
+        "{} workloads, {} operations ({} without room), {} writes, {} flushes; {} states, {} of them different, {} worked          on, {} and {} of recoveries cut once and twice, {} seen by e2fsck, in {seconds:.1} s",
+        c.workloads,
+        c.operations,
+        c.no_room,
+        c.writes,
+        c.flushes,
+        c.states,
+        c.distinct,
+        c.worked_on,
+        c.nested,
+        c.deeper,
+        c.e2fsck,
+    )
+}
+
+fn told(findings: usize, none: &str) -> String {
+    match findings {
+        0 => none.to_owned(),
+        1 => "1 finding".to_owned(),
+        n => format!("{n} findings"),
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::explore::{Counts, Explorer, Finding, Kind, Options};
+use crate::faults;
 use crate::minimise::minimise;
 use crate::op::Workload;
 use crate::system::System;
@@ -41,33 +42,105 @@ pub fn run(
     told: &(dyn Fn(usize) + Sync),
 ) -> Report {
     let begun = Instant::now();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let all = Mutex::new((Counts::default(), Vec::<Finding>::new()));
     let threads = threads.clamp(1, workloads.len().max(1));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let mut explorer = Explorer::new(system, options);
-                while let Some(workload) = workloads.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(finding) = explorer.explore(workload) {
-                        let mut all = lock(&all);
-                        if all.1.len() < most {
-                            // others wait here: findings are rare, and told in full
-                            let small = smallest(system, options, finding);
-                            all.1.push(small);
-                        }
-                        if all.1.len() >= most {
-                            next.store(workloads.len(), Ordering::Relaxed);
-                        }
-                    }
-                    told(done.fetch_add(1, Ordering::Relaxed) + 1);
+    let next = Next::new(workloads, told);
+    on_threads(threads, || {
+        let mut explorer = Explorer::new(system, options);
+        next.each(|workload| {
+            if let Some(finding) = explorer.explore(workload) {
+                let mut all = lock(&all);
+                if all.1.len() < most {
+                    // others wait here: findings are rare, and told in full
+                    let small = smallest(system, options, finding);
+                    all.1.push(small);
                 }
-                lock(&all).0 += explorer.counts;
-            });
-        }
+                if all.1.len() >= most {
+                    next.stop();
+                }
+            }
+        });
+        lock(&all).0 += explorer.counts;
     });
     let (counts, findings) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     Report { mode: system.promise().mode, counts, seconds: seconds(begun.elapsed()), threads, findings }
+}
+
+/// What a campaign of failing requests did and found.
+#[derive(Debug, Serialize)]
+pub struct FaultReport {
+    /// The mode.
+    pub mode: &'static str,
+    /// What was done.
+    pub counts: faults::Counts,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// What was found, each with the arguments, the workload and the failure that repeat it.
+    pub findings: Vec<String>,
+}
+
+/// Lets every request of the workloads fail, at most `limit` of a kind and workload, see [`faults::every_request`];
+/// otherwise as [`run`].
+pub fn fail(
+    system: &dyn System,
+    workloads: &[Workload],
+    limit: usize,
+    threads: usize,
+    most: usize,
+    told: &(dyn Fn(usize) + Sync),
+) -> FaultReport {
+    let begun = Instant::now();
+    let all = Mutex::new((faults::Counts::default(), Vec::<String>::new()));
+    let next = Next::new(workloads, told);
+    on_threads(threads.clamp(1, workloads.len().max(1)), || {
+        next.each(|workload| {
+            let mut counts = faults::Counts::default();
+            let found = faults::every_request(system, workload, limit, &mut counts);
+            let mut all = lock(&all);
+            all.0 += counts;
+            all.1.extend(found);
+            if all.1.len() >= most {
+                next.stop();
+            }
+        });
+    });
+    let (counts, mut findings) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    findings.truncate(most);
+    FaultReport { mode: system.promise().mode, counts, seconds: seconds(begun.elapsed()), findings }
+}
+
+fn on_threads(threads: usize, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(&work);
+        }
+    });
+}
+
+/// Hands workloads to threads.
+struct Next<'a> {
+    workloads: &'a [Workload],
+    told: &'a (dyn Fn(usize) + Sync),
+    next: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl<'a> Next<'a> {
+    fn new(workloads: &'a [Workload], told: &'a (dyn Fn(usize) + Sync)) -> Self {
+        Self { workloads, told, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
+    }
+
+    /// Works on workloads that no other thread has taken, until there are none.
+    fn each(&self, mut work: impl FnMut(&Workload)) {
+        while let Some(workload) = self.workloads.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            work(workload);
+            (self.told)(self.done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    }
+
+    fn stop(&self) {
+        self.next.store(self.workloads.len(), Ordering::Relaxed);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -87,6 +160,7 @@ fn smallest(system: &dyn System, options: &Options, finding: Finding) -> Finding
     let thorough = Options {
         work_on_every: every(Kind::WorkAfter),
         nested_every: every(Kind::CutRecovery),
+        deeper_every: if kind == Kind::CutRecovery { options.deeper_every.min(5) } else { 0 },
         e2fsck_every: every(Kind::E2fsck),
         ..options.clone()
     };

@@ -7,7 +7,7 @@
 //! 1. Writes are applied in the order of the log, whatever the order of arrival: two states differ in which writes are
 //!    there. That an earlier one lands on top of a later one to the same place is the state without the later one.
 //! 2. Where an epoch has few writes, every subset is made; where it has more, those that find most: all prefixes, all but
-//!    one, one alone, all but two, and random ones from a seed.
+//!    one, one alone, all but two, and random ones from a seed. Of very many states of an epoch a part is drawn.
 //! 3. A state is judged by what had returned at the end of its epoch, before the flush: whatever was promised earlier in
 //!    the epoch must hold then too.
 //! 4. A discard counts as a write of zeros.
@@ -34,6 +34,8 @@ pub struct Limits {
     pub samples: u32,
     /// Whether writes are torn.
     pub torn: bool,
+    /// Most states of one epoch; of more, so many are drawn.
+    pub most: usize,
     /// Bytes on the device that are there all or not at all even when a write is torn; whole sectors.
     pub whole: Range<u64>,
     /// The seed of the random ones.
@@ -42,7 +44,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { every_subset: 10, lacking_two: 24, samples: 64, torn: true, whole: 0..0, seed: 1 }
+        Self { every_subset: 10, lacking_two: 24, samples: 64, torn: true, most: 3000, whole: 0..0, seed: 1 }
     }
 }
 
@@ -176,6 +178,14 @@ pub fn states<B>(
     Ok(maker.epoch(&epoch, &before, &mut see)?.break_value())
 }
 
+/// Writes that are there, and one of them that is torn, with its sectors that are.
+type Chosen = (Vec<usize>, Option<(usize, Vec<usize>)>);
+
+/// None is torn.
+fn whole(there: Vec<usize>) -> Chosen {
+    (there, None)
+}
+
 struct Maker {
     limits: Limits,
     numbers: fastrand::Rng,
@@ -189,7 +199,21 @@ impl Maker {
         see: &mut impl FnMut(Crash<'_>) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
         let of = epoch.pieces.len();
-        let mut make = |there: Vec<usize>, torn: Option<(usize, Vec<usize>)>| -> Result<ControlFlow<B>> {
+        let mut chosen = Vec::new();
+        self.subsets(of, &mut chosen);
+        if self.limits.torn {
+            self.torn(&epoch.pieces, &mut chosen);
+        }
+        let mut wanted = self.limits.most.max(1);
+        let mut left = chosen.len();
+        for (there, torn) in chosen {
+            // as many of those that are left as are wanted, each as likely as another
+            let taken = self.numbers.usize(..left.max(1)) < wanted;
+            left -= 1;
+            if !taken {
+                continue;
+            }
+            wanted -= 1;
             let device = before.clone();
             for &number in &there {
                 match &torn {
@@ -201,53 +225,45 @@ impl Maker {
             }
             let moment = Moment { torn: torn.is_some(), ..epoch.moment };
             let choice = Choice { epoch: epoch.number, of, there, torn };
-            Ok(see(Crash { device: &device, choice: &choice, moment }))
-        };
-        let mut subsets = Vec::new();
-        self.subsets(of, &mut subsets);
-        for there in subsets {
-            if let ControlFlow::Break(found) = make(there, None)? {
+            if let ControlFlow::Break(found) = see(Crash { device: &device, choice: &choice, moment }) {
                 return Ok(ControlFlow::Break(found));
             }
         }
-        if !self.limits.torn {
-            return Ok(ControlFlow::Continue(()));
-        }
-        for (number, piece) in epoch.pieces.iter().enumerate() {
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// The states in which one write is torn.
+    fn torn(&mut self, pieces: &[Piece<'_>], into: &mut Vec<Chosen>) {
+        for (number, piece) in pieces.iter().enumerate() {
             let sectors = piece.sectors();
             let mut parts: Vec<Vec<usize>> = (1..sectors).map(|kept| (0..kept).collect()).collect();
             if sectors > 2 {
                 parts.push((0..sectors).filter(|_| self.numbers.bool()).collect());
             }
             for part in parts.into_iter().filter(|part| piece.can_tear(part, &self.limits.whole)) {
-                for there in [(0..=number).collect(), vec![number]] {
-                    if let ControlFlow::Break(found) = make(there, Some((number, part.clone())))? {
-                        return Ok(ControlFlow::Break(found));
-                    }
-                    if number == 0 {
-                        break; // both are the same
-                    }
+                if number > 0 {
+                    into.push((vec![number], Some((number, part.clone()))));
                 }
+                into.push(((0..=number).collect(), Some((number, part))));
             }
         }
-        Ok(ControlFlow::Continue(()))
     }
 
     /// The subsets of `0..of` to look at.
-    fn subsets(&mut self, of: usize, into: &mut Vec<Vec<usize>>) {
+    fn subsets(&mut self, of: usize, into: &mut Vec<Chosen>) {
         if of as u64 <= u64::from(self.limits.every_subset.min(20)) {
-            into.extend((0..1u32 << of).map(|mask| (0..of).filter(|bit| mask >> bit & 1 == 1).collect()));
+            into.extend((0..1u32 << of).map(|mask| whole((0..of).filter(|bit| mask >> bit & 1 == 1).collect())));
             return;
         }
-        into.extend((0..=of).map(|end| (0..end).collect()));
-        let lacking = |a: usize, b: usize| (0..of).filter(|&n| n != a && n != b).collect();
+        into.extend((0..=of).map(|end| whole((0..end).collect())));
+        let lacking = |a: usize, b: usize| whole((0..of).filter(|&n| n != a && n != b).collect());
         into.extend((0..of).map(|n| lacking(n, n)));
-        into.extend((0..of).map(|n| vec![n]));
+        into.extend((0..of).map(|n| whole(vec![n])));
         if of <= self.limits.lacking_two {
             into.extend((0..of).flat_map(|a| (a + 1..of).map(move |b| (a, b))).map(|(a, b)| lacking(a, b)));
         }
         for _ in 0..self.limits.samples {
-            into.push((0..of).filter(|_| self.numbers.bool()).collect());
+            into.push(whole((0..of).filter(|_| self.numbers.bool()).collect()));
         }
     }
 }
@@ -273,7 +289,8 @@ mod tests {
         seen
     }
 
-    const UNTORN: Limits = Limits { every_subset: 10, lacking_two: 24, samples: 64, torn: false, whole: 0..0, seed: 1 };
+    const UNTORN: Limits =
+        Limits { every_subset: 10, lacking_two: 24, samples: 64, torn: false, most: 3000, whole: 0..0, seed: 1 };
 
     #[test]
     fn every_subset_of_every_epoch() {
@@ -339,5 +356,9 @@ mod tests {
             }
         });
         assert_eq!(ended.unwrap().unwrap(), "epoch 0, of 20 writes 0,1,2,3,4");
+        let few = all(&record.log().unwrap(), &Limits { most: 50, ..UNTORN });
+        assert_eq!(few.len(), 50);
+        assert_eq!(few, all(&record.log().unwrap(), &Limits { most: 50, ..UNTORN }));
+        assert!(few.iter().all(|one| seen.iter().any(|other| other.0 == one.0 && other.1 == one.1)));
     }
 }

@@ -1,7 +1,7 @@
 //! The file system of this repository as a [`System`]: a small volume, mounted in one of its modes, without a thread of
 //! its own, at a time that the explorer gives.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -28,38 +28,80 @@ const START: i64 = 1_700_000_000;
 /// Between two looks at the clock while time passes.
 const TICK: Duration = Duration::from_millis(500);
 
+/// A format that volumes can have.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Its name on the command line.
+    pub name: &'static str,
+    kind: Kind,
+}
+
+/// All formats.
+pub const FORMATS: [Format; 3] = [
+    Format { name: "ext2", kind: Kind::Ext2 },
+    Format { name: "ext3", kind: Kind::Ext3 },
+    Format { name: "ext4", kind: Kind::Ext4 },
+];
+
+/// How a mode is mounted. Its promise is the row of [`PROMISES`](crate::promise::PROMISES) with its name.
+#[derive(Debug)]
+struct Mode {
+    name: &'static str,
+    /// The format of its volumes unless another is asked for.
+    format: &'static str,
+    /// Whether they have a journal.
+    journal: bool,
+    consistency: Consistency,
+    data: DataMode,
+}
+
+const fn mode(name: &'static str, format: &'static str, consistency: Consistency, data: DataMode) -> Mode {
+    Mode { name, format, journal: matches!(consistency, Consistency::Journal), consistency, data }
+}
+
+static MODES: [Mode; 5] = [
+    mode("none", "ext2", Consistency::None, DataMode::Ordered),
+    mode("dirty-bit", "ext2", Consistency::DirtyBit, DataMode::Ordered),
+    mode("journal", "ext4", Consistency::Journal, DataMode::Ordered),
+    mode("journal-data", "ext4", Consistency::Journal, DataMode::Journal),
+    mode("journal-writeback", "ext4", Consistency::Journal, DataMode::Writeback),
+];
+
 /// A volume of this file system in one mode.
 #[derive(Debug, Clone)]
 pub struct Ext {
+    mode: &'static Mode,
     promise: &'static Promise,
     /// The format of the volumes.
-    pub kind: Kind,
+    pub format: &'static Format,
     /// Bytes in a block.
     pub block_size: u32,
     /// Length of a volume in bytes.
     pub len: u64,
+    /// For a test that this is caught: blocks are given out again at once when they are freed.
+    #[doc(hidden)]
+    pub reuse_at_once: bool,
 }
 
+/// The length of a volume, unless another is asked for: two groups of blocks of 1 KiB, so that there is a copy of the
+/// superblock.
+pub const LEN: u64 = 9 << 20;
+
 impl Ext {
-    /// Volumes of `kind` in the mode of that name, 9 MiB of blocks of 1 KiB in two groups, so that there is a copy of the
-    /// superblock; `None` where there is no such mode. A journal is made where the mode needs one.
+    /// Volumes of a format in a mode, both by name and the format that of the mode unless given, of [`LEN`] bytes in
+    /// blocks of 1 KiB; `None` where there is no such mode or format. A journal is made where the mode needs one.
     #[must_use]
-    pub fn new(mode: &str, kind: Kind) -> Option<Self> {
-        Some(Self { promise: Promise::of(mode)?, kind, block_size: 1024, len: 9 << 20 })
+    pub fn new(mode: &str, format: Option<&str>) -> Option<Self> {
+        let mode = MODES.iter().find(|row| row.name == mode)?;
+        let format = format.unwrap_or(mode.format);
+        let format = FORMATS.iter().find(|row| row.name == format)?;
+        let promise = Promise::of(mode.name)?;
+        Some(Self { mode, promise, format, block_size: 1024, len: LEN, reuse_at_once: false })
     }
 
-    fn consistency(&self) -> (Consistency, DataMode) {
-        match self.promise.mode {
-            "none" => (Consistency::None, DataMode::Ordered),
-            "dirty-bit" => (Consistency::DirtyBit, DataMode::Ordered),
-            "journal-data" => (Consistency::Journal, DataMode::Journal),
-            "journal-writeback" => (Consistency::Journal, DataMode::Writeback),
-            _ => (Consistency::Journal, DataMode::Ordered),
-        }
-    }
-
-    fn journaled(&self) -> bool {
-        self.promise.recovery == Recovery::Mount
+    /// Whether the volume has more than one group, and so a copy of its superblock.
+    fn has_copy(&self) -> bool {
+        self.len / u64::from(self.block_size) > 8 * u64::from(self.block_size)
     }
 
     fn mount_once(&self, device: Arc<dyn BlockDevice>) -> Result<(), Refused> {
@@ -71,16 +113,16 @@ impl Ext {
         // later than all that is on the volume, so that no change has the time of one before the mount
         let before = superblock(&*device).map_or(START, |sb| i64::from(sb.disk.s_wtime.get()));
         let time = Arc::new(AtomicI64::new((before - START + 60) * 1000));
-        let (consistency, data) = self.consistency();
         let write = WriteOptions {
-            consistency: Some(consistency),
-            data,
+            consistency: Some(self.mode.consistency),
+            data: self.mode.data,
+            reuse_at_once: self.reuse_at_once,
             clock: clock(time.clone()),
             seed: Some(1),
             ..WriteOptions::default()
         };
         let options = OpenOptions { cache_bytes: 1 << 20, write: Some(write), ..OpenOptions::default() };
-        Ok(Mounted { volume: Volume::open(device, &options)?, time, open: HashMap::new() })
+        Ok(Mounted { volume: Volume::open(device, &options)?, time, open: HashMap::new(), unnamed: HashSet::new() })
     }
 }
 
@@ -94,18 +136,14 @@ fn clock(millis: Arc<AtomicI64>) -> Clock {
 
 impl System for Ext {
     fn arguments(&self) -> String {
-        let format = match self.kind {
-            Kind::Ext2 => "ext2",
-            Kind::Ext3 => "ext3",
-            Kind::Ext4 => "ext4",
-        };
-        format!("--mode {} --format {format}", self.promise.mode)
+        let size = if self.len == LEN { String::new() } else { format!(" --size {}", self.len) };
+        format!("--mode {} --format {}{size}", self.mode.name, self.format.name)
     }
 
     /// The superblock is 1 KiB and has one checksum: no ext file system survives half of it without its copies, and a
-    /// mount does not look for them.
+    /// mount does not look for them; a small volume has none.
     fn whole(&self) -> Range<u64> {
-        if self.journaled() { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
+        if self.mode.journal || !self.has_copy() { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
 
     fn promise(&self) -> &'static Promise {
@@ -118,15 +156,15 @@ impl System for Ext {
 
     fn format(&self) -> Result<Arc<dyn BlockDevice>, Refused> {
         let device = MemoryDevice::zeroed(self.len).map_err(|e| e.to_string())?;
-        let mut options = MkfsOptions::new(self.kind);
+        let mut options = MkfsOptions::new(self.format.kind);
         options.block_size = Some(self.block_size);
         options.inodes = Some(96);
         options.uuid = [7; 16];
         options.hash_seed = [9; 16];
         options.time = Timestamp { seconds: START, nanos: 0 };
-        if self.journaled() {
+        if self.mode.journal {
             options.journal_mib = Some(1);
-        } else if self.kind != Kind::Ext2 {
+        } else if self.format.kind != Kind::Ext2 {
             options.features.add("^has_journal").map_err(|e| e.to_string())?;
         }
         fs::mkfs::make(&device, &options).map_err(|e| e.to_string())?;
@@ -138,7 +176,7 @@ impl System for Ext {
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused> {
-        if self.journaled() {
+        if self.promise.recovery == Recovery::Mount {
             self.mount_once(device)?;
             return Ok(false);
         }
@@ -195,6 +233,8 @@ struct Mounted {
     /// Milliseconds since the start.
     time: Arc<AtomicI64>,
     open: HashMap<String, InodeNo>,
+    /// Those that have never had a name.
+    unnamed: HashSet<InodeNo>,
 }
 
 impl Mounted {
@@ -222,18 +262,12 @@ impl Mounted {
         self.open.insert(name.to_owned(), number);
     }
 
-    fn write(&self, path: &str, offset: u64, len: u64, seed: u32) -> Result<(), Errno> {
-        let mut rest = &pattern(seed, offset, len)[..];
-        let (number, mut at) = (self.file(path)?, offset);
-        while !rest.is_empty() {
-            let written = self.volume.write_at(number, at, rest).map_err(|e| errno(&e))?;
-            if written == 0 {
-                return Err(Errno::IO);
-            }
-            at += written as u64;
-            rest = &rest[written.min(rest.len())..];
-        }
-        Ok(())
+    /// Writes until all is written or there is no more room, and says how much it was.
+    fn write(&self, path: &str, offset: u64, len: u64, seed: u32) -> Result<u64, Errno> {
+        let number = self.file(path)?;
+        write_all(offset, &pattern(seed, offset, len), |at, rest| {
+            self.volume.write_at(number, at, rest).map_err(|e| errno(&e))
+        })
     }
 
     fn wait(&self, time: Duration) -> fs::Result<()> {
@@ -250,7 +284,7 @@ impl Mounted {
 }
 
 impl Session for Mounted {
-    fn apply(&mut self, op: &Op) -> Result<(), Errno> {
+    fn apply(&mut self, op: &Op) -> Result<u64, Errno> {
         // no two operations have the same time
         self.time.fetch_add(1, Ordering::Relaxed);
         let volume = &self.volume;
@@ -282,7 +316,13 @@ impl Session for Mounted {
                 let dir_inode = volume.inode(dir).map_err(|e| errno(&e))?;
                 match volume.lookup(&dir_inode, name) {
                     Ok(_) => Err(fs::Error::Exists),
-                    Err(fs::Error::NotFound) => volume.link(number, dir, name).map(|_| ()),
+                    Err(fs::Error::NotFound) => {
+                        let links = volume.attributes_of(number).map_err(|e| errno(&e))?.links;
+                        if links == 0 && !self.unnamed.remove(&number) {
+                            return Err(Errno::NOENT);
+                        }
+                        volume.link(number, dir, name).map(|_| ())
+                    }
                     Err(e) => Err(e),
                 }
             }
@@ -300,6 +340,7 @@ impl Session for Mounted {
                 let size = volume.attributes_of(self.file(path)?).map_err(|e| errno(&e))?.size;
                 return self.write(path, size, *len, *seed);
             }
+            Op::Read { path } => return self.read(path).map(|_| 0),
             Op::Truncate { path, size } => volume.truncate(self.file(path)?, *size),
             Op::Fallocate { path, how, offset, len } => {
                 let mode = match how {
@@ -325,7 +366,7 @@ impl Session for Mounted {
             Op::Open { path } => {
                 let number = self.file(path)?;
                 self.hold(path, number);
-                Ok(())
+                return Ok(0);
             }
             Op::Close { path } => {
                 let number = self.open.remove(path.trim_start_matches('@')).ok_or(Errno::BADF)?;
@@ -335,14 +376,24 @@ impl Session for Mounted {
                 let file = Self::new_file(FileKind::Regular, 0o644);
                 let made = volume.tmpfile(self.file(dir)?, &file).map_err(|e| errno(&e))?;
                 self.open.insert(path.clone(), made.number);
-                Ok(())
+                self.unnamed.insert(made.number);
+                return Ok(0);
             }
             Op::Fsync { path } => volume.fsync(self.file(path)?, false),
             Op::Fdatasync { path } => volume.fsync(self.file(path)?, true),
             Op::Sync => volume.sync(),
             Op::Wait { seconds } => self.wait(Duration::from_secs(u64::from(*seconds))),
         };
-        done.map_err(|e| errno(&e))
+        done.map(|()| 0).map_err(|e| errno(&e))
+    }
+
+    fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
+        let read = |number| {
+            // content that has no place yet counts
+            let size = self.volume.attributes_of(number)?.size;
+            read::bytes(&self.volume, &*self.volume.inode(number)?, size)
+        };
+        read(self.file(path)?).map_err(|e| errno(&e))
     }
 
     fn unmount(mut self: Box<Self>) -> Result<(), Refused> {
@@ -354,6 +405,25 @@ impl Session for Mounted {
     }
 }
 
+/// Writes `bytes` from `offset` on, as much at once as `write` takes, until all is written or there is no more room;
+/// returns how much was written.
+pub(crate) fn write_all(
+    offset: u64,
+    bytes: &[u8],
+    mut write: impl FnMut(u64, &[u8]) -> Result<usize, Errno>,
+) -> Result<u64, Errno> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        match write(offset + done as u64, rest) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => done += written,
+            Err(Errno::NOSPC) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done as u64)
+}
+
 /// The answer of POSIX.
 fn errno(e: &fs::Error) -> Errno {
     use fs::Error as E;
@@ -362,6 +432,7 @@ fn errno(e: &fs::Error) -> Errno {
         E::Unsupported(_) => Errno::OPNOTSUPP,
         E::Corrupt { .. } | E::NoSuperblock(_) => Errno::UCLEAN,
         E::NotFound => Errno::NOENT,
+        E::Stale(_) => Errno::STALE,
         E::NotADirectory => Errno::NOTDIR,
         E::IsADirectory => Errno::ISDIR,
         E::NameTooLong => Errno::NAMETOOLONG,

@@ -19,10 +19,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockdev::{BlockDevice, Error, Fault, Faulty, Geometry, Logged, Op as Request, Read, Record, Result, Write};
 use rustix::io::Errno;
+use serde::Serialize;
 
 use crate::explore::{Explorer, Start, sound, words};
 use crate::history::History;
 use crate::op::{Op, Workload};
+use crate::play;
 use crate::promise::{self, Moment};
 use crate::system::System;
 
@@ -45,7 +47,7 @@ impl fmt::Display for Strike {
 }
 
 /// What was done, in numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Workloads.
     pub workloads: u64,
@@ -59,6 +61,17 @@ pub struct Counts {
     pub answered: u64,
     /// Runs after which the volume could be put away as if nothing had happened.
     pub put_away: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.workloads += other.workloads;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.answered += other.answered;
+        self.put_away += other.put_away;
+    }
 }
 
 /// What came of one run.
@@ -140,20 +153,24 @@ fn run(
             for (number, op) in ops.iter().enumerate() {
                 let before = history.clone();
                 let expected = history.push(op);
-                // a mistake of the workload, not of the volume
-                if matches!(expected, Err(Errno::BADF | Errno::BUSY | Errno::FBIG)) {
+                if play::is_mistake(expected) {
                     returned = history.len();
                     continue;
                 }
-                let got = session.apply(op);
+                let got = play::ask(&mut *session, op, history.last())?;
+                if let Some(shorter) = got.ok().and_then(|written| op.shortened(written)) {
+                    // no room for the rest, which a fault may well bring
+                    let _ = history.replace(&shorter);
+                }
+                let got = got.map(|_| ());
                 if watch.failed() && op.is_sync() && got.is_ok() {
                     return Err(format!("`{op}` succeeds although a write or flush has failed"));
                 }
                 // where only a fault brings such an answer, it is an error like others: free space that cannot be read
-                let lacks = matches!(got, Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT));
+                let lacks = got.is_err_and(play::is_refusal);
                 if lacks && (strike.is_none() || known.contains(&number)) {
                     refused.push(number);
-                    history.undo();
+                    history.refuse();
                 } else if got != expected {
                     if strike.is_none() || !matches!(got, Err(Errno::IO | Errno::ROFS | Errno::NOSPC)) {
                         return Err(format!("`{op}`: {got:?} instead of {expected:?}"));

@@ -175,6 +175,13 @@ impl Pairs {
         join(self.0.get((number / count) as usize)?, self.0.get((number % count) as usize)?)
     }
 
+    /// Slice `slice`, from 0, of `of`: every `of`-th number. All slices together are all workloads of two operations.
+    #[must_use]
+    pub fn slice(&self, slice: u64, of: u64) -> Vec<Workload> {
+        let step = usize::try_from(of.max(1)).unwrap_or(usize::MAX);
+        (slice..self.count()).step_by(step).filter_map(|number| self.get(number)).collect()
+    }
+
     /// So many of them, drawn by a seed.
     #[must_use]
     pub fn sample(&self, seed: u64, count: usize) -> Vec<Workload> {
@@ -410,6 +417,8 @@ mod tests {
         assert_eq!(pairs.sample(1, 30), pairs.sample(1, 30));
         assert_eq!(pairs.sample(2, 30).len(), 30);
         assert_eq!(pairs.get(pairs.count()), None);
+        assert_eq!(pairs.slice(0, 997), some);
+        assert_eq!(pairs.slice(3, pairs.count()), Vec::from_iter(pairs.get(3)));
     }
 
     #[test]

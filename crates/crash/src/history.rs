@@ -62,11 +62,23 @@ impl History {
         answer
     }
 
-    /// Takes back what the last operation changed, because the volume could not do it for want of space or of support.
-    pub fn undo(&mut self) {
-        if let [.., before, after] = &mut self.states[..] {
+    /// Takes the last operation back, because the volume could not do it for want of space or of support: in its place
+    /// nothing happened, and nothing was made durable.
+    pub fn refuse(&mut self) {
+        if let ([.., before, after], Some(op)) = (&mut self.states[..], self.ops.last_mut()) {
             *after = before.clone();
+            *op = Op::Wait { seconds: 0 };
         }
+    }
+
+    /// Puts `op` into the place of the last operation: what was done in its stead.
+    ///
+    /// # Errors
+    /// The model's answer.
+    pub fn replace(&mut self, op: &Op) -> Result<(), Errno> {
+        self.states.truncate(self.states.len().saturating_sub(1).max(1));
+        self.ops.pop();
+        self.push(op)
     }
 
     /// The newest state.
@@ -245,9 +257,16 @@ mod tests {
     fn what_the_volume_could_not_do_is_taken_back() {
         let mut history = history("create f");
         history.push(&"append f 9 =1".parse().unwrap()).unwrap();
-        history.undo();
+        history.refuse();
         assert_eq!((history.len(), history.state(2) == history.state(1)), (2, true));
+        history.push(&"append f 9 =1".parse().unwrap()).unwrap();
+        history.replace(&"append f 4 =1".parse().unwrap()).unwrap();
+        let id = history.last().resolve("f").unwrap();
+        assert_eq!((history.len(), history.last().node(id).unwrap().data().unwrap().len()), (3, 4));
+        history.push(&Op::Sync).unwrap();
+        history.refuse();
+        assert_eq!(history.pins(4, Scope::Volume), Pins::default(), "a sync that failed makes nothing durable");
         assert_eq!(history.push(&"create f".parse().unwrap()), Err(Errno::EXIST));
-        assert_eq!(history.len(), 3);
+        assert_eq!(history.len(), 5);
     }
 }

@@ -8,25 +8,30 @@
 //! | room | holds |
 //! | --- | --- |
 //! | [`op`] | operations and workloads, as values and as text |
-//! | [`generate`], [`mod@minimise`] | where workloads come from, and how they become small |
+//! | [`generate`], [`papers`], [`full`], [`mod@minimise`] | where workloads come from, and how they become small |
 //! | [`model`] | the file system in memory that says what should be there |
 //! | [`history`], [`promise`] | what happened, what was durable when, and what each mode promises of it |
 //! | [`enumerate`] | the states of a log |
-//! | [`system`] | what can be explored |
+//! | [`system`], [`ext`], [`directory`] | what can be explored; the library in each mode; a mounted directory |
+//! | [`play`] | one operation, on a mounted volume and on the model |
 //! | [`explore`], [`campaign`] | one workload; many, on all cores |
 //! | [`faults`] | one workload on a device whose n-th request fails |
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+pub mod directory;
 pub mod enumerate;
 pub mod explore;
 pub mod ext;
 pub mod faults;
+pub mod full;
 pub mod generate;
 pub mod history;
 pub mod minimise;
 pub mod model;
 pub mod op;
+pub mod papers;
+pub mod play;
 pub mod promise;
 pub mod read;
 pub mod system;

@@ -84,6 +84,8 @@ pub struct State {
     pub root: Id,
     /// Open files by the name that `@` stands before.
     pub open: BTreeMap<String, Id>,
+    /// Files that have never had a name: they may get one, others that have lost their last may not.
+    pub unnamed: BTreeSet<Id>,
 }
 
 /// Most bytes a file of the model may have: workloads are small, and a mistake in one must not take all memory.
@@ -99,7 +101,7 @@ impl State {
     #[must_use]
     pub fn empty() -> Self {
         let root = Node::new(0o755, 2, Body::Dir(BTreeMap::new()));
-        Self { nodes: BTreeMap::from([(2, root)]), root: 2, open: BTreeMap::new() }
+        Self { nodes: BTreeMap::from([(2, root)]), root: 2, open: BTreeMap::new(), unnamed: BTreeSet::new() }
     }
 
     /// The number of the node that `path` names (`@x` for an open file, `.` or nothing for the root). A symbolic link at
@@ -179,6 +181,11 @@ impl State {
                 let size = self.node_of(path)?.data().map_or(0, |data| data.len() as u64);
                 self.write(path, size, *len, *seed)
             }
+            Op::Read { path } => match self.node_of(path)?.body {
+                Body::File(_) => Ok(()),
+                Body::Dir(_) => Err(Errno::ISDIR),
+                _ => Err(Errno::INVAL),
+            },
             Op::Truncate { path, size } => {
                 let size = bounded(*size)?;
                 self.change_data(path, |data| data.resize(size, 0))
@@ -210,6 +217,7 @@ impl State {
                 let id = self.next_id();
                 self.open_as(path, id)?;
                 self.nodes.insert(id, Node::new(0o644, 0, Body::File(Arc::default())));
+                self.unnamed.insert(id);
                 Ok(())
             }
             Op::Fsync { path } | Op::Fdatasync { path } => self.resolve(path).map(|_| ()),
@@ -343,6 +351,9 @@ impl State {
         }
         if self.node(id).is_some_and(|node| node.is_dir()) {
             return Err(Errno::PERM);
+        }
+        if self.node(id).is_some_and(|node| node.links == 0) && !self.unnamed.remove(&id) {
+            return Err(Errno::NOENT);
         }
         self.count_links(id, 1)?;
         self.set_entry(dir, name, Some(id))

@@ -11,6 +11,7 @@
 //! | `symlink TARGET P`, `link P P` | the existing name first |
 //! | `rename P P`, `rename P P noreplace`, `rename P P exchange` | renameat2(2) |
 //! | `write P OFFSET LEN =N`, `append P LEN =N` | pwrite(2) |
+//! | `read P` | all of a file; what comes is compared with what should be there |
 //! | `truncate P SIZE` | both ways |
 //! | `fallocate P HOW OFFSET LEN` | HOW is `plain`, `keep`, `zero`, `zero-keep`, `punch`, `collapse` or `insert` |
 //! | `setxattr P NAME LEN =N`, `removexattr P NAME` | names with their prefix, as `user.x` |
@@ -91,6 +92,8 @@ pub enum Op {
     Write { path: String, offset: u64, len: u64, seed: u32 },
     /// Bytes at the end.
     Append { path: String, len: u64, seed: u32 },
+    /// All bytes of a file are asked for.
+    Read { path: String },
     /// Another size.
     Truncate { path: String, size: u64 },
     /// Space, zeros or holes.
@@ -122,6 +125,17 @@ impl Op {
     #[must_use]
     pub fn is_sync(&self) -> bool {
         matches!(self, Self::Fsync { .. } | Self::Fdatasync { .. } | Self::Sync | Self::Wait { .. })
+    }
+
+    /// The same write of its first `done` bytes alone, where it has more.
+    #[must_use]
+    pub fn shortened(&self, done: u64) -> Option<Self> {
+        let mut op = self.clone();
+        match &mut op {
+            Self::Write { len, .. } | Self::Append { len, .. } if done < *len => *len = done,
+            _ => return None,
+        }
+        Some(op)
     }
 }
 
@@ -158,6 +172,7 @@ impl fmt::Display for Op {
             }
             Self::Write { path, offset, len, seed } => write!(f, "write {path} {offset} {len} ={seed}"),
             Self::Append { path, len, seed } => write!(f, "append {path} {len} ={seed}"),
+            Self::Read { path } => write!(f, "read {path}"),
             Self::Truncate { path, size } => write!(f, "truncate {path} {size}"),
             Self::Fallocate { path, how, offset, len } => {
                 write!(f, "fallocate {path} {} {offset} {len}", how.word())
@@ -213,6 +228,7 @@ fn parse(words: &[&str]) -> Option<Op> {
             Op::Write { path: path(p), offset: offset.parse().ok()?, len: len.parse().ok()?, seed: seed(n)? }
         }
         ["append", p, len, n] => Op::Append { path: path(p), len: len.parse().ok()?, seed: seed(n)? },
+        ["read", p] => Op::Read { path: path(p) },
         ["truncate", p, size] => Op::Truncate { path: path(p), size: size.parse().ok()? },
         ["fallocate", p, word, offset, len] => {
             let (how, _) = FallocateHow::WORDS.into_iter().find(|(_, w)| w == word)?;
@@ -275,13 +291,13 @@ mod tests {
     #[test]
     fn text_and_value_are_the_same() {
         let text = "mkdir A; create A/foo; write A/foo 0 8192 =3 | create foo; symlink A/foo l; link foo bar; \
-                    rename foo A/foo; rename a b noreplace; rename a b exchange; append foo 100 =4; truncate foo 7; \
+                    rename foo A/foo; rename a b noreplace; rename a b exchange; append foo 100 =4; read foo; truncate foo 7; \
                     fallocate foo zero-keep 4096 1024; setxattr foo user.x 40 =5; removexattr foo user.x; \
                     chmod foo 640; open foo; unlink foo; append @foo 9 =6; close foo; tmpfile A t; link @t A/t; \
                     rmdir B; fsync foo; fdatasync A; sync; wait 6";
         let workload: Workload = text.parse().unwrap();
         assert_eq!(workload.to_string(), text.split_whitespace().collect::<Vec<_>>().join(" "));
-        assert_eq!((workload.setup.len(), workload.ops.len()), (3, 23));
+        assert_eq!((workload.setup.len(), workload.ops.len()), (3, 24));
         for (how, word) in FallocateHow::WORDS {
             let op = Op::Fallocate { path: "f".into(), how, offset: 0, len: 1 };
             assert_eq!(op.to_string(), format!("fallocate f {word} 0 1"));

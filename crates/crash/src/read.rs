@@ -1,6 +1,6 @@
 //! Reads what a volume holds into a [`State`], through the file system's reading path.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use blockdev::BlockDevice;
@@ -28,7 +28,8 @@ pub fn tree(device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
 /// The first thing that cannot be read, with its path.
 pub fn of_volume(volume: &Volume) -> Result<State, Refused> {
     let root = InodeNo::ROOT;
-    let mut state = State { nodes: BTreeMap::new(), root: u64::from(root.get()), open: BTreeMap::new() };
+    let mut state =
+        State { nodes: BTreeMap::new(), root: u64::from(root.get()), open: BTreeMap::new(), unnamed: BTreeSet::new() };
     let mut queue = vec![(String::new(), root)];
     while let Some((path, number)) = queue.pop() {
         let refused = |e: fs::Error| format!("/{path}: {e}");
@@ -53,12 +54,7 @@ pub fn of_volume(volume: &Volume) -> Result<State, Refused> {
 
 fn body(volume: &Volume, inode: &Arc<Inode>, below: &mut Vec<(String, InodeNo)>) -> fs::Result<Body> {
     Ok(match inode.kind {
-        FileKind::Regular => {
-            let mut bytes = vec![0; usize::try_from(inode.size.min(MAX_SIZE)).unwrap_or(0)];
-            let read = volume.read_at(inode, 0, &mut bytes)?;
-            bytes.truncate(read);
-            Body::File(Arc::new(bytes))
-        }
+        FileKind::Regular => Body::File(Arc::new(bytes(volume, inode, inode.size)?)),
         FileKind::Directory => {
             let mut entries = BTreeMap::new();
             for entry in volume.read_dir(inode, 0)? {
@@ -80,4 +76,17 @@ fn body(volume: &Volume, inode: &Arc<Inode>, below: &mut Vec<(String, InodeNo)>)
         FileKind::Fifo => Body::Other("a pipe"),
         FileKind::Socket => Body::Other("a socket"),
     })
+}
+
+/// The first `size` bytes of a regular file, or the first of very many.
+pub(crate) fn bytes(volume: &Volume, inode: &Inode, size: u64) -> fs::Result<Vec<u8>> {
+    match inode.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(fs::Error::IsADirectory),
+        _ => return Err(fs::Error::Invalid("no regular file")),
+    }
+    let mut bytes = vec![0; usize::try_from(size.min(MAX_SIZE)).unwrap_or(0)];
+    let read = volume.read_at(inode, 0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
 }

@@ -65,10 +65,18 @@ pub trait System: Sync {
 /// A mounted volume. Dropped without [`Session::unmount`], it is left as a crash leaves it.
 pub trait Session {
     /// Does one operation and returns when it has been acknowledged; what it promises by then is the mode's matter.
+    /// Returns how many bytes a write has written, fewer than asked for where there was room for no more; 0 for
+    /// operations that write none.
     ///
     /// # Errors
     /// The answer of POSIX.
-    fn apply(&mut self, op: &Op) -> Result<(), Errno>;
+    fn apply(&mut self, op: &Op) -> Result<u64, Errno>;
+
+    /// All bytes of a regular file.
+    ///
+    /// # Errors
+    /// The answer of POSIX.
+    fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno>;
 
     /// Unmounts it.
     ///

@@ -31,6 +31,7 @@ enum Bug {
     WrongAnswer,
     LosesOnUnmount,
     PanicsOnLink,
+    ReadsWrong,
 }
 
 struct Toy(Bug);
@@ -130,7 +131,7 @@ impl Mounted {
 }
 
 impl Session for Mounted {
-    fn apply(&mut self, op: &Op) -> Result<(), Errno> {
+    fn apply(&mut self, op: &Op) -> Result<u64, Errno> {
         match op {
             Op::Create { .. } | Op::Unlink { .. } | Op::Rename { .. } | Op::Append { .. } | Op::Write { .. } => {}
             Op::Link { .. } if self.toy.0 == Bug::PanicsOnLink => panic!("no links here"),
@@ -139,15 +140,25 @@ impl Session for Mounted {
                 if self.toy.0 != Bug::FsyncForgotten {
                     self.commit().map_err(|_| Errno::IO)?;
                 }
-                return Ok(());
+                return Ok(0);
             }
             _ => return Err(Errno::OPNOTSUPP),
         }
         if self.toy.0 == Bug::WrongAnswer && matches!(op, Op::Create { .. }) {
             let _ = self.state.apply(op, 1024);
-            return Ok(());
+            return Ok(0);
         }
-        self.state.apply(op, 1024)
+        self.state.apply(op, 1024)?;
+        Ok(if let Op::Append { len, .. } | Op::Write { len, .. } = op { *len } else { 0 })
+    }
+
+    fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
+        let node = self.state.node(self.state.resolve(path)?).ok_or(Errno::NOENT)?;
+        let mut bytes = node.data().ok_or(Errno::ISDIR)?.to_vec();
+        if self.toy.0 == Bug::ReadsWrong {
+            bytes.reverse();
+        }
+        Ok(bytes)
     }
 
     fn unmount(mut self: Box<Self>) -> Result<(), Refused> {
@@ -202,7 +213,7 @@ impl System for Toy {
 }
 
 const WORK: &str = "create a; append a 3000 =1; create x | create b; append b 500 =2; fsync b; rename b a; create c; \
-                    create c; append c 3000 =3; sync; unlink x; append a 100 =4; fsync a; link a d; create e";
+                    create c; append c 3000 =3; read c; sync; unlink x; append a 100 =4; fsync a; link a d; create e";
 
 /// The toy bears none of the work that a volume must bear after recovery.
 fn options() -> Options {
@@ -230,6 +241,7 @@ fn every_broken_toy_is_caught() {
         (Bug::WrongAnswer, Kind::Answer),
         (Bug::LosesOnUnmount, Kind::Content),
         (Bug::PanicsOnLink, Kind::Panic),
+        (Bug::ReadsWrong, Kind::Answer),
     ] {
         let (toy, options) = (Toy(bug), options());
         let found = Explorer::new(&toy, &options).explore(&WORK.parse().unwrap());

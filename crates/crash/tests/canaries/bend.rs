@@ -34,6 +34,18 @@ pub(crate) enum Bend {
     FsyncForgotten,
     /// Recovery does not look into the journal; the device is straight.
     NoReplay,
+    /// The flush between a transaction and the block that commits it is left out.
+    NoFlushBeforeCommit,
+    /// The flush after the block that commits a transaction is left out.
+    NoFlushAfterCommit,
+    /// The list of files that wait for their removal is never begun.
+    NoOrphans,
+    /// There is no copy of the superblock; the device is straight.
+    NoCopy,
+    /// Freed blocks are given out again before what freed them is durable; the device is straight.
+    ReuseAtOnce,
+    /// Recovery empties the journal before its blocks are in their home places.
+    RecoveryTailFirst,
     /// Every fifth write is lost.
     LostWrite,
     /// Every ninth write lands one block further.
@@ -57,6 +69,10 @@ struct State {
     writes: u64,
     committed: bool,
     flush_owed: bool,
+    /// Blocks of a transaction are written that no commit has followed.
+    logged: bool,
+    /// The last write was a commit.
+    just_committed: bool,
 }
 
 /// The device. Writes are cut into blocks of 1 KiB, the size that the volumes have.
@@ -68,6 +84,10 @@ pub(crate) struct Bent {
 }
 
 const BLOCK: u64 = 1024;
+
+fn word_at(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
+    bytes.get(at..at + 2)?.try_into().ok()
+}
 
 impl Bent {
     /// `journal` is where the volume's journal lies, in bytes.
@@ -100,6 +120,8 @@ impl Bent {
         state.writes += 1;
         let class = self.class(at, bytes);
         let in_journal = self.journal.contains(&at);
+        state.logged = matches!(class, Class::Log | Class::Revoke) || state.logged && class != Class::Commit;
+        state.just_committed = class == Class::Commit;
         if std::mem::take(&mut state.flush_owed) {
             self.device.flush()?;
         }
@@ -123,8 +145,8 @@ impl Bent {
             }
             (Bend::HomeBeforeJournal, _) if in_journal && class != Class::JournalSuperblock => hold(state),
             (Bend::HomeBeforeJournal, Class::Home) => jump(state),
-            (Bend::TailBeforeHome, Class::Home) => hold(state),
-            (Bend::TailBeforeHome, Class::JournalSuperblock) => jump(state),
+            (Bend::TailBeforeHome | Bend::RecoveryTailFirst, Class::Home) => hold(state),
+            (Bend::TailBeforeHome | Bend::RecoveryTailFirst, Class::JournalSuperblock) => jump(state),
             (Bend::HalfSuperblock, Class::Superblock { .. }) => {
                 let (first, second) = bytes.split_at(bytes.len().min(512));
                 self.device.write(at, first)?;
@@ -134,6 +156,11 @@ impl Bent {
             (Bend::LostRevoke, Class::Revoke) => {
                 let mut none = bytes.to_vec();
                 none[12..16].copy_from_slice(&16u32.to_be_bytes()); // r_count: the header alone
+                self.device.write(at, &none)
+            }
+            (Bend::NoOrphans, _) if word_at(bytes, 0x38) == Some([0x53, 0xEF]) => {
+                let mut none = bytes.to_vec();
+                none[0xE8..0xEC].fill(0); // s_last_orphan
                 self.device.write(at, &none)
             }
             (Bend::NoDirtyMark, Class::Superblock { clean: false }) => Ok(()),
@@ -184,6 +211,8 @@ impl BlockDevice for Bent {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match self.bend {
             Bend::NoFlush => Ok(()),
+            Bend::NoFlushBeforeCommit if state.logged => Ok(()),
+            Bend::NoFlushAfterCommit if state.just_committed => Ok(()),
             Bend::LateFlush => {
                 state.flush_owed = true;
                 Ok(())

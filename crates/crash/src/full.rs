@@ -1,0 +1,70 @@
+//! Workloads at the end of a volume's room: a few blocks are free, or no inode, and then something is asked for.
+//!
+//! The setup writes until the volume takes no more and then removes a few small files, so that a few blocks are free
+//! whatever the format. Half of the workloads then do one operation and make it durable, half do random ones. They belong
+//! on a small volume ([`LEN`]), as a file over all of it is read in every state.
+
+use crate::generate::{self, Pairs};
+use crate::op::{Op, Workload};
+
+/// A length for volumes that are filled: room for a journal and about a megabyte.
+pub const LEN: u64 = 5 << 19;
+
+/// So many workloads, drawn by a seed.
+#[must_use]
+pub fn sample(seed: u64, count: usize) -> Vec<Workload> {
+    let mut numbers = fastrand::Rng::with_seed(seed);
+    let one = generate::one();
+    (0..count)
+        .map(|number| {
+            let mut workload = match number % 4 {
+                0 | 1 => numbers.choice(&one).cloned().unwrap_or_default(),
+                2 => generate::random(numbers.u64(..), 10),
+                _ => Pairs::new().sample(numbers.u64(..), 1).pop().unwrap_or_default(),
+            };
+            if number % 8 == 4 {
+                no_inode(&mut workload);
+            } else {
+                no_block(&mut workload, numbers.u64(..6));
+            }
+            workload
+        })
+        .collect()
+}
+
+/// Fills the volume after the setup, but for some blocks.
+fn no_block(workload: &mut Workload, free: u64) {
+    let spare = |n: u64| format!("spare{n}");
+    for n in 0..free {
+        // a block each: what is free is not in one piece
+        workload.setup.push(Op::Create { path: spare(n) });
+        workload.setup.push(Op::Append { path: spare(n), len: 1000, seed: 900 });
+        workload.setup.push(Op::Append { path: "fill".into(), len: 3000, seed: 901 });
+    }
+    workload.setup.insert(0, Op::Create { path: "fill".into() });
+    workload.setup.push(Op::Sync);
+    workload.setup.push(Op::Append { path: "fill".into(), len: 2 * LEN, seed: 901 });
+    workload.setup.extend((0..free).map(|n| Op::Unlink { path: spare(n) }));
+}
+
+/// Makes files until there is no inode left.
+fn no_inode(workload: &mut Workload) {
+    workload.setup.extend((0..100).map(|n| Op::Create { path: format!("many{n}") }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_come_from_their_seed() {
+        let some = sample(3, 16);
+        assert_eq!(some, sample(3, 16));
+        assert_ne!(some, sample(4, 16));
+        for workload in &some {
+            assert_eq!(workload.to_string().parse(), Ok(workload.clone()));
+            let text = workload.to_string();
+            assert!(text.contains("append fill") || text.contains("create many99"), "{text}");
+        }
+    }
+}
