@@ -8,6 +8,7 @@ use crate::estimate;
 use crate::inodes::InlineDirectory;
 use crate::links;
 use crate::metadata;
+use crate::native::{self, Below};
 use crate::multiply::{Owners, Sharing};
 use crate::open::{self, Refusal};
 use crate::paths::Paths;
@@ -138,6 +139,23 @@ pub(crate) fn examine<T>(
     progress: &dyn Progress,
     see: impl FnOnce(&View<'_>) -> T,
 ) -> Result<(Report, T), Refusal> {
+    if native::is_native(device) {
+        let below = native::read(device).map_err(|e| Refusal::new(format!("there is no native volume to check: {e}")))?;
+        let image = native::Image::new(device, &below);
+        return examine_above(name, &image, Some(&below), options, progress, see);
+    }
+    examine_above(name, device, None, options, progress, see)
+}
+
+/// Checks the ext volume on `device`, which may lie above what was read of a native one.
+fn examine_above<T>(
+    name: &str,
+    device: &dyn BlockDevice,
+    below: Option<&Below>,
+    options: &Options,
+    progress: &dyn Progress,
+    see: impl FnOnce(&View<'_>) -> T,
+) -> Result<(Report, T), Refusal> {
     let start = Instant::now();
     let counters = Counters::default();
     let total = OnceLock::new();
@@ -152,6 +170,7 @@ pub(crate) fn examine<T>(
     let problems = Problems::new(options.limits);
     progress.phase(Phase::Superblock);
     let volume = open::open(&scanner, options, &problems)?;
+    below.iter().for_each(|below| below.report(&problems));
     let foretold = estimate::of_volume(&volume);
     // nobody else sets it
     let _ = total.set(foretold.bytes);
@@ -159,7 +178,7 @@ pub(crate) fn examine<T>(
         let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
         (Counts::default(), see(&view))
     } else {
-        phases(&scanner, &volume, options, &problems, progress, |walk| {
+        phases(&scanner, &volume, below, options, &problems, progress, |walk| {
             see(&View { volume: &volume, scanner: &scanner, problems: &problems, walk })
         })
     };
@@ -184,6 +203,7 @@ pub(crate) fn examine<T>(
 fn phases<T>(
     scanner: &Scanner<'_>,
     volume: &Volume,
+    below: Option<&Below>,
     options: &Options,
     problems: &Problems,
     progress: &dyn Progress,
@@ -192,6 +212,9 @@ fn phases<T>(
     progress.phase(Phase::Inodes);
     let ctx = Context::new(volume, problems);
     metadata::claim(&ctx);
+    for blocks in below.iter().flat_map(|below| &below.taken) {
+        ctx.claims.claim(ctx.claims.clusters_of(blocks));
+    }
     let bitmaps = Bitmaps::new(volume);
     let directories = OnceLock::new();
     let names = OnceLock::new();

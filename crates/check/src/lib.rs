@@ -35,6 +35,7 @@ mod inodes;
 mod journal;
 mod links;
 mod metadata;
+mod native;
 mod multiply;
 mod open;
 mod ownfile;

@@ -30,7 +30,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(sentence: impl Into<String>) -> Self {
+    pub(crate) fn new(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), exit: crate::report::exit::OPERATIONAL }
     }
 }

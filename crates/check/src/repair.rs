@@ -39,6 +39,7 @@ mod sharing;
 mod superblock;
 mod work;
 
+use crate::native;
 use crate::checker::{self, Options, Progress, Repair, View};
 use crate::open::{self, Refusal};
 use crate::problem::{Limits, Problem, Problems};
@@ -76,6 +77,10 @@ pub fn repair(
     progress: &dyn Progress,
     undo: Option<&Path>,
 ) -> Result<Report, Refusal> {
+    if native::is_native(&**device) {
+        // every generation is whole: what is wrong with one has no other copy to be mended from
+        return checker::check(name, &**device, options, progress);
+    }
     let now = options.now.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()));
     let finished = apply::finish(&**device, undo).map_err(failed)?;
     // a second file could not begin where the first one did

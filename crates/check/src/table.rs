@@ -15,6 +15,8 @@ use std::fmt::{self, Write as _};
 #[macro_use]
 mod superblock;
 #[macro_use]
+mod native;
+#[macro_use]
 mod inodes;
 #[macro_use]
 mod directories;
@@ -265,7 +267,7 @@ macro_rules! define {
     };
 }
 
-superblock_rows! { [inode_rows directory_rows bitmap_rows define] }
+superblock_rows! { [native_rows inode_rows directory_rows bitmap_rows define] }
 
 impl Code {
     /// e2fsck's number.
