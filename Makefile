@@ -6,8 +6,10 @@ IMAGE  := volume.img
 DIR    := mnt
 # seconds that `make fuzz` gives each target
 SECONDS_EACH := 60
-# of the workloads that `make crash` draws
+# of the workloads that `make crash` and `make night` draw
 SEED := 1
+# of all workloads of two operations, which part `make night` explores: with 0/50 to 49/50 all
+SLICE := 0/50
 # how many times the usual number of random cases `make long` runs
 CAMPAIGN := 20
 
@@ -17,7 +19,7 @@ MOUNTED = grep -qs ' $(CURDIR)/$(DIR) ' /proc/self/mounts
 # where Debian keeps mke2fs and its kin, also for those who are not root
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help setup build run stop test fuzz crash long
+.PHONY: help setup build run stop test fuzz crash night long
 
 help:
 	@echo "make run     install what is missing, build, make $(IMAGE), mount it at ./$(DIR)"
@@ -27,6 +29,7 @@ help:
 	@echo "make setup   install what is missing, and nothing else"
 	@echo "make fuzz    every fuzz target for $(SECONDS_EACH) s (SECONDS_EACH=N)"
 	@echo "make crash   every state a loss of power can leave, against what each mode promises"
+	@echo "make night   the same for hours: slice SLICE=I/N of two operations, longer ones, every request failing"
 	@echo "make long    all tests, with $(CAMPAIGN) times the random cases (CAMPAIGN=N)"
 
 setup:
@@ -58,7 +61,19 @@ crash: build
 	$(EXTANT) crash --e2fsck-every 200
 	$(EXTANT) crash --ops two --count 300 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops random --count 40 --length 40 --seed $(SEED) --e2fsck-every 200
+	$(EXTANT) crash --ops papers --count 22 --most 100 --seed $(SEED) --e2fsck-every 200
+	$(EXTANT) crash --ops full --count 48 --most 100 --seed $(SEED) --e2fsck-every 200
+	$(EXTANT) crash --ops one --count 20 --faults 6
+	cargo test --release --locked -p extant-crash --test canaries -- --show-output
 	cargo test --release --locked -p extant-crash
+
+night: build
+	$(EXTANT) crash --ops two --slice $(SLICE) --nested 20 --e2fsck-every 100
+	$(EXTANT) crash --ops random --count 2000 --length 200 --most 500 --seed $(SEED) --nested 20 --e2fsck-every 100
+	$(EXTANT) crash --ops papers --count 1000 --most 500 --seed $(SEED) --nested 20 --e2fsck-every 100
+	$(EXTANT) crash --ops full --count 1000 --seed $(SEED) --nested 20 --e2fsck-every 100
+	$(EXTANT) crash --ops two --count 500 --seed $(SEED) --faults 1000
+	$(EXTANT) crash --ops random --count 200 --seed $(SEED) --faults 1000
 
 long: setup
 	EXTANT_CAMPAIGN=$(CAMPAIGN) cargo test --release --workspace --locked --no-fail-fast
