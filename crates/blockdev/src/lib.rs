@@ -42,6 +42,7 @@ pub use aligned::AlignedBuf;
 pub use error::{Error, Op, Result};
 pub use fault::{Fault, Faulty, Struck};
 pub use file::{Batching, FileDevice, OpenOptions};
+pub use lock::loop_devices;
 pub use log::{Entry, Log, Logged};
 pub use memory::MemoryDevice;
 pub use model::{DiskParameters, FlashParameters, Model, Order, Parameters, Rate, Report, time_trace};

@@ -31,28 +31,31 @@ pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
 /// # Errors
 /// `ResourceBusy` with the loop device's name.
 pub(crate) fn not_mounted(file: &File) -> io::Result<()> {
-    let ours = file.metadata()?;
-    // no sysfs, no mount table: nothing can be said
-    let (Ok(devices), Ok(mounts)) = (fs::read_dir("/sys/block"), fs::read_to_string("/proc/self/mountinfo")) else {
-        return Ok(());
-    };
-    for device in devices.flatten() {
-        let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else { continue };
-        let Ok(theirs) = fs::metadata(backing.trim_end_matches('\n')) else { continue };
-        if (theirs.dev(), theirs.ino()) != (ours.dev(), ours.ino()) {
-            continue;
-        }
-        let number = fs::read_to_string(device.path().join("dev")).unwrap_or_default();
+    // no mount table: nothing can be said
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    for (name, number) in loop_devices(&file.metadata()?) {
         // proc(5): the third field of a line is the mounted device's number
-        if mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(number.trim_end())) {
-            let name = device.file_name();
-            return Err(in_use(&format!(
-                "it is in use by another program: mounted as /dev/{}",
-                name.to_string_lossy()
-            )));
+        if mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(&number)) {
+            return Err(in_use(&format!("it is in use by another program: mounted as /dev/{name}")));
         }
     }
     Ok(())
+}
+
+/// The loop devices over a regular file: the name of each, and its number as `MAJOR:MINOR`. None where the system does not
+/// tell.
+#[must_use]
+pub fn loop_devices(file: &fs::Metadata) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else { continue };
+        let Ok(theirs) = fs::metadata(backing.trim_end_matches('\n')) else { continue };
+        if (theirs.dev(), theirs.ino()) == (file.dev(), file.ino()) {
+            let number = fs::read_to_string(device.path().join("dev")).unwrap_or_default();
+            found.push((device.file_name().to_string_lossy().into_owned(), number.trim_end().to_owned()));
+        }
+    }
+    found
 }
 
 /// The error of a volume in use.

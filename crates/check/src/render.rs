@@ -134,6 +134,9 @@ pub fn verdict(report: &Report) -> String {
     if report.mended {
         let advice = number(report.advice, "thing", "things");
         return match report.clean {
+            true if report.errors == 0 && report.advice == 0 => {
+                "The volume is sound; that it was not unmounted is forgotten.".into()
+            }
             true => format!("The volume was mended and is sound ({errors} and {advice} more)."),
             false => format!("The volume was mended in part and is not sound ({errors} found)."),
         };

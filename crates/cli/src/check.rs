@@ -1,21 +1,32 @@
 //! `extant check`, and e2fsck's names for it: finds what is wrong with a volume, and mends it.
 
 use crate::failure::{Failure, say};
-use crate::output::{counted, human, print_json, stdout};
+use crate::output::{print_json, stdout};
 use blockdev::BlockDevice;
+use check::render::escape;
 use check::report::{Counts, Report, Scan, exit};
+use check::table::Severity;
 use check::{Estimate, Options, Refusal, Repair};
-use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use clap::{ArgAction, Args};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+mod config;
+mod extended;
+mod log;
+mod mounts;
+mod print;
 mod skip;
 mod watch;
 
-use check::render::escape;
+use config::Settings;
+use extended::Extended;
+use log::Logs;
+use mounts::Mounted;
+use print::{Manner, REBOOT};
 use watch::Watch;
 
 #[derive(Debug, Args)]
@@ -28,13 +39,20 @@ use watch::Watch;
   extant check -fn -b 32768 volume.img    with a copy of the superblock
   extant check -fn --json volume.img | jq -r '.problems[].text'
   extant check -fy -z before volume.img   mend everything, and keep a way back
+  fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
 
 Without -p or -y nothing is changed. -p mends only what cannot lose anything; where a person has to decide, it \
     changes nothing but replays the journal. -z keeps what is changed for `extant undo`. A repair that is cut at any \
-    moment is finished by the next one. Problems have e2fsck's numbers. With -C FD, lines 'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 stands for the \
-    bar on the terminal.
+    moment is finished by the next one. A volume that is mounted is only read.
 
-Exit status, the sum of: 0 sound, 1 mended, 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
+Problems have e2fsck's numbers, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is heeded. With -C FD, lines \
+    'PASS DONE OF DEVICE' go to that file descriptor, as from e2fsck; 0 stands for the bar on the terminal; where FD \
+    is negative they begin with SIGUSR1. SIGUSR2 ends them.
+
+Called as fsck.ext2, fsck.ext3, fsck.ext4, fsck.rext3, fsck.extant or e2fsck, the program reads its command line as e2fsck \
+    does, and without -n, -p or -y it asks on the terminal whether to mend.
+
+Exit status, the sum of: 0 sound, 1 mended, 2 reboot (the root was mended), 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
 )]
 pub(crate) struct Check {
     /// Volume: a path, or `mem:SIZE`
@@ -73,6 +91,15 @@ pub(crate) struct Check {
     #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true)]
     completion: Option<i32>,
 
+    /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others that
+    /// change nothing
+    #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
+    extended: Vec<Extended>,
+
+    /// Call the volume NAME in what is said
+    #[arg(short = 'N', long, value_name = "NAME")]
+    name: Option<String>,
+
     /// Say how long a check would take, and check nothing
     #[arg(long)]
     estimate: bool,
@@ -88,6 +115,14 @@ pub(crate) struct Check {
     /// Say what is on the volume and what the check cost
     #[arg(short, long)]
     verbose: bool,
+
+    /// Say what the check cost
+    #[arg(short, action = ArgAction::Count)]
+    times: u8,
+
+    /// Behave as a checker that fsck(8) calls
+    #[arg(long, hide = true)]
+    as_fsck: bool,
 }
 
 /// A report as JSON.
@@ -125,78 +160,172 @@ impl Check {
     pub(crate) const USAGE: u8 = exit::USAGE;
 
     pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let settings = Settings::load()?;
         let repair = match (self.preen, self.yes) {
             (_, true) => Repair::All,
             (true, _) => Repair::Safe,
             _ => Repair::No,
         };
+        if self.as_fsck && repair != Repair::Safe && !self.json {
+            // as e2fsck does, so that a log shows who was at work
+            let _ = writeln!(io::stderr().lock(), "extant {}", env!("CARGO_PKG_VERSION"));
+        }
+        let asks = self.as_fsck && repair == Repair::No && !self.no_change && !self.estimate;
+        if asks && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+            return Err(Failure::on(&self.device, "there is no terminal to ask on whether to mend: give -n, -p or -y"));
+        }
+        let watch = Watch::new(self.called(), self.completion)?;
+        let status = self.once(repair, &settings, &watch, asks)?;
+        if asks && status & exit::LEFT != 0 && self.agreed()? {
+            return self.once(Repair::All, &settings, &watch, false);
+        }
+        Ok(status)
+    }
+
+    /// One check, and with it one repair.
+    fn once(&self, repair: Repair, settings: &Settings, watch: &Watch, asks: bool) -> Result<u8, Failure> {
+        let mounted = mounts::of(&self.device);
         let write = repair != Repair::No && !self.estimate;
-        let open = blockdev::OpenOptions { planned: true, write, ..blockdev::OpenOptions::default() };
+        let root = write && self.may_write(mounted.as_ref())?;
+        let open = blockdev::OpenOptions { planned: true, write, mounted: root, ..blockdev::OpenOptions::default() };
         let device = blockdev::open(&self.device, open)?;
         let now = std::env::var("E2FSCK_TIME").ok().and_then(|time| time.parse().ok());
-        let mut options =
-            Options { superblock: self.superblock, block_size: self.block_size, repair, now, ..Options::default() };
+        let mut options = Options {
+            superblock: self.superblock,
+            block_size: self.block_size,
+            repair,
+            now,
+            rules: settings.rules.clone(),
+            ..Options::default()
+        };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }
         if self.estimate {
             return self.estimate(&*device, &options);
         }
-        if !self.force
-            && self.superblock.is_none()
-            && !check::unfinished(&*device)
-            && let Some(clean) = self.left_clean(&device, &options)
-        {
-            return self.skipped(&clean);
+        if let Some(mounted) = mounted.filter(|_| !root) {
+            let at = escape(mounted.at.as_bytes());
+            self.tell(&format!("it is mounted at {at}: what is being changed there can look like damage"));
         }
-        if !self.no_change && repair == Repair::No {
+        if self.extended.contains(&Extended::JournalOnly) {
+            return self.only_replay(&device, &options);
+        }
+        if !self.force && self.superblock.is_none() && !check::unfinished(&*device) {
+            match self.left_clean(&device, &options, settings) {
+                Ok(clean) => return self.skipped(&clean),
+                Err(Some(why)) if !self.json => {
+                    print_text(format!("{} {why}, check forced.\n", self.shown_name()).as_bytes())?;
+                }
+                Err(_) => {}
+            }
+        }
+        if !self.no_change && repair == Repair::No && !asks {
             self.tell("checking as with -n, nothing will be changed; -p or -y mends");
         }
-        let watch = Watch::new(&self.device, self.completion)?;
+        let name = self.called();
         let outcome = match repair {
-            Repair::No => check::check(&self.device, &*device, &options, &watch),
-            _ => check::repair(&self.device, &device, &options, &watch, self.undo.as_deref()),
+            Repair::No => check::check(name, &*device, &options, watch),
+            _ => check::repair(name, &device, &options, watch, self.undo.as_deref()),
         };
         watch.finish();
-        match outcome {
-            Ok(report) => self.report(&report),
-            Err(refusal) => self.refused(&refusal),
+        let mut report = match outcome {
+            Ok(report) => report,
+            Err(refusal) => return self.refused(&refusal),
+        };
+        declined(&mut report, settings);
+        if root && report.exit & exit::MENDED != 0 {
+            report.exit |= REBOOT;
+        }
+        let status = self.report(&report, settings)?;
+        let forgiven = settings.allow_cancellation && report.problems.is_empty() && !skip::is_marked(&*device);
+        Ok(if status == exit::CANCELLED && forgiven { exit::CLEAN } else { status })
+    }
+
+    /// Whether the volume is the root, mounted read-only: then it may be written although it is mounted.
+    fn may_write(&self, mounted: Option<&Mounted>) -> Result<bool, Failure> {
+        match mounted {
+            None => Ok(false),
+            Some(Mounted { root: true, read_only: true, .. }) => Ok(true),
+            Some(mounted) => {
+                let at = escape(mounted.at.as_bytes());
+                let sentence = format!("is mounted at {at}; unmount it first, or look at it with -n");
+                Err(Failure::Message(format!("{} {sentence}", self.shown_name())))
+            }
         }
     }
 
-    /// Whether the volume can be taken at its word. With -p a journal is replayed first, and that is often all.
-    fn left_clean(&self, device: &Arc<dyn BlockDevice>, options: &Options) -> Option<skip::LeftClean> {
-        let clean = skip::left_clean(&**device);
-        if clean.is_some() || !self.preen || self.undo.is_some() {
+    /// Whether the user wants what was found to be mended.
+    fn agreed(&self) -> Result<bool, Failure> {
+        let mut out = io::stdout().lock();
+        write!(out, "\nMend all of this? (y/n) ")?;
+        out.flush()?;
+        let mut answer = String::new();
+        let read = io::stdin().read_line(&mut answer);
+        Ok(read.is_ok() && answer.trim_start().starts_with(['y', 'Y']))
+    }
+
+    /// Replays the journal and checks nothing.
+    fn only_replay(&self, device: &Arc<dyn BlockDevice>, options: &Options) -> Result<u8, Failure> {
+        if options.repair == Repair::No {
+            return Err(Failure::on(self.called(), "-E journal_only writes to the volume: give -p or -y"));
+        }
+        match check::replay(device, options) {
+            Ok(true) => self.tell("recovered the journal"),
+            Ok(false) => self.tell("the journal has nothing to recover"),
+            Err(refusal) => return self.refused(&refusal),
+        }
+        Ok(exit::CLEAN)
+    }
+
+    /// Whether the volume can be taken at its word; else why not, where it says that. With -p and -y a journal is replayed
+    /// first, and that is often all.
+    fn left_clean(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        options: &Options,
+        settings: &Settings,
+    ) -> Result<skip::LeftClean, Option<String>> {
+        let word = || match skip::left_clean(&**device, options.now, settings) {
+            Ok(_) if !check::first_sight(&**device, options) => Err(None),
+            word => word,
+        };
+        let clean = word();
+        if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() {
             return clean;
         }
         // what is wrong with a volume that cannot be opened is for the check to say
         if check::replay(device, options).unwrap_or(false) {
             self.tell("recovered the journal");
-            return skip::left_clean(&**device);
+            return word();
         }
-        None
+        clean
     }
 
     fn tell(&self, sentence: &str) {
-        say(&format!("{}: {sentence}", self.name()));
+        say(&format!("{}: {sentence}", self.shown_name()));
     }
 
-    /// The device's name for people.
-    fn name(&self) -> String {
-        escape(self.device.as_bytes())
+    /// What the volume is called in what is said.
+    fn called(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.device)
+    }
+
+    /// The same for people.
+    fn shown_name(&self) -> String {
+        escape(self.called().as_bytes())
     }
 
     fn estimate(&self, device: &dyn BlockDevice, options: &Options) -> Result<u8, Failure> {
         match check::estimate(device, options, None) {
             Err(refusal) => self.refused(&refusal),
             Ok(estimate) if self.json => {
-                print_json(&Foretold { device: &self.device, estimate })?;
+                print_json(&Foretold { device: self.called(), estimate })?;
                 Ok(exit::CLEAN)
             }
             Ok(estimate) => {
                 let mut out = stdout()?;
-                writeln!(out, "{}: {estimate}", self.name())?;
+                writeln!(out, "{}: {estimate}", self.shown_name())?;
                 out.flush()?;
                 Ok(exit::CLEAN)
             }
@@ -207,13 +336,18 @@ impl Check {
     fn skipped(&self, clean: &skip::LeftClean) -> Result<u8, Failure> {
         if self.json {
             let format = clean.format.to_owned();
-            let report =
-                Report::new(self.device.clone(), format, &Default::default(), Scan::default(), clean.counts.clone());
+            let report = Report::new(
+                self.called().to_owned(),
+                format,
+                &Default::default(),
+                Scan::default(),
+                clean.counts.clone(),
+            );
             return self.print_report(&report, true).map(|()| exit::CLEAN);
         }
         let Counts { inodes, inodes_total, blocks, blocks_total, .. } = clean.counts;
         let mut out = stdout()?;
-        writeln!(out, "{}: clean, {inodes}/{inodes_total} files, {blocks}/{blocks_total} blocks", self.name())?;
+        writeln!(out, "{}: clean, {inodes}/{inodes_total} files, {blocks}/{blocks_total} blocks", self.shown_name())?;
         out.flush()?;
         if self.verbose {
             self.tell("the volume says that it was left clean, so nothing else was read; -f checks it all the same");
@@ -222,8 +356,18 @@ impl Check {
     }
 
     /// Prints the report; its status is the program's even where nobody read it to the end.
-    fn report(&self, report: &Report) -> Result<u8, Failure> {
-        let printed = if self.json { self.print_report(report, false) } else { self.print_text(report) };
+    fn report(&self, report: &Report, settings: &Settings) -> Result<u8, Failure> {
+        let manner = Manner {
+            settings,
+            preen: self.preen,
+            verbose: self.verbose || settings.verbose,
+            times: self.times > 0 || settings.times,
+        };
+        let logs = Logs::new(settings, &self.extended, &self.device);
+        logs.text(|| manner.text(report, true));
+        logs.problems(report);
+        let printed =
+            if self.json { self.print_report(report, false) } else { print_text(&manner.text(report, false)) };
         match printed {
             Err(Failure::Message(message)) => {
                 say(&message);
@@ -237,34 +381,12 @@ impl Check {
         print_json(&Printed { report, skipped })
     }
 
-    fn print_text(&self, report: &Report) -> Result<(), Failure> {
-        let mut out = stdout()?;
-        if report.exit & exit::CANCELLED != 0 {
-            for problem in &report.problems {
-                writeln!(out, "{}", problem.text)?;
-            }
-            let errors = counted(report.errors, "error", "errors");
-            writeln!(out, "{}: the check was cancelled; {errors} found so far, nothing was changed.", self.name())?;
-        } else {
-            check::render::write_text(report, &mut out)?;
-            if self.preen && !report.clean {
-                let name = self.name();
-                writeln!(out, "\n{name}: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.")?;
-                writeln!(out, "\t(i.e., without -a or -p options)")?;
-            }
-        }
-        if self.verbose {
-            print_details(report, &mut out)?;
-        }
-        Ok(out.flush()?)
-    }
-
     /// There is nothing to check.
     fn refused(&self, refusal: &Refusal) -> Result<u8, Failure> {
         self.tell(&refusal.sentence);
         if self.json {
             print_json(&Refused {
-                device: &self.device,
+                device: self.called(),
                 format: None,
                 clean: false,
                 exit: refusal.exit,
@@ -276,44 +398,19 @@ impl Check {
     }
 }
 
-/// What is on the volume, as `e2fsck -v` tells it, and what the check cost.
-fn print_details(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    let counts = &report.counts;
-    writeln!(out)?;
-    for (count, what) in [
-        (counts.inodes, "inodes in use"),
-        (counts.blocks, "blocks in use"),
-        (counts.bad_blocks, "bad blocks"),
-        (counts.regular, "regular files"),
-        (counts.directories, "directories"),
-        (counts.symlinks, "symbolic links"),
-        (counts.fast_symlinks, "of them in the inode"),
-        (counts.character_devices, "character devices"),
-        (counts.block_devices, "block devices"),
-        (counts.fifos, "named pipes"),
-        (counts.sockets, "sockets"),
-        (counts.fragmented_files, "files in more than one piece"),
-        (counts.fragmented_directories, "directories in more than one piece"),
-    ] {
-        writeln!(out, "{count:>12}  {what}")?;
+fn print_text(text: &[u8]) -> Result<(), Failure> {
+    let mut out = stdout()?;
+    out.write_all(text)?;
+    Ok(out.flush()?)
+}
+
+/// What the configuration lets be counts for nothing: with `no_ok`, a volume is sound with it.
+fn declined(report: &mut Report, settings: &Settings) {
+    let lets_be = |code| settings.shown.get(code).is_some_and(|shown| shown.sound_with_it);
+    let mut errors = report.problems.iter().filter(|p| p.severity >= Severity::Error && !p.fixed).peekable();
+    let all = report.exit & (exit::OPERATIONAL | exit::CANCELLED) == 0;
+    if all && report.exit & exit::LEFT != 0 && errors.peek().is_some() && errors.all(|p| lets_be(&p.code)) {
+        report.exit &= !exit::LEFT;
+        report.clean = true;
     }
-    let depths = |title: &str, depths: &[u64]| {
-        let last = depths.iter().rposition(|count| *count > 0)?;
-        let list: Vec<_> = depths.iter().take(last + 1).map(u64::to_string).collect();
-        Some(format!("{title} of depth 0, 1, …: {}", list.join(", ")))
-    };
-    let lines = [depths("extent trees", &counts.extent_depths), depths("block maps", &counts.indirect_depths)];
-    for line in lines.iter().flatten() {
-        writeln!(out, "{:>12}  {line}", "")?;
-    }
-    let scan = &report.scan;
-    let memory = scan.peak_rss_bytes.map_or(String::new(), |bytes| format!(", {} of memory at most", human(bytes)));
-    writeln!(
-        out,
-        "\n{} read in {} requests, {} of them after a seek, in {:.2} s{memory}",
-        human(scan.bytes),
-        scan.reads,
-        scan.seeks,
-        scan.seconds
-    )
 }

@@ -19,6 +19,8 @@ mod archive;
 mod folder;
 mod tar;
 
+use tar::fill;
+
 pub(crate) use archive::unpack;
 pub(crate) use folder::{Folder, bytes_below};
 
@@ -325,18 +327,4 @@ impl<'a> Filler<'a> {
         }
         (status, json!({ "directories": directories, "files": files, "bytes": bytes }))
     }
-}
-
-/// Reads until the buffer is full or the stream ends.
-fn fill(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match from.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(filled)
 }

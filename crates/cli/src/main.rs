@@ -120,9 +120,9 @@ fn main() -> ExitCode {
     let line = match multicall::read(std::env::args_os().collect()) {
         Line::Run(line) => line,
         Line::Nothing => return ExitCode::SUCCESS,
-        Line::Wrong(sentence) => {
+        Line::Wrong(sentence, status) => {
             say(&sentence);
-            return ExitCode::FAILURE;
+            return status.into();
         }
     };
     let cli = match Cli::try_parse_from(&line) {

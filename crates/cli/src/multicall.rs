@@ -5,6 +5,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+mod fsck;
+
 /// What a command line comes to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
@@ -12,12 +14,12 @@ pub(crate) enum Line {
     Run(Vec<OsString>),
     /// There is nothing to do.
     Nothing,
-    /// It is wrong: one sentence.
-    Wrong(String),
+    /// It is wrong: one sentence, and the exit status.
+    Wrong(String, u8),
 }
 
 /// Names under which the program is `extant check`.
-const CHECKERS: [&str; 5] = ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "e2fsck"];
+const CHECKERS: [&str; 6] = ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "fsck.rext3", "e2fsck"];
 
 /// Names under which the program is `extant mkfs`, and the type each stands for where it names one.
 const MAKERS: [(&str, Option<&str>); 4] =
@@ -28,7 +30,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Line {
     let name = line.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str).unwrap_or("extant");
     let rest = line.iter().skip(1).cloned();
     if CHECKERS.contains(&name) {
-        Line::Run(["extant".into(), "check".into()].into_iter().chain(rest).collect())
+        fsck::read(rest)
     } else if let Some((_, kind)) = MAKERS.iter().find(|row| row.0 == name) {
         let kind = kind.iter().flat_map(|kind| ["-t".into(), (*kind).into()]);
         Line::Run(["extant".into(), "mkfs".into()].into_iter().chain(kind).chain(rest).collect())
@@ -62,19 +64,19 @@ fn mount(words: impl Iterator<Item = OsString>) -> Line {
                     let attached = &flags[at + 1..];
                     let value = if attached.is_empty() { words.next() } else { Some(attached.into()) };
                     match (flag, value) {
-                        (_, None) => return Line::Wrong(format!("-{flag} needs a value")),
+                        (_, None) => return wrong(format!("-{flag} needs a value")),
                         ('o', Some(options)) => line.extend(["-o".into(), options]),
-                        ('N', Some(_)) => return Line::Wrong("-N: other mount namespaces are not supported".into()),
+                        ('N', Some(_)) => return wrong("-N: other mount namespaces are not supported"),
                         _ => {}
                     }
                     break;
                 }
-                other => return Line::Wrong(format!("unknown flag -{other}: see mount(8), \"external helpers\"")),
+                other => return wrong(format!("unknown flag -{other}: see mount(8), \"external helpers\"")),
             }
         }
     }
     if places.len() != 2 {
-        return Line::Wrong("give DEVICE and DIR: mount.extant DEVICE DIR [-sfnv] [-o OPTIONS]".into());
+        return wrong("give DEVICE and DIR: mount.extant DEVICE DIR [-sfnv] [-o OPTIONS]");
     }
     if pretend {
         return Line::Nothing;
@@ -83,6 +85,11 @@ fn mount(words: impl Iterator<Item = OsString>) -> Line {
     line.push("--".into());
     line.append(&mut places);
     Line::Run(line)
+}
+
+/// A command line that mount(8) would not write.
+fn wrong(sentence: impl Into<String>) -> Line {
+    Line::Wrong(sentence.into(), 1)
 }
 
 #[cfg(test)]
@@ -99,9 +106,10 @@ mod tests {
 
     #[test]
     fn checkers() {
-        assert_eq!(line("/sbin/fsck.ext4 -a -C0 /dev/sda1"), run("extant check -a -C0 /dev/sda1"));
-        assert_eq!(line("e2fsck -fn x"), run("extant check -fn x"));
-        assert_eq!(line("fsck.extant"), run("extant check"));
+        assert_eq!(line("/sbin/fsck.ext4 -a -C0 /dev/sda1"), run("extant check --as-fsck -p -C0 /dev/sda1"));
+        assert_eq!(line("e2fsck -fn x"), run("extant check --as-fsck -n -f x"));
+        assert_eq!(line("fsck.rext3 x"), run("extant check --as-fsck x"));
+        assert_eq!(line("fsck.extant"), run("extant check --as-fsck"));
     }
 
     #[test]
@@ -137,7 +145,7 @@ mod tests {
             "mount.extant a b -x",
             "mount.extant a b -N 3",
         ] {
-            assert!(matches!(line(text), Line::Wrong(_)), "{text}");
+            assert!(matches!(line(text), Line::Wrong(..)), "{text}");
         }
     }
 }

@@ -174,6 +174,15 @@ pub(crate) fn is_read(kind: u32) -> bool {
 }
 
 impl<'a> Request<'a> {
+    /// Reads a whole message as /dev/fuse hands it over: header, arguments, and what follows. `None` where the bytes are no
+    /// request.
+    #[must_use]
+    pub fn from_message(message: &'a [u8], features: Features) -> Option<Self> {
+        let (header, body) = InHeader::read_from_prefix(message).ok()?;
+        let (arguments, rest) = body.split_at_checked(arguments(header.opcode, features).unwrap_or(0))?;
+        Self::parse(&header, arguments, rest)
+    }
+
     /// `arguments` holds at least the bytes that [`arguments`] says, `rest` what follows them. `None` where the bytes
     /// are no request of that kind.
     pub(crate) fn parse(header: &InHeader, arguments: &[u8], rest: &'a [u8]) -> Option<Self> {

@@ -2,10 +2,13 @@
 //!
 //! As e2fsck without -f: the superblock alone is asked. In doubt the answer is no, and the volume is checked.
 
+use super::config::Settings;
 use blockdev::BlockDevice;
 use check::report::Counts;
 use format::feature::{Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
+use std::fs;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A volume that was left clean, in its own words.
@@ -14,46 +17,86 @@ pub(super) struct LeftClean {
     pub(super) counts: Counts,
 }
 
-/// What the volume says where it was left clean and no check is due.
-pub(super) fn left_clean(device: &dyn BlockDevice) -> Option<LeftClean> {
+/// What the volume says where it was left clean and no check is due; else why it is checked, where it says that. `now` is
+/// the time in seconds since 1970, unless it is the system's.
+pub(super) fn left_clean(
+    device: &dyn BlockDevice,
+    now: Option<u64>,
+    settings: &Settings,
+) -> Result<LeftClean, Option<String>> {
     let mut bytes = [0; DiskSuperblock::SIZE];
-    device.read(OFFSET, &mut bytes).ok()?;
-    let sb = Superblock::parse(&bytes).ok()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let length = sb.geometry.blocks.checked_mul(u64::from(sb.geometry.block_size))?;
-    if !is_clean(&sb) || is_due(&sb.disk, now) || device.geometry().len < length {
-        return None;
+    let sb = device.read(OFFSET, &mut bytes).ok().and_then(|()| Superblock::parse(&bytes).ok()).ok_or(None)?;
+    let system = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = (!settings.broken_clock).then(|| now.unwrap_or_else(system));
+    let patience = if settings.defer_on_battery && on_battery(Path::new("/sys/class/power_supply")) { 2 } else { 1 };
+    if let Some(why) = unclean(&sb).map(str::to_owned).or_else(|| due(&sb.disk, now, patience)) {
+        return Err(Some(why));
+    }
+    let length = sb.geometry.blocks.checked_mul(u64::from(sb.geometry.block_size)).ok_or(None)?;
+    if device.geometry().len < length {
+        return Err(None);
     }
     let inodes_total = u64::from(sb.geometry.inodes);
     let blocks_total = sb.geometry.blocks;
     let counts = Counts {
         // a count that cannot be is a reason to look
-        inodes: inodes_total.checked_sub(u64::from(sb.disk.s_free_inodes_count.get()))?,
+        inodes: inodes_total.checked_sub(u64::from(sb.disk.s_free_inodes_count.get())).ok_or(None)?,
         inodes_total,
-        blocks: blocks_total.checked_sub(sb.disk.free_blocks_count())?,
+        blocks: blocks_total.checked_sub(sb.disk.free_blocks_count()).ok_or(None)?,
         blocks_total,
         ..Counts::default()
     };
-    Some(LeftClean { format: sb.features.format_name(), counts })
+    Ok(LeftClean { format: sb.features.format_name(), counts })
 }
 
-fn is_clean(sb: &Superblock) -> bool {
+/// What is not as an unmount leaves it.
+fn unclean(sb: &Superblock) -> Option<&'static str> {
     let state = State::from_bits_retain(sb.disk.s_state.get());
-    state == State::VALID
-        && !sb.features.incompat.contains(Incompat::NEEDS_RECOVERY)
-        && !sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
-        && sb.disk.s_last_orphan.get() == 0
+    let pending = sb.features.incompat.contains(Incompat::NEEDS_RECOVERY)
+        || sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
+        || sb.disk.s_last_orphan.get() != 0;
+    if state.contains(State::ERROR) {
+        Some("is marked as holding errors")
+    } else if state != State::VALID || pending {
+        Some("was not cleanly unmounted")
+    } else {
+        None
+    }
 }
 
-/// A check is due by the number of mounts or by time.
-fn is_due(disk: &DiskSuperblock, now: u64) -> bool {
+/// Whether the volume is marked as holding errors.
+pub(super) fn is_marked(device: &dyn BlockDevice) -> bool {
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    let read = device.read(OFFSET, &mut bytes).ok().and_then(|()| DiskSuperblock::from_slice(&bytes));
+    read.is_none_or(|disk| State::from_bits_retain(disk.s_state.get()).contains(State::ERROR))
+}
+
+/// Whether there is a mains supply and it gives nothing.
+fn on_battery(supplies: &Path) -> bool {
+    let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
+    let mains = fs::read_dir(supplies).into_iter().flatten().flatten().map(|supply| supply.path());
+    let online: Vec<String> =
+        mains.filter(|path| read(path, "type").trim() == "Mains").map(|path| read(&path, "online")).collect();
+    !online.is_empty() && online.iter().all(|online| online.trim() == "0")
+}
+
+/// A check is due by the number of mounts or, where there is a clock, by time; `patience` times later than the volume says.
+fn due(disk: &DiskSuperblock, now: Option<u64>, patience: u64) -> Option<String> {
+    const DAY: u64 = 24 * 60 * 60;
     let most = disk.s_max_mnt_count.get().cast_signed();
-    let by_mounts = u16::try_from(most).is_ok_and(|most| most > 0 && disk.s_mnt_count.get() >= most);
+    let mounts = disk.s_mnt_count.get();
+    if u16::try_from(most).is_ok_and(|most| most > 0 && u64::from(mounts) >= u64::from(most) * patience) {
+        return Some(format!("was mounted {mounts} times without a check"));
+    }
     let checked = u64::from(disk.s_lastcheck_hi) << 32 | u64::from(disk.s_lastcheck.get());
     let interval = u64::from(disk.s_checkinterval.get());
-    // a clock that was wrong says nothing about the time since then
-    let by_time = interval > 0 && (checked > now || now - checked >= interval);
-    by_mounts || by_time
+    let now = now.filter(|_| interval > 0)?;
+    match now.checked_sub(checked) {
+        Some(since) if since >= interval * patience => Some(format!("has gone {} days without a check", since / DAY)),
+        Some(_) => None,
+        // a clock that was wrong says nothing about the time since then
+        None => Some("was last checked in the future".into()),
+    }
 }
 
 #[cfg(test)]
@@ -69,11 +112,40 @@ mod tests {
             disk.s_max_mnt_count = most.cast_unsigned().into();
             disk.s_lastcheck = checked.into();
             disk.s_checkinterval = interval.into();
-            is_due(&disk, 1000)
+            due(&disk, Some(1000), 1).is_some()
         };
         assert!(!due(65535, -1, 0, 0) && !due(65535, 0, 0, 0));
         assert!(!due(9, 10, 0, 0) && due(10, 10, 0, 0));
         assert!(!due(0, -1, 900, 101) && due(0, -1, 900, 100));
         assert!(due(0, -1, 1001, 5000));
+    }
+
+    #[test]
+    fn patience_and_clocks() {
+        let mut disk = DiskSuperblock::new_zeroed();
+        disk.s_mnt_count = 19.into();
+        disk.s_max_mnt_count = 10.into();
+        assert!(due(&disk, None, 1).is_some() && due(&disk, None, 2).is_none());
+        disk.s_max_mnt_count = 0.into();
+        disk.s_checkinterval = 600.into();
+        assert_eq!(due(&disk, Some(1000), 1).unwrap(), "has gone 0 days without a check");
+        assert!(due(&disk, Some(1000), 2).is_none() && due(&disk, None, 1).is_none());
+    }
+
+    #[test]
+    fn batteries() {
+        let folder = tempfile::tempdir().unwrap();
+        let supply = |name: &str, kind: &str, online: &str| {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+            fs::write(folder.path().join(name).join("type"), kind).unwrap();
+            fs::write(folder.path().join(name).join("online"), online).unwrap();
+        };
+        assert!(!on_battery(folder.path()));
+        supply("BAT0", "Battery\n", "0\n");
+        assert!(!on_battery(folder.path()));
+        supply("AC", "Mains\n", "0\n");
+        assert!(on_battery(folder.path()));
+        supply("AC2", "Mains\n", "1\n");
+        assert!(!on_battery(folder.path()));
     }
 }

@@ -99,7 +99,7 @@ impl<R: Read> Reader<R> {
         (self.left, self.padding) = (0, 0);
         let mut header = [0; BLOCK];
         // an archive ends with blocks of zeroes: without them nobody knows what is missing
-        if super::fill(&mut self.from, &mut header)? < BLOCK {
+        if fill(&mut self.from, &mut header)? < BLOCK {
             return Err(cut_short());
         }
         if header.iter().all(|byte| *byte == 0) {
@@ -115,9 +115,13 @@ impl<R: Read> Reader<R> {
         Ok(Some(header))
     }
 
-    fn expect_data(&mut self, size: u64) {
+    fn expect_data(&mut self, size: u64) -> io::Result<()> {
+        if size > i64::MAX as u64 {
+            return Err(wrong("a file longer than a file can be"));
+        }
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        Ok(())
     }
 
     /// The data of a member that says something of the next one.
@@ -125,7 +129,7 @@ impl<R: Read> Reader<R> {
         if size > RECORDS_MAX {
             return Err(wrong("records or a name of absurd length"));
         }
-        self.expect_data(size);
+        self.expect_data(size)?;
         let mut bytes = Vec::new();
         self.by_ref().read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -159,7 +163,7 @@ impl<R: Read> Reader<R> {
             kind => kind,
         };
         let stored = if (b'1'..=b'6').contains(&kind) { 0 } else { count("size", &header[124..136])? };
-        self.expect_data(stored);
+        self.expect_data(stored)?;
         let (mut len, mut pieces) = (stored, vec![(0, stored)]);
         let real = record("GNU.sparse.realsize").or(record("GNU.sparse.size"));
         if kind == b'S' {
@@ -253,6 +257,20 @@ impl<R: Read> Reader<R> {
         self.read_exact(&mut padding)?;
         Ok(Some(numbers))
     }
+}
+
+/// Reads until the buffer is full or the stream ends.
+pub(super) fn fill(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
 }
 
 fn wrong(what: &'static str) -> Error {
@@ -355,6 +373,18 @@ mod tests {
         for wrong in [&b"9 a=1\n"[..], b"x a=1\n", b"6 a1b\n", b"99999999999999999999 a=b\n", b"1 a=b\n"] {
             assert!(parse_records(wrong, &mut records).is_err());
         }
+    }
+
+    #[test]
+    fn a_file_of_absurd_length() {
+        let mut header = [0; BLOCK];
+        header[..4].copy_from_slice(b"file");
+        header[100..108].copy_from_slice(b"0000644\0");
+        header[124..136].fill(0xFF);
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum::<u32>() + 8 * u32::from(b' ');
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        let error = Reader::new(&header[..]).next().unwrap_err();
+        assert!(error.to_string().contains("longer than"), "{error}");
     }
 
     #[test]

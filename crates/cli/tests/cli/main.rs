@@ -3,7 +3,9 @@
 mod bad;
 mod checking;
 mod common;
+
 mod damaging;
+mod fsck;
 mod getting;
 mod looking;
 mod making;

@@ -6,7 +6,7 @@ use std::process::Command;
 use testkit::tools::{LIMIT, Ran, run_with};
 
 /// Runs the program under another name.
-fn under(name: &str, args: &[&str]) -> Ran {
+pub(crate) fn under(name: &str, args: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     std::os::unix::fs::symlink(EXTANT, &path).unwrap();
@@ -20,10 +20,13 @@ fn fsck_calls_the_checker() {
     }
     let image = plain();
     let volume = text(image.path());
-    for name in ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "e2fsck"] {
+    for name in ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "fsck.rext3", "e2fsck"] {
         let ran = under(name, &["-n", "-f", "-C0", volume]);
         assert_eq!(ran.exit, Some(0), "{name}: {}", ran.text());
         assert!(ran.text().contains("Pass 5: ") && ran.text().contains("is sound"), "{name}: {}", ran.text());
+        // without -n, -p or -y there has to be somebody to ask
+        let ran = under(name, &[volume]);
+        assert!(ran.exit == Some(8) && ran.text().contains("no terminal to ask on"), "{name}: {}", ran.text());
         // as at boot: a volume that was left clean is not read
         let ran = under(name, &["-a", "-C0", volume]);
         assert!(ran.exit == Some(0) && ran.text().contains(": clean, "), "{name}: {}", ran.text());

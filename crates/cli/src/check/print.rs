@@ -1,0 +1,150 @@
+//! What a check says in the end, as text.
+
+use super::config::{Settings, Shown};
+use crate::output::{counted, human};
+use check::render::{escape, write_text};
+use check::report::{Counts, Report, Reported, exit};
+use check::table::{Code, Severity};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// A repair of the root needs a reboot: the kernel still goes by what it read before. The exit status is e2fsck's.
+pub(super) const REBOOT: u8 = 2;
+
+/// How much is said.
+pub(super) struct Manner<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) preen: bool,
+    pub(super) verbose: bool,
+    pub(super) times: bool,
+}
+
+impl Manner<'_> {
+    /// All that there is to say. With `all` nothing is left out because there is much of it: for logs.
+    pub(super) fn text(&self, report: &Report, all: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        // writing to memory cannot fail
+        let _ = self.write(report, all, &mut out);
+        out
+    }
+
+    fn write(&self, report: &Report, all: bool, out: &mut Vec<u8>) -> io::Result<()> {
+        let name = escape(report.device.as_bytes());
+        let (problems, left_out) = self.shown(report, all);
+        let shown = Report { problems, ..report.clone() };
+        if report.exit & exit::CANCELLED != 0 {
+            for problem in &shown.problems {
+                writeln!(out, "{}", problem.text)?;
+            }
+            let errors = counted(report.errors, "error", "errors");
+            writeln!(out, "{name}: the check was cancelled; {errors} found so far, nothing was changed.")?;
+        } else if self.preen {
+            preened(&shown, &name, out)?;
+        } else {
+            write_text(&shown, out)?;
+        }
+        for (code, count) in left_out {
+            writeln!(out, "{name}: {count} more of {code} are not shown.")?;
+        }
+        if report.exit & REBOOT != 0 {
+            writeln!(out, "\n{name}: ***** REBOOT SYSTEM *****")?;
+        }
+        if self.preen && !report.clean && report.exit & exit::CANCELLED == 0 {
+            writeln!(out, "\n{name}: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.")?;
+            writeln!(out, "\t(i.e., without -a or -p options)")?;
+        }
+        if self.verbose {
+            details(&report.counts, out)?;
+        }
+        if self.verbose || self.times {
+            cost(report, out)?;
+        }
+        Ok(())
+    }
+
+    /// The problems to show, and how many of which codes are left out because there are so many.
+    fn shown(&self, report: &Report, all: bool) -> (Vec<Reported>, BTreeMap<Code, u64>) {
+        let mut seen = BTreeMap::<Code, u64>::new();
+        let mut left_out = BTreeMap::new();
+        let mut problems = report.problems.clone();
+        problems.retain(|problem| {
+            let Shown { most, not_preening, not_declined, .. } =
+                self.settings.shown.get(&problem.code).copied().unwrap_or_default();
+            if not_preening && self.preen || not_declined && !problem.fixed {
+                return false;
+            }
+            let seen = seen.entry(problem.code).or_default();
+            *seen += 1;
+            let fits = all || most.or(self.settings.most).is_none_or(|most| *seen <= most);
+            if !fits {
+                *left_out.entry(problem.code).or_default() += 1;
+            }
+            fits
+        });
+        (problems, left_out)
+    }
+}
+
+/// As e2fsck -p says it, for the log of a boot: every line names the device, and only what matters is said.
+fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
+    for problem in report.problems.iter().filter(|problem| problem.fixed || problem.severity >= Severity::Error) {
+        write!(out, "{name}: {}", problem.text)?;
+        if let Some(path) = &problem.path {
+            write!(out, " Path: {}", escape(path.as_bytes()))?;
+        }
+        match problem.fixed {
+            true => writeln!(out, " MENDED: {}", problem.code.repair())?,
+            false => writeln!(out)?,
+        }
+    }
+    if !report.cut_short() {
+        writeln!(out, "{name}: {}", check::render::summary(report))?;
+    }
+    Ok(())
+}
+
+/// What is on the volume, as `e2fsck -v` tells it.
+fn details(counts: &Counts, out: &mut Vec<u8>) -> io::Result<()> {
+    writeln!(out)?;
+    for (count, what) in [
+        (counts.inodes, "inodes in use"),
+        (counts.blocks, "blocks in use"),
+        (counts.bad_blocks, "bad blocks"),
+        (counts.regular, "regular files"),
+        (counts.directories, "directories"),
+        (counts.symlinks, "symbolic links"),
+        (counts.fast_symlinks, "of them in the inode"),
+        (counts.character_devices, "character devices"),
+        (counts.block_devices, "block devices"),
+        (counts.fifos, "named pipes"),
+        (counts.sockets, "sockets"),
+        (counts.fragmented_files, "files in more than one piece"),
+        (counts.fragmented_directories, "directories in more than one piece"),
+    ] {
+        writeln!(out, "{count:>12}  {what}")?;
+    }
+    let depths = |title: &str, depths: &[u64]| {
+        let last = depths.iter().rposition(|count| *count > 0)?;
+        let list: Vec<_> = depths.iter().take(last + 1).map(u64::to_string).collect();
+        Some(format!("{title} of depth 0, 1, …: {}", list.join(", ")))
+    };
+    let lines = [depths("extent trees", &counts.extent_depths), depths("block maps", &counts.indirect_depths)];
+    for line in lines.iter().flatten() {
+        writeln!(out, "{:>12}  {line}", "")?;
+    }
+    Ok(())
+}
+
+/// What the check cost.
+fn cost(report: &Report, out: &mut Vec<u8>) -> io::Result<()> {
+    let scan = &report.scan;
+    let memory = scan.peak_rss_bytes.map_or(String::new(), |bytes| format!(", {} of memory at most", human(bytes)));
+    writeln!(
+        out,
+        "\n{} read in {} requests, {} of them after a seek, in {:.2} s{memory}",
+        human(scan.bytes),
+        scan.reads,
+        scan.seeks,
+        scan.seconds
+    )
+}
