@@ -3,7 +3,6 @@
 mod bad;
 mod checking;
 mod common;
-
 mod damaging;
 mod fsck;
 mod getting;
