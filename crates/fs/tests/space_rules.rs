@@ -1,0 +1,186 @@
+//! Who may use which blocks and numbers, and when: blocks that are kept back, blocks and numbers that were freed, bitmaps
+//! that cannot be read, and what a device is told of free blocks.
+
+mod common;
+
+use blockdev::{BlockDevice, Fault, Faulty, FileDevice, MemoryDevice};
+use common::{assert_sound, open, open_writable};
+use extant_fs::{Consistency, Error, FileKind, GroupNo, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
+use format::superblock::DiskSuperblock;
+use std::sync::Arc;
+use testkit::{Image, need};
+use zerocopy::{FromBytes, IntoBytes};
+
+const ROOT: InodeNo = InodeNo::ROOT;
+const FILE: NewFile = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+
+fn with(consistency: Consistency) -> WriteOptions {
+    WriteOptions { consistency: Some(consistency), ..WriteOptions::default() }
+}
+
+/// Writes to a new file until there is no room; how much fitted.
+fn fill(volume: &Volume, name: &[u8]) -> u64 {
+    let file = volume.create(ROOT, name, &FILE).expect("a file").number;
+    let mut at = 0;
+    loop {
+        match volume.write_at(file, at, &[1; 10_000]) {
+            Ok(written) => at += written as u64,
+            Err(Error::NoSpace) => return at,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn kept_blocks_are_for_whom_the_superblock_says() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext2", "-b", "1024", "-m", "20"], 8 << 20).build();
+    let mut bytes = image.bytes();
+    let mut sb = DiskSuperblock::read_from_prefix(&bytes[1024..]).expect("a superblock").0;
+    (sb.s_def_resuid, sb.s_def_resgid) = (50.into(), 60.into());
+    sb.seal();
+    bytes[1024..2048].copy_from_slice(sb.as_bytes());
+    std::fs::write(image.path(), bytes).expect("writing the image");
+    let volume = open_writable(image.path(), WriteOptions::default());
+    let most = volume.on_behalf_of(1000, 1000, || fill(&volume, b"anybody"));
+    // a fifth of 8 MiB is kept
+    assert!((5 << 20..7 << 20).contains(&most), "{most}");
+    for (uid, gid, may) in [(1000, 1000, false), (50, 1000, true), (1000, 60, true), (0, 0, true), (1000, 0, false)] {
+        let file = volume.inode(volume.lookup(&volume.inode(ROOT).expect("root"), b"anybody").expect("there"));
+        let number = file.expect("a file").number;
+        let end = volume.attributes_of(number).expect("attributes").size.next_multiple_of(1024);
+        let wrote = volume.on_behalf_of(uid, gid, || volume.write_at(number, end, &[2; 1024]));
+        assert_eq!(wrote.is_ok(), may, "user {uid}, group {gid}: {wrote:?}");
+    }
+    // and no longer than it says
+    assert!(matches!(
+        volume.create(ROOT, b"more", &FILE).and_then(|f| volume.write_at(f.number, 0, &[3; 9999])),
+        Err(Error::NoSpace)
+    ));
+    volume.unmount().expect("unmounted");
+    assert_sound(image.path(), &"kept blocks");
+}
+
+#[test]
+fn a_bitmap_that_cannot_be_read_is_an_error_of_the_device() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    // one group
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"], 8 << 20).build();
+    let descriptor = open(image.path()).group(GroupNo(0)).expect("a descriptor");
+    for bitmap in [descriptor.block_bitmap, descriptor.inode_bitmap] {
+        let start = bitmap.get() * 1024;
+        let plan = vec![Fault::ReadError { range: start..start + 1024 }];
+        let device = Faulty::new(MemoryDevice::from_vec(image.bytes()), plan);
+        let options = OpenOptions { write: Some(WriteOptions::default()), ..OpenOptions::default() };
+        let volume = Volume::open(Arc::new(device), &options).expect("opened");
+        let made = volume.create(ROOT, b"f", &FILE);
+        assert!(matches!(made, Err(Error::Io(_))), "{made:?}");
+        assert!(volume.damaged_groups().is_empty(), "the group is as good as it was");
+    }
+}
+
+#[test]
+fn numbers_are_used_again_when_a_crash_cannot_bring_back_their_files() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4"], 16 << 20).build();
+    for (consistency, at_once) in
+        [(Consistency::None, false), (Consistency::DirtyBit, false), (Consistency::Journal, true)]
+    {
+        let volume = open_writable(image.path(), with(consistency));
+        let make = |name: &[u8]| volume.create(ROOT, name, &FILE).expect("a file").number;
+        let first = make(b"first");
+        volume.unlink(ROOT, b"first").expect("unlink");
+        assert!(matches!(volume.inode(first), Err(Error::Stale(number)) if number == first));
+        let second = make(b"second");
+        assert_eq!(first == second, at_once, "{consistency:?}");
+        volume.sync().expect("sync");
+        volume.unlink(ROOT, b"second").expect("unlink");
+        volume.sync().expect("sync");
+        assert_eq!(make(b"third"), first, "{consistency:?}");
+        volume.unlink(ROOT, b"third").expect("unlink");
+        volume.unmount().expect("unmounted");
+        assert_sound(image.path(), &consistency);
+    }
+}
+
+#[test]
+fn all_numbers_can_be_used_again_and_again() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext2", "-N", "64"], 4 << 20).build();
+    let volume = open_writable(image.path(), with(Consistency::None));
+    for round in 0..3 {
+        let mut made = 0;
+        while volume.create(ROOT, format!("{round}-{made}").as_bytes(), &FILE).is_ok() {
+            made += 1;
+        }
+        // all but the reserved ones and lost+found
+        assert_eq!(made, 64 - 11);
+        for n in 0..made {
+            volume.unlink(ROOT, format!("{round}-{n}").as_bytes()).expect("unlink");
+        }
+    }
+    volume.unmount().expect("unmounted");
+    assert_sound(image.path(), &"numbers");
+}
+
+#[test]
+fn trimming_tells_of_free_blocks_and_of_no_others() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for (args, consistency) in [
+        (&["-t", "ext2", "-b", "1024"][..], Consistency::None),
+        (&["-t", "ext4", "-b", "1024"], Consistency::Journal),
+        (&["-t", "ext4", "-b", "4096"], Consistency::Journal),
+    ] {
+        let image = Image::mke2fs(args, 32 << 20).build();
+        let device = FileDevice::open(image.path(), blockdev::OpenOptions { write: true, ..Default::default() });
+        let device: Arc<dyn BlockDevice> = Arc::new(device.expect("the image"));
+        let options = OpenOptions { write: Some(with(consistency)), ..OpenOptions::default() };
+        let volume = Volume::open(Arc::clone(&device), &options).expect("opened");
+        let kept = volume.create(ROOT, b"kept", &FILE).expect("a file").number;
+        let gone = volume.create(ROOT, b"gone", &FILE).expect("a file").number;
+        let content = vec![7; 3 << 20];
+        volume.write_at(kept, 0, &content).expect("written");
+        volume.write_at(gone, 0, &content).expect("written");
+        volume.sync().expect("sync");
+        let place = volume.map(&volume.inode(gone).expect("a file"), extant_fs::FileBlock(0)).expect("a map").place;
+        let extant_fs::Place::Data(place) = place else { panic!("it has no place") };
+        let there = || {
+            let mut bytes = [1; 1024];
+            device.read(place.get() * u64::from(volume.superblock().geometry.block_size), &mut bytes).expect("read");
+            bytes[0]
+        };
+        volume.unlink(ROOT, b"gone").expect("unlink");
+        if consistency == Consistency::Journal {
+            // a crash would bring it back
+            volume.trim(0, u64::MAX, 0).expect("trimmed");
+            assert_eq!(there(), 7);
+        }
+        volume.sync().expect("sync");
+        let free = volume.statfs().blocks_free * u64::from(volume.superblock().geometry.block_size);
+        assert_eq!(volume.trim(0, u64::MAX, 0).expect("trimmed"), free);
+        assert_eq!(there(), 0, "a hole in the image");
+        assert!(volume.trim(0, u64::MAX, 4 << 20).expect("trimmed") <= free);
+        assert_eq!(volume.trim(0, 2 << 20, 0).expect("trimmed") % 1024, 0);
+        for (start, length, least) in [(32 << 20, 1 << 20, 0), (0, 1, 0), (0, u64::MAX, 1 << 40)] {
+            assert!(matches!(volume.trim(start, length, least), Err(Error::Invalid(_))));
+        }
+        // nothing is out of reach afterwards, and what was kept is as it was
+        assert_eq!(volume.statfs().blocks_free * u64::from(volume.superblock().geometry.block_size), free);
+        let mut read = vec![0; content.len()];
+        volume.read_at(&volume.inode(kept).expect("a file"), 0, &mut read).expect("read");
+        assert!(read == content);
+        fill(&volume, b"more");
+        volume.unmount().expect("unmounted");
+        assert_sound(image.path(), &args);
+    }
+}
