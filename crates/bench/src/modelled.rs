@@ -7,7 +7,7 @@
 //!    serves in the order that suits it: that is a peer of its own, `extant, batches`. e2fsck has none.
 //! 3. Extant reads with one thread here, for only then the order of its reads is always the same. e2fsck reads the bitmaps
 //!    with several threads at once, in an order that the system's scheduler makes: its reads are timed one thread after
-//!    the other, each from where it was begun to its end, which is the order with the fewest seeks that it could have.
+//!    the other, each from where it was begun to its end, as a machine does that runs one at a time.
 //! 4. So the figures of both are the same in each run, to the last digit.
 
 use crate::table::{Table, grouped};

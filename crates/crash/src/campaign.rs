@@ -157,14 +157,20 @@ fn smallest(system: &dyn System, options: &Options, finding: Finding) -> Finding
     let kind = finding.kind;
     // which states are looked at closer follows from their count: all are, in the one way that found it
     let every = |of: Kind| u64::from(kind == of);
-    let thorough = Options {
+    let mut thorough = Options {
         work_on_every: every(Kind::WorkAfter),
         nested_every: every(Kind::CutRecovery),
-        deeper_every: if kind == Kind::CutRecovery { options.deeper_every.min(5) } else { 0 },
+        deeper_every: 0,
         e2fsck_every: every(Kind::E2fsck),
         ..options.clone()
     };
-    let found = std::cell::RefCell::new(finding.clone());
+    let repeats = |options: &Options| Explorer::new(system, options).explore(&finding.workload);
+    let is_same = |found: &Finding| found.kind == kind;
+    let first = repeats(&thorough).filter(is_same).or_else(|| {
+        thorough.deeper_every = every(Kind::CutRecovery);
+        repeats(&thorough).filter(is_same)
+    });
+    let found = std::cell::RefCell::new(first.unwrap_or_else(|| finding.clone()));
     let _ = minimise(&finding.workload, TRIES, |smaller| match Explorer::new(system, &thorough).explore(smaller) {
         Some(same) if same.kind == kind => {
             *found.borrow_mut() = same;

@@ -87,7 +87,12 @@ impl Directory {
         does: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         match self.held(path) {
-            Some(held) => does(held?),
+            Some(held) => {
+                let held = held?;
+                let is_dir = FileType::from_raw_mode(fs::fstat(held)?.st_mode) == FileType::Directory;
+                // it is open for reading only
+                if is_dir && flags == OFlags::WRONLY { Err(Errno::ISDIR) } else { does(held) }
+            }
             None => does(&self.open_file(path, flags)?),
         }
     }
@@ -122,6 +127,14 @@ impl Directory {
                 fs::linkat(CWD, path, CWD, to, AtFlags::SYMLINK_FOLLOW)
             }
             None => fs::linkat(CWD, self.path(from), CWD, to, AtFlags::empty()),
+        }
+    }
+
+    /// A symbolic link cannot be opened; there is no call that would sync it alone.
+    fn sync_file(&self, path: &str, sync: impl FnOnce(&OwnedFd) -> Result<(), Errno>) -> Result<(), Errno> {
+        match self.with_file(path, OFlags::RDONLY, sync) {
+            Err(Errno::INVAL) => Ok(()),
+            synced => synced,
         }
     }
 
@@ -197,8 +210,8 @@ impl Session for Directory {
                 self.open.insert(path.clone(), file);
                 Ok(())
             }
-            Op::Fsync { path } => self.with_file(path, OFlags::RDONLY, |file| fs::fsync(file)),
-            Op::Fdatasync { path } => self.with_file(path, OFlags::RDONLY, |file| fs::fdatasync(file)),
+            Op::Fsync { path } => self.sync_file(path, |file| fs::fsync(file)),
+            Op::Fdatasync { path } => self.sync_file(path, |file| fs::fdatasync(file)),
             Op::Sync => self.sync(),
             Op::Wait { .. } => Ok(()),
         };

@@ -61,6 +61,24 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The arguments of `extant crash` that make these out of the default.
+    #[must_use]
+    pub fn arguments(&self) -> String {
+        let default = Self::default();
+        let all = [
+            ("states", u64::from(self.limits.every_subset), u64::from(default.limits.every_subset)),
+            ("most", self.limits.most as u64, default.limits.most as u64),
+            ("seed", self.limits.seed, default.limits.seed),
+            ("work-on", self.work_on_every, default.work_on_every),
+            ("nested", self.nested_every, default.nested_every),
+            ("deeper", self.deeper_every, default.deeper_every),
+            ("e2fsck-every", self.e2fsck_every, default.e2fsck_every),
+        ];
+        all.iter().filter(|(_, is, was)| is != was).map(|(name, is, _)| format!(" --{name} {is}")).collect()
+    }
+}
+
 /// What was done, in numbers. Threads count for themselves and add up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -139,7 +157,7 @@ pub enum Kind {
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The arguments of `extant crash` that choose what was explored.
+    /// The arguments of `extant crash` that choose what was explored, and how.
     pub arguments: String,
     /// The workload.
     pub workload: Workload,
@@ -211,7 +229,8 @@ impl<'a> Explorer<'a> {
             Ok(Err(wrong)) => wrong,
             Err(panic) => (Kind::Panic, words(&*panic)),
         };
-        Some(Finding { arguments: self.system.arguments(), workload: workload.clone(), kind, at, why })
+        let arguments = self.system.arguments() + &self.options.arguments();
+        Some(Finding { arguments, workload: workload.clone(), kind, at, why })
     }
 
     fn run(&mut self, workload: &Workload, at: &mut Option<(Choice, Moment)>) -> Result<(), Wrong> {

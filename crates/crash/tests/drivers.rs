@@ -6,6 +6,7 @@ use extant_crash::directory::Directory;
 use extant_crash::ext::Ext;
 use extant_crash::generate;
 use extant_crash::history::History;
+use extant_crash::minimise::minimise;
 use extant_crash::model::State;
 use extant_crash::op::{FallocateHow, Op, Workload};
 use extant_crash::papers;
@@ -21,34 +22,39 @@ const BLOCK: u64 = 1024;
 /// What an operation was, and what came of it.
 type Answers = Vec<(String, Answer)>;
 
+type Outcome = Result<(Answers, State), String>;
+
 /// Does the workload, setup and all, and compares what is there with the model. Returns the answers and the model.
 fn play(
-    who: &str,
     mut session: Box<dyn Session>,
     first: State,
     workload: &Workload,
-    observe: impl FnOnce(Box<dyn Session>) -> State,
-) -> (Answers, State) {
+    observe: impl FnOnce(Box<dyn Session>) -> Result<State, String>,
+) -> Outcome {
     let mut history = History::new(first, BLOCK);
     let mut answers = Vec::new();
     for op in workload.setup.iter().chain(&workload.ops) {
-        let answer = play::step(&mut *session, &mut history, op);
-        answers.push((op.to_string(), answer.unwrap_or_else(|why| panic!("{who}: {why}\n{workload}"))));
+        let answer = play::step(&mut *session, &mut history, op)?;
+        answers.push((op.to_string(), answer));
     }
-    let observed = observe(session);
-    same(history.last(), &observed).unwrap_or_else(|why| panic!("{who}: {why}\n{workload}"));
-    (answers, history.last().clone())
+    same(history.last(), &observe(session)?)?;
+    Ok((answers, history.last().clone()))
 }
 
-fn with_library(ext: &Ext, workload: &Workload) -> (Answers, State) {
-    let device = ext.format().expect("a volume");
-    let first = ext.observe(device.clone()).expect("the first state");
-    let session = ext.mount(device.clone()).expect("mounted");
-    play("the library", session, first, workload, |session| {
-        session.unmount().expect("unmounted");
-        let problems = ext.problems(&*device).expect("checked");
-        assert!(problems.is_empty(), "{problems:?}\n{workload}");
-        ext.observe(device).expect("read")
+fn sound(ext: &Ext, device: &dyn BlockDevice) -> Result<(), String> {
+    match ext.problems(device)?.first() {
+        Some(problem) => Err(format!("our checker: {problem}")),
+        None => Ok(()),
+    }
+}
+
+fn with_library(ext: &Ext, workload: &Workload) -> Outcome {
+    let device = ext.format()?;
+    let first = ext.observe(device.clone())?;
+    play(ext.mount(device.clone())?, first, workload, |session| {
+        session.unmount()?;
+        sound(ext, &*device)?;
+        ext.observe(device)
     })
 }
 
@@ -61,35 +67,36 @@ fn image(ext: &Ext) -> Image {
 }
 
 /// On a mounted directory.
-fn with_directory(who: &str, root: &Path, workload: &Workload) -> (Answers, State) {
-    let first = Directory::new(root).observe().expect("the first state");
-    play(who, Box::new(Directory::new(root)), first, workload, |session| {
-        session.unmount().expect("synced");
-        Directory::new(root).observe().expect("read")
+fn with_directory(root: &Path, workload: &Workload) -> Outcome {
+    let first = Directory::new(root).observe()?;
+    play(Box::new(Directory::new(root)), first, workload, |session| {
+        session.unmount()?;
+        Directory::new(root).observe()
     })
 }
 
 /// What is left of a volume that was unmounted.
-fn judge(who: &str, ext: &Ext, image: &Image, workload: &Workload, model: &State) {
+fn judge(ext: &Ext, image: &Image, outcome: Outcome) -> Outcome {
+    let (answers, model) = outcome?;
     let verdict = oracle::e2fsck(image.path());
-    assert!(verdict.clean, "{who}: {}\n{workload}", verdict.text);
+    if !verdict.clean {
+        return Err(verdict.text);
+    }
     let device = Arc::new(FileDevice::open(image.path(), blockdev::OpenOptions::default()).expect("opened"));
-    let problems = ext.problems(&*device).expect("checked");
-    assert!(problems.is_empty(), "{who}: {problems:?}\n{workload}");
-    let observed = ext.observe(device).expect("read");
-    same(model, &observed).unwrap_or_else(|why| panic!("{who}, unmounted: {why}\n{workload}"));
+    sound(ext, &*device)?;
+    same(&model, &ext.observe(device)?).map_err(|why| format!("unmounted: {why}"))?;
+    Ok((answers, model))
 }
 
-fn with_kernel(ext: &Ext, workload: &Workload) -> (Answers, State) {
+fn with_kernel(ext: &Ext, workload: &Workload) -> Outcome {
     let image = image(ext);
-    let mounted = oracle::kernel_mount(image.path(), "").expect("mounted");
-    let (answers, model) = with_directory("the kernel", mounted.path(), workload);
+    let mounted = oracle::kernel_mount(image.path(), "")?;
+    let outcome = with_directory(mounted.path(), workload);
     mounted.unmount();
-    judge("the kernel", ext, &image, workload, &model);
-    (answers, model)
+    judge(ext, &image, outcome)
 }
 
-fn with_fuse(ext: &Ext, workload: &Workload) -> (Answers, State) {
+fn with_fuse(ext: &Ext, workload: &Workload) -> Outcome {
     let image = image(ext);
     let dir = tempfile::tempdir().expect("a folder");
     let mode = ext.promise().mode;
@@ -102,15 +109,11 @@ fn with_fuse(ext: &Ext, workload: &Workload) -> (Answers, State) {
     let tell = |problem: &str| eprintln!("{problem}");
     let session = fuse::mount(Arc::new(volume), dir.path(), &options, tell).expect("mounted");
     let unmounter = session.unmounter();
-    let (answers, model) = std::thread::scope(|scope| {
-        let served = scope.spawn(move || session.run());
-        let played = std::panic::catch_unwind(|| with_directory("FUSE", dir.path(), workload));
-        unmounter.unmount().expect("unmounted");
-        served.join().expect("no panic").expect("the session ends well");
-        played.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    judge("FUSE", ext, &image, workload, &model);
-    (answers, model)
+    let served = std::thread::spawn(move || session.run());
+    let outcome = with_directory(dir.path(), workload);
+    unmounter.unmount().expect("unmounted");
+    served.join().expect("no panic").expect("the session ends well");
+    judge(ext, &image, outcome)
 }
 
 /// Whether this machine can do all three; says why not.
@@ -126,18 +129,28 @@ fn moves(op: &Op) -> bool {
     matches!(op, Op::Fallocate { how: FallocateHow::Collapse | FallocateHow::Insert, .. })
 }
 
+/// By the library and in another way: the same answers, the same tree.
+fn alike(ext: &Ext, other: fn(&Ext, &Workload) -> Outcome, workload: &Workload) -> Result<(), String> {
+    let (library, tree) = with_library(ext, workload).map_err(|why| format!("the library: {why}"))?;
+    let (theirs, their_tree) = other(ext, workload)?;
+    if let Some((ours, theirs)) = library.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs) {
+        return Err(format!("{theirs:?}; the library: {ours:?}"));
+    }
+    same(&tree, &their_tree)
+}
+
 fn compare(ext: &Ext, workload: &Workload) {
-    let (library, tree) = with_library(ext, workload);
-    let (kernel, kernels) = with_kernel(ext, workload);
-    assert_eq!(library, kernel, "{workload}");
-    same(&tree, &kernels).expect("the trees of the models");
     let mut plain = workload.clone();
     plain.setup.retain(|op| !moves(op));
     plain.ops.retain(|op| !moves(op));
-    let (library, tree) = with_library(ext, &plain);
-    let (fuse, fuses) = with_fuse(ext, &plain);
-    assert_eq!(library, fuse, "{plain}");
-    same(&tree, &fuses).expect("the trees of the models");
+    type Way = fn(&Ext, &Workload) -> Outcome;
+    for (who, way, workload) in [("the kernel", with_kernel as Way, workload), ("FUSE", with_fuse as Way, &plain)] {
+        if alike(ext, way, workload).is_err() {
+            let small = minimise(workload, 150, |smaller| alike(ext, way, smaller).is_err());
+            let why = alike(ext, way, &small).expect_err("it was wrong before");
+            panic!("{who}, {}: {why}\n{small}", ext.arguments());
+        }
+    }
 }
 
 const MODES: [(&str, &str); 3] = [("journal", "ext4"), ("none", "ext2"), ("journal", "ext3")];

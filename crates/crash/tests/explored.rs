@@ -30,3 +30,8 @@ fn dirty_bit_keeps_its_promise() {
 fn journal_keeps_its_promise() {
     slice("journal", "ext4", 7);
 }
+
+#[test]
+fn snapshot_keeps_its_promise() {
+    slice("snapshot", "extant", 7);
+}

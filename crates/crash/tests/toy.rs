@@ -262,4 +262,8 @@ fn a_finding_is_made_small_and_can_be_repeated() {
     let again: Workload = command.trim_end_matches('\'').parse().unwrap();
     assert_eq!(again, found.workload);
     assert_eq!(Explorer::new(&toy, &options).explore(&again).unwrap().kind, Kind::Promise);
+    // what is looked at closer is said, where that is how it was found
+    let toy = Toy(Bug::RecoveryErasesFirst);
+    let report = campaign::run(&toy, &workloads, &options, 1, 1, &|_| {});
+    assert_eq!(report.findings[0].arguments, "--mode toy --work-on 0 --nested 1 --deeper 0");
 }
