@@ -4,7 +4,7 @@ pub(crate) mod edit;
 mod inline;
 mod write;
 
-use crate::alloc::Role;
+use crate::alloc::{Reservation, Role};
 use crate::inline::is_inline;
 use crate::map::role;
 use crate::node::NodeState;
@@ -54,7 +54,10 @@ impl Volume {
             let mut attributes = self.attributes(inode);
             if let Some(state) = state {
                 attributes.size = state.size.unwrap_or(attributes.size);
-                attributes.blocks = attributes.blocks.saturating_add(state.delayed.bytes() as u64 / 512);
+                // some of the delayed content has a place that was never written
+                let promised = state.promise.as_ref().map_or(0, Reservation::blocks);
+                let promised = promised.saturating_mul(self.sb.geometry.block_size.into());
+                attributes.blocks = attributes.blocks.saturating_add(promised.min(state.delayed.bytes() as u64) / 512);
             }
             Ok(attributes)
         })

@@ -10,7 +10,9 @@
 //!   changes the volume, and the kernel knows what each of its own requests changes;
 //! - OPEN and OPENDIR are answered once with ENOSYS: the kernel then sends neither them nor FLUSH, RELEASE and RELEASEDIR
 //!   again, and keeps pages and listings across openings. Not where single files may be unreadable (encryption), where
-//!   each user has to be judged (allow_root), or with auto_unmount.
+//!   each user has to be judged (allow_root), or with auto_unmount;
+//! - CREATE is answered with ENOSYS as well: the kernel then makes the file by MKNOD and opens it without a question.
+//!   A file that CREATE opened would be let go by a RELEASE for as long as nobody has opened any other.
 //!
 //! 1. Nothing is kept for an open file. A directory is read by cookies, a file by offsets, so open and release mean
 //!    nothing; a file without a name lives until the kernel forgets it.
@@ -62,6 +64,8 @@ const SET_FLAGS: u32 = 0x4008_6602;
 const GET_FSXATTR: u32 = 0x801c_581f;
 /// FS_IOC_FSSETXATTR.
 const SET_FSXATTR: u32 = 0x401c_5820;
+/// FITRIM, which fstrim(8) uses.
+const TRIM: u32 = 0xc018_5879;
 /// FS_IOC_GETVERSION: the inode's generation.
 const GET_VERSION: u32 = 0x8008_7601;
 
@@ -168,79 +172,8 @@ impl Filesystem for Ops {
     }
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
-        let (node, caller) = (request.node, &request.caller);
-        if self.only.is_some() && !self.may_ask(caller, &request.operation) {
-            return Err(Errno::ACCESS);
-        }
-        match request.operation {
-            Operation::Lookup { name } => {
-                let found = self.lookup(node, name)?;
-                reply.entry(&found.map_or_else(|| nothing(self.keep), |a| self.entry(&a)))
-            }
-            Operation::GetAttr => reply.attr(&attr(&self.getattr(node)?), self.keep),
-            Operation::Access { mask } => self.access(node, mask),
-            Operation::StatX => reply.statx(&self.statx(&self.getattr(node)?)),
-            Operation::ReadLink => reply.bytes(&self.answer_for(node, |v, inode| v.read_link(inode))?),
-            Operation::Open { .. } if self.ask_opens => {
-                self.answer_for(node, |v, inode| v.readable(inode))?;
-                reply.opened()
-            }
-            Operation::OpenDir if self.ask_opens => reply.opened_dir(),
-            Operation::Read { offset, size } => {
-                reply.fill(size, |buf| self.answer_for(node, |v, inode| v.read_at(inode, offset, buf)))?;
-                self.note_read(node);
-                Ok(())
-            }
-            Operation::ReadDir { cookie, size, plus } => {
-                reply.limit(size);
-                if plus { self.readdirplus(node, cookie, reply) } else { self.readdir(node, cookie, reply) }
-            }
-            Operation::StatFs => self.statfs(reply),
-            Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
-            Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
-            Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
-            Operation::Ioctl { command, input, output } => self.ioctl(node, command, input, output, reply),
-            Operation::SetAttr(ref changes) => self.set_attributes(node, changes, reply),
-            Operation::Symlink { name, target } => self.symlink(node, name, target, caller, reply),
-            Operation::MkNod { name, mode, device, umask } => {
-                let making = Making { dir: node, name: Some(name), mode, umask, device, open: false };
-                self.make(&making, caller, reply)
-            }
-            Operation::MkDir { name, mode, umask } => {
-                let mode = mode & 0o7777 | 0o040_000;
-                let making = Making { dir: node, name: Some(name), mode, umask, device: 0, open: false };
-                self.make(&making, caller, reply)
-            }
-            Operation::Create { name, mode, umask, .. } => {
-                let making = Making { dir: node, name, mode, umask, device: 0, open: true };
-                self.make(&making, caller, reply)
-            }
-            Operation::Unlink { name } => self.remove(node, name, false),
-            Operation::RmDir { name } => self.remove(node, name, true),
-            Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
-            Operation::Link { target, name } => self.link(target, node, name, reply),
-            Operation::Write { offset, data, kill_privileges } => {
-                reply.written(self.write(node, offset, data, kill_privileges)?)
-            }
-            Operation::SetXattr { name, value, flags, kill_sgid } => {
-                self.set_xattr(node, (name, value), flags, kill_sgid)
-            }
-            Operation::RemoveXattr { name } => self.remove_xattr(node, name),
-            Operation::Fallocate { offset, length, mode } => self.allocate(node, offset, length, mode, caller),
-            Operation::CopyFileRange { offset, target, target_offset, length, flags, long } => {
-                if flags != 0 {
-                    return Err(Errno::INVAL);
-                }
-                let copied = self.copy((node, offset), (target, target_offset), length, caller)?;
-                // no request copies more than 32 bits can say
-                if long { reply.number(copied) } else { reply.written(copied as u32) }
-            }
-            Operation::Fsync { data } | Operation::FsyncDir { data } => self.fsync(node, data),
-            Operation::SyncFs => self.sync(),
-            Operation::Destroy => self.finish().map_err(|_| Errno::IO),
-            Operation::Release | Operation::ReleaseDir => Ok(()),
-            Operation::Open { .. } | Operation::OpenDir | Operation::Flush | Operation::Other => Err(Errno::NOSYS),
-        }
+        let caller = &request.caller;
+        self.volume.on_behalf_of(caller.uid, caller.gid, || self.answer_to(caller, request, reply))
     }
 
     fn forget(&self, node: u64, lookups: u64) {
@@ -290,6 +223,98 @@ impl Ops {
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
             ended: Mutex::new(None),
+        }
+    }
+
+    fn answer_to(&self, caller: &Caller, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+        let node = request.node;
+        if self.only.is_some() && !self.may_ask(caller, &request.operation) {
+            return Err(Errno::ACCESS);
+        }
+        match request.operation {
+            Operation::Lookup { name } => {
+                let found = self.lookup(node, name)?;
+                reply.entry(&found.map_or_else(|| nothing(self.keep), |a| self.entry(&a)))
+            }
+            Operation::GetAttr => reply.attr(&attr(&self.getattr(node)?), self.keep),
+            Operation::Access { mask } => self.access(node, mask),
+            Operation::StatX => reply.statx(&self.statx(&self.getattr(node)?)),
+            Operation::ReadLink => reply.bytes(&self.answer_for(node, |v, inode| v.read_link(inode))?),
+            Operation::Open { .. } if self.ask_opens => {
+                self.answer_for(node, |v, inode| v.readable(inode))?;
+                reply.opened()
+            }
+            Operation::OpenDir if self.ask_opens => reply.opened_dir(),
+            Operation::Read { offset, size } => {
+                reply.fill(size, |buf| self.answer_for(node, |v, inode| v.read_at(inode, offset, buf)))?;
+                self.note_read(node);
+                Ok(())
+            }
+            Operation::ReadDir { cookie, size, plus } => {
+                reply.limit(size);
+                if plus { self.readdirplus(node, cookie, reply) } else { self.readdir(node, cookie, reply) }
+            }
+            Operation::StatFs => self.statfs(reply),
+            Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
+            Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
+            Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
+            Operation::Ioctl { command, input, output } => self.ioctl(node, (command, input, output), caller, reply),
+            Operation::SetAttr(ref changes) => self.set_attributes(node, changes, reply),
+            Operation::Symlink { name, target } => self.symlink(node, name, target, caller, reply),
+            Operation::MkNod { name, mode, device, umask } => {
+                let making = Making { dir: node, name: Some(name), mode, umask, device, open: false };
+                self.make(&making, caller, reply)
+            }
+            Operation::MkDir { name, mode, umask } => {
+                let mode = mode & 0o7777 | 0o040_000;
+                let making = Making { dir: node, name: Some(name), mode, umask, device: 0, open: false };
+                self.make(&making, caller, reply)
+            }
+            Operation::Create { name, mode, umask, .. } if self.ask_opens || name.is_none() => {
+                let making = Making { dir: node, name, mode, umask, device: 0, open: true };
+                self.make(&making, caller, reply)
+            }
+            Operation::Unlink { name } => self.remove(node, name, false),
+            Operation::RmDir { name } => self.remove(node, name, true),
+            Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
+            Operation::Link { target, name } => self.link(target, node, name, reply),
+            Operation::Write { offset, data, kill_privileges } => {
+                let (written, dropped) = self.write(node, (offset, data), kill_privileges, caller)?;
+                if dropped {
+                    reply.attributes_changed(node);
+                }
+                reply.written(written)
+            }
+            Operation::SetXattr { name, value, flags, kill_sgid } => {
+                self.set_xattr(node, (name, value), flags, kill_sgid)
+            }
+            Operation::RemoveXattr { name } => self.remove_xattr(node, name),
+            Operation::Fallocate { offset, length, mode } => {
+                if self.allocate(node, offset, length, mode, caller)? {
+                    reply.attributes_changed(node);
+                }
+                Ok(())
+            }
+            Operation::CopyFileRange { offset, target, target_offset, length, flags, long } => {
+                if flags != 0 {
+                    return Err(Errno::INVAL);
+                }
+                let (copied, dropped) = self.copy((node, offset), (target, target_offset), length, caller)?;
+                if dropped {
+                    reply.attributes_changed(target);
+                }
+                // no request copies more than 32 bits can say
+                if long { reply.number(copied) } else { reply.written(copied as u32) }
+            }
+            Operation::Fsync { data } | Operation::FsyncDir { data } => self.fsync(node, data),
+            Operation::SyncFs => self.sync(),
+            Operation::Destroy => self.finish().map_err(|_| Errno::IO),
+            Operation::Release | Operation::ReleaseDir => Ok(()),
+            Operation::Open { .. }
+            | Operation::OpenDir
+            | Operation::Create { .. }
+            | Operation::Flush
+            | Operation::Other => Err(Errno::NOSYS),
         }
     }
 
@@ -345,7 +370,7 @@ impl Ops {
             }
             Some(number) => {
                 let found = self.held(number, |v| v.attributes_of(number));
-                self.outcome(number, found.map(Some))
+                self.outcome(number, found.map(Some).map_err(Error::of_named))
             }
         }
     }
@@ -514,7 +539,13 @@ impl Ops {
         }
     }
 
-    fn ioctl(&self, node: u64, command: u32, input: &[u8], output: u32, reply: &mut Reply<'_>) -> Answer<()> {
+    fn ioctl(
+        &self,
+        node: u64,
+        (command, input, output): (u32, &[u8], u32),
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Answer<()> {
         // EXT4_FL_USER_VISIBLE: the others are the file system's own
         const VISIBLE: u32 = 0x725B_DFFF;
         let number = |number: u32, reply: &mut Reply<'_>| reply.ioctl(zerocopy::IntoBytes::as_bytes(&number));
@@ -522,8 +553,14 @@ impl Ops {
             GET_FLAGS if output >= 4 => number(self.getattr(node)?.flags.bits() & VISIBLE, reply),
             GET_VERSION if output >= 4 => number(self.getattr(node)?.generation, reply),
             GET_FSXATTR if output >= 28 => self.fsxattr(node, reply),
-            SET_FLAGS => self.set_flags(node, input).and_then(|()| reply.ioctl(&[])),
-            SET_FSXATTR => self.set_fsxattr(node, input).and_then(|()| reply.ioctl(&[])),
+            SET_FLAGS | SET_FSXATTR => {
+                let set = if command == SET_FLAGS { Self::set_flags } else { Self::set_fsxattr };
+                set(self, node, input)?;
+                // the time of change
+                reply.attributes_changed(node);
+                reply.ioctl(&[])
+            }
+            TRIM if output >= 24 => self.trim(input, caller, reply),
             _ => Err(Errno::NOTTY),
         }
     }

@@ -130,6 +130,19 @@ pub(crate) struct OutHeader {
     pub(crate) unique: u64,
 }
 
+/// FUSE_NOTIFY_INVAL_INODE: what stands in place of the error where a message answers nothing.
+pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// What follows the header of that.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+pub(crate) struct NotifyInvalInodeOut {
+    pub(crate) node: u64,
+    /// Where the content begins that is to be forgotten; below 0: the attributes alone.
+    pub(crate) offset: i64,
+    pub(crate) length: i64,
+}
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct InitIn {

@@ -41,15 +41,27 @@ impl Entry {
 pub struct Reply<'a> {
     room: &'a mut [u8],
     len: usize,
+    /// The node whose attributes the kernel has to ask for again.
+    changed: Option<u64>,
 }
 
 impl<'a> Reply<'a> {
     pub(crate) fn new(room: &'a mut [u8]) -> Self {
-        Self { room, len: 0 }
+        Self { room, len: 0, changed: None }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Says that the request changed attributes of a node in a way that the kernel does not expect of such a request: it
+    /// forgets those it has before it gets the answer.
+    pub fn attributes_changed(&mut self, node: u64) {
+        self.changed = Some(node);
+    }
+
+    pub(crate) fn changed(&self) -> Option<u64> {
+        self.changed
     }
 
     /// Bytes that still have room.

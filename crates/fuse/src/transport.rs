@@ -18,6 +18,7 @@ mod device;
 mod uring;
 
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
+use crate::protocol::{NOTIFY_INVAL_INODE, NotifyInvalInodeOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Request, arguments};
 use rustix::io::Errno;
@@ -195,12 +196,26 @@ fn respond(link: &Link, header: &InHeader, arguments: &[u8], rest: &[u8], reply:
     let Some(request) = Request::parse(header, arguments, rest) else { return Err(Errno::INVAL) };
     // nothing of a request outlives it; that what requests share is whole is the file system's care
     match catch_unwind(AssertUnwindSafe(|| link.filesystem.answer(&request, reply))) {
-        Ok(outcome) => outcome,
+        Ok(outcome) => {
+            if let Some(node) = reply.changed() {
+                forget_attributes(link, node);
+            }
+            outcome
+        }
         Err(panic) => {
             link.filesystem.panicked(header.node, text_of(&*panic));
             Err(Errno::IO)
         }
     }
+}
+
+/// Has the kernel forget the attributes of a node. It takes such messages through /dev/fuse, whatever way requests take.
+fn forget_attributes(link: &Link, node: u64) {
+    let what = NotifyInvalInodeOut { node, offset: -1, length: 0 };
+    let header =
+        OutHeader { len: (size_of::<OutHeader>() + size_of_val(&what)) as u32, error: NOTIFY_INVAL_INODE, unique: 0 };
+    // a kernel that does not have the node, or is unmounting, has nothing to forget
+    let _ = rustix::io::writev(&link.connection, &[IoSlice::new(header.as_bytes()), IoSlice::new(what.as_bytes())]);
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {

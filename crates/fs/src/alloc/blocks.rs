@@ -312,6 +312,11 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    /// How many blocks are promised.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// So many of the blocks were allocated, or are not needed any more.
     pub(crate) fn spend(&mut self, blocks: u64) {
         let blocks = blocks.min(self.blocks);

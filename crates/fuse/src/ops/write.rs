@@ -49,10 +49,11 @@ struct FsXattr {
     padding: [u8; 8],
 }
 
-/// What is left of permission bits when a file is written or gets another owner.
-fn without_privileges(mode: u16) -> u16 {
+/// What is left of permission bits when a file is written or gets another owner, by somebody of its group or not.
+/// Without the right to execute, set-group-id means something else, and stays with the group.
+fn without_privileges(mode: u16, of_group: bool) -> u16 {
     let mode = mode & !S_ISUID;
-    if mode & S_IXGRP == 0 { mode } else { mode & !S_ISGID }
+    if mode & S_IXGRP == 0 && of_group { mode } else { mode & !S_ISGID }
 }
 
 /// What a change of attributes asks for, of a file that has `a` now.
@@ -66,7 +67,7 @@ fn asked(a: &Attributes, changes: &Changes, now: Timestamp) -> SetAttributes {
     let owned_anew = changes.uid.is_some() || changes.gid.is_some();
     if (owned_anew && a.kind != FileKind::Directory) || changes.kill_privileges {
         let before = mode.unwrap_or(a.mode & 0o7777);
-        let after = without_privileges(before);
+        let after = without_privileges(before, true);
         mode = mode.map(|_| after).or_else(|| (after != before).then_some(after));
     }
     SetAttributes {
@@ -193,27 +194,33 @@ impl Ops {
         reply.attr(&super::attr(&self.getattr(node)?), self.keep)
     }
 
-    pub(super) fn write(&self, node: u64, offset: u64, data: &[u8], kill_privileges: bool) -> Answer<u32> {
+    /// How much was written, and whether privileges were taken off the file.
+    pub(super) fn write(
+        &self,
+        node: u64,
+        (offset, data): (u64, &[u8]),
+        kill_privileges: bool,
+        caller: &Caller,
+    ) -> Answer<(u32, bool)> {
         let number = self.number(node)?;
         let written = self.outcome(number, self.volume.write_at(number, offset, data))?;
-        if kill_privileges {
-            self.drop_privileges(number)?;
-        }
+        let dropped = kill_privileges && self.drop_privileges(number, caller)?;
         self.drop_capability(number)?;
         // a request has at most 1 MiB
-        Ok(u32::try_from(written).unwrap_or(u32::MAX))
+        Ok((u32::try_from(written).unwrap_or(u32::MAX), dropped))
     }
 
-    /// Takes set-user-id off a file that was changed, and set-group-id.
-    fn drop_privileges(&self, number: InodeNo) -> Answer<()> {
+    /// Takes set-user-id off a file that was changed, and set-group-id; whether it had any. Of the groups of whoever
+    /// changed it, the kernel names one.
+    fn drop_privileges(&self, number: InodeNo, caller: &Caller) -> Answer<bool> {
         let a = self.outcome(number, self.volume.attributes_of(number))?;
         let mode = a.mode & 0o7777;
-        let left = without_privileges(mode);
+        let left = without_privileges(mode, a.gid == caller.gid);
         if left == mode {
-            return Ok(());
+            return Ok(false);
         }
         let set = SetAttributes { mode: Some(left), ..SetAttributes::default() };
-        self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
+        self.outcome(number, self.volume.set_attributes(number, &set)).map(|_| true)
     }
 
     /// Takes its capabilities off a file that was changed. The kernel asks for them before it first writes to a file, so
@@ -283,7 +290,8 @@ impl Ops {
         self.outcome(number, self.volume.remove_xattr(number, name))
     }
 
-    pub(super) fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32, caller: &Caller) -> Answer<()> {
+    /// Whether privileges were taken off the file.
+    pub(super) fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32, caller: &Caller) -> Answer<bool> {
         let number = self.number(node)?;
         let flags = FallocateFlags::from_bits_retain(mode);
         let keep = FallocateFlags::KEEP_SIZE;
@@ -299,20 +307,20 @@ impl Ops {
         };
         self.outcome(number, self.volume.allocate(number, mode, offset, length))?;
         // the request does not say whether they may stay
-        if caller.uid != 0 {
-            self.drop_privileges(number)?;
-        }
-        self.drop_capability(number)
+        let dropped = caller.uid != 0 && self.drop_privileges(number, caller)?;
+        self.drop_capability(number)?;
+        Ok(dropped)
     }
 
-    /// Copies from `node` to another file as far as there is something; how much it was.
+    /// Copies from `node` to another file as far as there is something; how much it was, and whether privileges were taken
+    /// off that file.
     pub(super) fn copy(
         &self,
         (node, mut offset): (u64, u64),
         (target, mut target_offset): (u64, u64),
         length: u64,
         caller: &Caller,
-    ) -> Answer<u64> {
+    ) -> Answer<(u64, bool)> {
         let to = self.number(target)?;
         let mut buffer = vec![0; PIECE];
         let (mut left, mut copied) = (length.min(MOST_COPIED), 0);
@@ -332,11 +340,9 @@ impl Ops {
             (offset, target_offset) = (offset.saturating_add(written), target_offset.saturating_add(written));
             (left, copied) = (left.saturating_sub(written), copied + written);
         }
-        if copied > 0 && caller.uid != 0 {
-            self.drop_privileges(to)?;
-        }
+        let dropped = copied > 0 && caller.uid != 0 && self.drop_privileges(to, caller)?;
         self.drop_capability(to)?;
-        Ok(copied)
+        Ok((copied, dropped))
     }
 
     /// chattr(1): FS_IOC_SETFLAGS.
@@ -376,6 +382,18 @@ impl Ops {
         self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
     }
 
+    /// FITRIM: a range in bytes, and the least that is worth while; the answer has the bytes that were trimmed as its
+    /// length.
+    pub(super) fn trim(&self, input: &[u8], caller: &Caller, reply: &mut Reply<'_>) -> Answer<()> {
+        if caller.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        let ([start, length, least], _) =
+            <[u64; 3] as zerocopy::FromBytes>::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
+        let trimmed = self.outcome(InodeNo::ROOT, self.volume.trim(start, length, least))?;
+        reply.ioctl(zerocopy::IntoBytes::as_bytes(&[start, trimmed, least]))
+    }
+
     /// Records that a file was read, where that is asked for.
     pub(super) fn note_read(&self, node: u64) {
         use crate::options::Atime;
@@ -412,7 +430,8 @@ mod tests {
             (0o1777, 0o1777),
             (0o755, 0o755),
         ] {
-            assert_eq!(without_privileges(before), after, "{before:o}");
+            assert_eq!(without_privileges(before, true), after, "{before:o}");
+            assert_eq!(without_privileges(before, false), after & !S_ISGID, "{before:o}");
         }
     }
 
