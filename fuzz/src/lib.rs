@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod seeds;
+mod undo;
 mod volumes;
 
-pub use volumes::check;
+pub use undo::undo;
+pub use volumes::{check, repair};
 
 use blockdev::{BlockDevice, MemoryDevice};
 use format::dir::{DirFormat, Entries};
@@ -36,13 +38,15 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "superblock", run: superblock, seeds: seeds::superblocks },
     Target { name: "directory_block", run: directory_block, seeds: seeds::blocks },
     Target { name: "extent_tree", run: extent_tree, seeds: seeds::blocks },
     Target { name: "xattr", run: xattr, seeds: seeds::blocks },
     Target { name: "journal", run: journal, seeds: seeds::journals },
     Target { name: "check", run: check, seeds: volumes::patches },
+    Target { name: "repair", run: repair, seeds: volumes::patches },
+    Target { name: "undo", run: undo, seeds: undo::files },
 ];
 
 /// The 1 024 bytes of a superblock. Promise: an accepted shape places every group, descriptor and inode table inside
@@ -275,5 +279,15 @@ mod tests {
     #[test]
     fn check() {
         smoke("check", 1_000);
+    }
+
+    #[test]
+    fn repair() {
+        smoke("repair", 100);
+    }
+
+    #[test]
+    fn undo() {
+        smoke("undo", 2_000);
     }
 }

@@ -1,11 +1,12 @@
-//! The whole checker. Its inputs are not volumes but changes to one: a few bytes that libFuzzer can mutate with effect,
+//! The whole checker, and its repair. Their inputs are not volumes but changes to one: a few bytes that libFuzzer can mutate with effect,
 //! where a volume is megabytes of which nearly none matter.
 //!
 //! An input is two bytes (which volume; whether checksums are put right afterwards) and then changes of eight bytes
 //! each: three for the place among the bytes of the volume's metadata, one for what to do, four for a value.
 
 use crate::seeds::{Volume, volumes};
-use blockdev::MemoryDevice;
+use blockdev::{BlockDevice, MemoryDevice};
+use std::sync::Arc;
 use testkit::Rng;
 
 const CHANGE: usize = 8;
@@ -26,10 +27,9 @@ pub(crate) fn patches() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A volume with some of its metadata changed. Promise: the checker comes to an end and says what it found; a volume
-/// that nobody changed is sound.
-pub fn check(data: &[u8]) {
-    let Some((&[number, flags], changes)) = data.split_first_chunk() else { return };
+/// The volume that an input says, and whether it is as it was.
+fn changed(data: &[u8]) -> Option<(Vec<u8>, bool)> {
+    let (&[number, flags], changes) = data.split_first_chunk()?;
     let volumes = volumes();
     let volume = &volumes[usize::from(number) % volumes.len()];
     let mut bytes = volume.bytes.clone();
@@ -40,6 +40,13 @@ pub fn check(data: &[u8]) {
         testkit::repair_checksums(&mut bytes);
     }
     let unchanged = bytes == volume.bytes;
+    Some((bytes, unchanged))
+}
+
+/// A volume with some of its metadata changed. Promise: the checker comes to an end and says what it found; a volume
+/// that nobody changed is sound.
+pub fn check(data: &[u8]) {
+    let Some((bytes, unchanged)) = changed(data) else { return };
     let options = check::Options { threads: 1, ..check::Options::default() };
     match check::check("volume", &MemoryDevice::from_vec(bytes), &options, &()) {
         Ok(report) => {
@@ -49,6 +56,23 @@ pub fn check(data: &[u8]) {
             report.problems.iter().for_each(|problem| assert!(!problem.text.is_empty()));
         }
         Err(refusal) => assert!(!unchanged, "{refusal}"),
+    }
+}
+
+/// A volume with some of its metadata changed is mended. Promise: the repair comes to an end; where it says that all is
+/// mended a check finds nothing, and where it refuses it has written nothing but what an unfinished repair left to do.
+pub fn repair(data: &[u8]) {
+    let Some((bytes, unchanged)) = changed(data) else { return };
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
+    let now = Some(1_760_000_000);
+    let options = check::Options { threads: 1, repair: check::Repair::All, now, ..check::Options::default() };
+    match check::repair("volume", &device, &options, &(), None) {
+        Ok(report) if report.exit & !1 == 0 => {
+            let second = check::check("volume", &*device, &options, &()).expect("a volume that was mended");
+            assert!(second.clean, "{:?}", second.problems);
+        }
+        Ok(report) => assert!(report.errors > 0 && !unchanged, "{:?}", report.problems),
+        Err(refusal) => assert!(!unchanged && !refusal.sentence.is_empty(), "{refusal}"),
     }
 }
 

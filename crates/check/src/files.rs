@@ -75,7 +75,9 @@ pub(crate) fn judge_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
         return;
     }
     // without a type the flag means nothing
-    let inline = facts.flags.contains(InodeFlags::INLINE_DATA) && facts.kind.is_some();
+    // the flag means nothing in an inode that no directory may name
+    let nameable = facts.inode == InodeNo::ROOT || facts.inode.get() >= ctx.volume.geometry.first_inode;
+    let inline = facts.flags.contains(InodeFlags::INLINE_DATA) && facts.kind.is_some() && nameable;
     if inline {
         // its size was judged with the attribute that holds its end
     } else if facts.is_directory() && tally.last.is_none() {

@@ -142,6 +142,10 @@ impl InodeCheck<'_> {
         if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
             self.report(Problem::new(Code::InodeMapUndecidable).inode(inode));
         }
+        let no_extents = !self.ctx.volume.features.incompat.contains(Incompat::EXTENT);
+        if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS) && no_extents {
+            self.report(Problem::new(Code::ExtentFlagWithoutFeature).inode(inode));
+        }
         if role == Role::Reserved && flags.contains(InodeFlags::EA_INODE) && kind != Some(FileKind::Regular) {
             self.report(Problem::new(Code::XattrValueInodeNotRegular).inode(inode));
         }
@@ -535,6 +539,10 @@ impl InodeCheck<'_> {
             let words = words(&raw.disk.i_block);
             trees.indirect_root(&facts, &words, &mut tally, &mut harvest.found);
             let depth = words.iter().skip(12).filter(|w| **w != 0).count();
+            if kind == Some(FileKind::Symlink) && depth > 0 {
+                // a target is one block, whatever the map below may lead to
+                self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(facts.size));
+            }
             if let Some(depth) = harvest.counts.indirect_depths.get_mut(depth) {
                 *depth += 1;
             }

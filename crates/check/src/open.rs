@@ -244,10 +244,10 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     }
     judge_features(disk, &features)?;
     if disk.first_inode() < 11 || disk.first_inode() > disk.s_inodes_count.get() {
-        return Err(Rejection::Final(format!("the superblock's s_first_ino is {}", disk.first_inode())));
+        return Err(Rejection::Corrupt(format!("the superblock's s_first_ino is {}", disk.first_inode())));
     }
     if u32::from(disk.s_reserved_gdt_blocks.get()) > 256u32.checked_shl(disk.s_log_block_size.get()).unwrap_or(0) {
-        return Err(Rejection::Final(format!(
+        return Err(Rejection::Corrupt(format!(
             "the superblock's s_reserved_gdt_blocks is {}",
             disk.s_reserved_gdt_blocks
         )));
@@ -257,7 +257,7 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     // judged without 64bit too, but for the size that means nothing then
     let possible = descriptor.is_power_of_two() && descriptor <= 1024 && (descriptor >= 64 || !wide);
     if !(possible || descriptor == 0 && !wide) {
-        return Err(Rejection::Final(format!("the superblock's s_desc_size is {descriptor}")));
+        return Err(Rejection::Corrupt(format!("the superblock's s_desc_size is {descriptor}")));
     }
     let mut geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
     // blocks kept for growth are the groups' own whether or not an inode holds them; meta groups have no use for them

@@ -11,9 +11,7 @@ use crate::records::kind_number;
 use crate::table::Code;
 use blockdev::Result;
 use format::InodeNo;
-use format::dir::DirTail;
 use format::feature::Incompat;
-use format::htree::write_index_checksum;
 use format::inode::{FileKind, InodeBuf, InodeFlags, Timestamp};
 use std::collections::HashSet;
 
@@ -146,13 +144,11 @@ fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     let with_types = work.volume().features.incompat.contains(Incompat::FILETYPE);
     let file_type = if with_types { kind_number(Some(FileKind::Directory)) } else { 0 };
     entries::mend_dots(&mut bytes, block_size, dir, Some(parent), file_type);
-    if work.volume().geometry.metadata_csum {
-        let seed = inode.raw().seed(&work.volume().geometry, dir);
-        if DirTail::of(&bytes).is_some() {
-            let _ = DirTail::write(&mut bytes, seed);
-        } else {
-            let _ = write_index_checksum(&mut bytes, block_size, seed);
-        }
+    let seed = inode.raw().seed(&work.volume().geometry, dir);
+    if work.leaf_tail(&bytes) > 0 {
+        work.seal_leaf(&mut bytes, dir, 0, seed);
+    } else {
+        work.seal_index(&mut bytes, dir, seed);
     }
     work.put_block(*first, &bytes)
 }

@@ -10,9 +10,9 @@ use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
 use format::InodeNo;
-use format::dir::{DirEntry, DirFormat, DirTail};
+use format::dir::{DirEntry, DirFormat};
 use format::feature::{Incompat, RoCompat};
-use format::htree::{IndexFormat, write_index_checksum};
+use format::htree::IndexFormat;
 use format::inode::{FileKind, InodeBuf, InodeFlags};
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ fn mend_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool
             continue;
         }
         let leaf = shape == Shape::Leaf;
-        let tail = if leaf && sums && DirTail::of(&bytes).is_some() { DirTail::SIZE } else { 0 };
+        let tail = if leaf { work.leaf_tail(&bytes) } else { 0 };
         let end = bytes.len() - tail;
         let Some(chain) = bytes.get_mut(..end) else { continue };
         entries::salvage(chain, block_size);
@@ -123,25 +123,25 @@ fn mend_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool
             }
         }
         if sums && leaf {
-            if tail == 0 && !make_room(&mut bytes, block_size) {
+            if tail == 0 && !make_room(&mut bytes, block_size, work.volume().geometry.leaf_tail().size()) {
                 return Ok(false);
             }
-            let _ = DirTail::write(&mut bytes, seed);
+            work.seal_leaf(&mut bytes, dir, n.into(), seed);
         } else if sums && bytes != before {
-            let _ = write_index_checksum(&mut bytes, block_size, seed);
+            work.seal_index(&mut bytes, dir, seed);
         }
         work.put_block(block, &bytes)?;
     }
     Ok(true)
 }
 
-/// Shortens the last entry of a block so that a checksum fits behind it; `false` where it is too short itself.
-fn make_room(bytes: &mut [u8], block_size: u32) -> bool {
+/// Shortens the last entry of a block so that a tail of so many bytes fits behind it; `false` where it is too short itself.
+fn make_room(bytes: &mut [u8], block_size: u32, tail: usize) -> bool {
     let Some(last) = entries::spots(bytes, block_size).pop() else { return false };
     let needed = if last.inode == 0 { 12 } else { (DirEntry::SIZE + last.name_len).next_multiple_of(4).max(12) };
-    if last.rec_len < needed + DirTail::SIZE {
+    if last.rec_len < needed + tail {
         return false;
     }
-    entries::set_rec_len(bytes, last.at, last.rec_len - DirTail::SIZE, block_size);
+    entries::set_rec_len(bytes, last.at, last.rec_len - tail, block_size);
     true
 }

@@ -3,8 +3,9 @@
 use super::work::Work;
 use crate::files::{Facts, beyond_limit};
 use blockdev::Result;
-use format::extent::{self, Child, Extent, RawNode};
+use format::extent::{self, Child, Extent, OwnedExtentTail, RawNode};
 use format::feature::{Incompat, RoCompat};
+use format::indirect::IndirectTail;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::HashSet;
@@ -64,7 +65,7 @@ impl Reader<'_, '_> {
             && max <= node.room()
             && node.header.eh_entries.get() <= max
             && match expected {
-                None => depth <= extent::MAX_DEPTH && max != 0,
+                None => depth <= extent::MAX_DEPTH && max + 2 >= node.room(),
                 Some(expected) => depth == expected && max + 2 >= node.room(),
             };
         if !fits {
@@ -130,10 +131,14 @@ pub(super) fn write_extents(
         inode.set_block(root);
         return Ok(true);
     }
-    let room = extent::room(work.block_size()).max(1);
+    let room = node_room(work);
     let mut place = |bytes: &mut [u8]| -> Result<Option<FsBlock>> {
-        let Some(block) = spare.next().or_else(|| work.allocate()) else { return Ok(None) };
-        if geometry.metadata_csum {
+        let Some(block) = spare.next().or_else(|| work.allocate_metadata()) else { return Ok(None) };
+        // there is room: a node has as many entries as `node_room` says
+        if geometry.is_owned() {
+            let _ = OwnedExtentTail::write(bytes, number);
+            let _ = OwnedExtentTail::seal(seed, bytes);
+        } else if geometry.metadata_csum {
             let _ = extent::seal_block(seed, bytes);
         }
         work.put_block(block, bytes)?;
@@ -166,6 +171,22 @@ pub(super) fn write_extents(
     Ok(true)
 }
 
+/// Entries that a node outside the inode has room for.
+fn node_room(work: &Work<'_>) -> usize {
+    let room = if work.volume().geometry.is_owned() { extent::owned_room } else { extent::room };
+    room(work.block_size()).max(1)
+}
+
+/// Writes whose an indirect block is and how high it stands, where blocks say so; with its checksum.
+fn seal_indirect(work: &Work<'_>, owner: InodeNo, level: u32, block: u64, bytes: &mut [u8]) {
+    let geometry = &work.volume().geometry;
+    if geometry.is_owned() {
+        // a block is longer than a tail
+        let _ = IndirectTail::write(bytes, owner, level as u8);
+        let _ = IndirectTail::seal(bytes, FsBlock(block), geometry.checksum_seed);
+    }
+}
+
 /// A number in a map of indirect blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pointer {
@@ -190,13 +211,14 @@ pub(super) enum Reach {
 /// to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped.
 pub(super) fn edit_indirect(
     work: &Work<'_>,
+    number: InodeNo,
     inode: &mut InodeBuf,
     reach: Reach,
     judge: &mut dyn FnMut(Pointer) -> Result<u64>,
 ) -> Result<()> {
     let shape = work.volume().geometry.indirect();
     let mut words: [u32; 15] = inode.raw().block_words();
-    let mut editor = Editor { work, reach, judge, seen: HashSet::new() };
+    let mut editor = Editor { work, owner: number, reach, judge, seen: HashSet::new() };
     for (n, word) in (0u32..).zip(&mut words) {
         let level = n.saturating_sub(11);
         let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
@@ -208,6 +230,7 @@ pub(super) fn edit_indirect(
 
 struct Editor<'a, 'w> {
     work: &'a Work<'w>,
+    owner: InodeNo,
     reach: Reach,
     judge: &'a mut dyn FnMut(Pointer) -> Result<u64>,
     seen: HashSet<u64>,
@@ -239,6 +262,7 @@ impl Editor<'_, '_> {
             let new = self.pointer(Pointer { block: u64::from(block), level, first })?;
             number.copy_from_slice(&new.to_le_bytes());
         }
+        seal_indirect(self.work, self.owner, pointer.level, to, &mut bytes);
         if to != pointer.block || bytes != before {
             self.work.put_block(to, &bytes)?;
         }
@@ -257,7 +281,7 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
     let volume = work.volume();
     let Some(walk) = work.walk() else { return Ok(true) };
     let mut impossible = 0;
-    edit_indirect(work, inode, Reach::Own, &mut |pointer| {
+    edit_indirect(work, number, inode, Reach::Own, &mut |pointer| {
         if !volume.holds(pointer.block) {
             impossible += 1;
             return Ok(0);
@@ -292,7 +316,7 @@ pub(super) fn dense(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Resul
     }
     let (mut blocks, mut nodes) = (Vec::new(), Vec::new());
     let mut copy = inode.clone();
-    edit_indirect(work, &mut copy, Reach::Own, &mut |pointer| {
+    edit_indirect(work, number, &mut copy, Reach::Own, &mut |pointer| {
         if !work.volume().holds(pointer.block) {
             return Ok(0);
         }
@@ -333,11 +357,11 @@ pub(super) fn write_dense(
         if !write_extents(work, number, inode, &extents, nodes)? {
             return Ok(false);
         }
-        let tree = tree_blocks(extents.len(), work.block_size());
+        let tree = tree_blocks(extents.len(), node_room(work));
         work.set_sectors(inode, (data + tree + extra) * sectors);
         return Ok(true);
     }
-    let mut builder = Builder { work, blocks, at: 0, spare: nodes.iter().copied(), made: 0 };
+    let mut builder = Builder { work, owner: number, blocks, at: 0, spare: nodes.iter().copied(), made: 0 };
     let mut words = [0u32; 15];
     for (n, word) in (0u32..).zip(&mut words) {
         match builder.below(n.saturating_sub(11))? {
@@ -351,9 +375,8 @@ pub(super) fn write_dense(
     Ok(true)
 }
 
-/// Blocks of a tree of so many extents.
-fn tree_blocks(extents: usize, block_size: usize) -> u64 {
-    let room = extent::room(block_size).max(1);
+/// Blocks of a tree of so many extents, whose nodes have room for `room` entries.
+fn tree_blocks(extents: usize, room: usize) -> u64 {
     let (mut level, mut sum) = (extents, 0);
     while level > IN_INODE {
         level = level.div_ceil(room);
@@ -364,6 +387,7 @@ fn tree_blocks(extents: usize, block_size: usize) -> u64 {
 
 struct Builder<'a, 'w, I> {
     work: &'a Work<'w>,
+    owner: InodeNo,
     blocks: &'a [u64],
     at: usize,
     spare: I,
@@ -379,16 +403,18 @@ impl<I: Iterator<Item = u64>> Builder<'_, '_, I> {
             self.at += 1;
             return Ok(Some(*next as u32));
         }
-        let Some(block) = self.spare.next().or_else(|| self.work.allocate()) else { return Ok(None) };
+        let Some(block) = self.spare.next().or_else(|| self.work.allocate_metadata()) else { return Ok(None) };
         self.made += 1;
         let mut bytes = vec![0; self.work.block_size()];
-        for number in bytes.chunks_exact_mut(4) {
+        let room = self.work.volume().geometry.indirect().per_block() as usize;
+        for number in bytes.chunks_exact_mut(4).take(room) {
             match self.below(level - 1)? {
                 Some(0) => break,
                 Some(child) => number.copy_from_slice(&child.to_le_bytes()),
                 None => return Ok(None),
             }
         }
+        seal_indirect(self.work, self.owner, level, block, &mut bytes);
         self.work.put_block(block, &bytes)?;
         Ok(Some(block as u32))
     }
@@ -407,7 +433,7 @@ pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, b
         write_extents(work, number, inode, &found.extents, &own)?;
         return Ok(());
     }
-    edit_indirect(work, inode, Reach::Own, &mut |pointer| {
+    edit_indirect(work, number, inode, Reach::Own, &mut |pointer| {
         let keep = work.volume().holds(pointer.block) && pointer.first < blocks;
         Ok(if keep { pointer.block } else { 0 })
     })

@@ -7,10 +7,10 @@ use super::maps;
 use super::work::Work;
 use crate::htree::hasher;
 use blockdev::Result;
-use format::dir::{DirEntry, DirFormat, DirTail, FileType, entry_len, write_entry};
-use format::feature::{Compat, RoCompat};
+use format::dir::{DirEntry, DirFormat, FileType, entry_len, write_entry};
+use format::feature::Compat;
 use format::hash::{CONTINUES, HashVersion, NameHash};
-use format::htree::{IndexFormat, write_index_checksum};
+use format::htree::IndexFormat;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{InodeNo, casefold};
 use std::collections::HashSet;
@@ -44,7 +44,7 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) ->
     let mut parent = None;
     for (n, block) in blocks.iter().enumerate() {
         let Some(bytes) = work.block(*block)? else { continue };
-        let tail = if format.checksums && DirTail::of(&bytes).is_some() { DirTail::SIZE } else { 0 };
+        let tail = work.leaf_tail(&bytes);
         let chain = bytes.get(..bytes.len() - tail).unwrap_or_default();
         for named in entries::all(work, chain, format.dir.hashed) {
             match named.name.as_slice() {
@@ -123,7 +123,7 @@ pub(super) fn write(
         // a cluster's blocks follow each other
         let next = match places.last() {
             Some(last) if !places.len().is_multiple_of(ratio) => Some(last + 1),
-            _ => work.allocate(),
+            _ => work.allocate_metadata(),
         };
         let Some(block) = next else { return Ok(false) };
         places.push(block);
@@ -162,7 +162,7 @@ impl Builder<'_, '_> {
 
     /// Bytes of a leaf that entries may fill.
     fn room(&self) -> usize {
-        self.block_size() - if self.format.checksums { DirTail::SIZE } else { 0 }
+        self.block_size() - self.work.volume().geometry.leaf_tail().size()
     }
 
     fn len_of(&self, named: &Named) -> usize {
@@ -189,7 +189,7 @@ impl Builder<'_, '_> {
         loop {
             let mut block = vec![0; self.block_size()];
             let start = if blocks.is_empty() { self.put_dots(&mut block, DOTS) } else { 0 };
-            rest = self.fill(&mut block, start, rest);
+            rest = self.fill(&mut block, blocks.len() as u64, start, rest);
             blocks.push(block);
             if rest.is_empty() {
                 return blocks;
@@ -207,8 +207,8 @@ impl Builder<'_, '_> {
         end
     }
 
-    /// Writes as many entries as fit behind `at`, lets the last one reach to the end, and seals the block. The rest.
-    fn fill<'n>(&self, block: &mut [u8], start: usize, names: &'n [Named]) -> &'n [Named] {
+    /// Writes into block `at_block` as many entries as fit behind `start`, lets the last one reach to the end, and seals the block. The rest.
+    fn fill<'n>(&self, block: &mut [u8], at_block: u64, start: usize, names: &'n [Named]) -> &'n [Named] {
         let room = self.room();
         let mut at = start;
         let mut count = 0;
@@ -236,9 +236,7 @@ impl Builder<'_, '_> {
                 entries::set_inode(block, from, inode);
             }
         }
-        if self.format.checksums {
-            let _ = DirTail::write(block, self.seed);
-        }
+        self.work.seal_leaf(block, self.dir, at_block, self.seed);
         names.get(count..).unwrap_or_default()
     }
 
@@ -268,7 +266,7 @@ impl Builder<'_, '_> {
             let continues = at > 0 && hashes.get(at - 1) == Some(&hash);
             level.push((hash | if continues { CONTINUES } else { 0 }, contents.len() as u32));
             let mut block = vec![0; self.block_size()];
-            rest = self.fill(&mut block, 0, rest);
+            rest = self.fill(&mut block, contents.len() as u64, 0, rest);
             contents.push(block);
         }
         let mut levels = 0u8;
@@ -307,9 +305,7 @@ impl Builder<'_, '_> {
         // in place of the first hash, which is 0 in any case
         block.get_mut(at..at + 2)?.copy_from_slice(&u16::try_from(limit).ok()?.to_le_bytes());
         block.get_mut(at + 2..at + 4)?.copy_from_slice(&u16::try_from(entries.len()).ok()?.to_le_bytes());
-        if self.work.volume().features.ro_compat.contains(RoCompat::METADATA_CSUM) {
-            let _ = write_index_checksum(block, self.dir_format().block_size, self.seed);
-        }
+        self.work.seal_index(block, self.dir, self.seed);
         Some(())
     }
 }

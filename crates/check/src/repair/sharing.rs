@@ -80,7 +80,7 @@ impl Clones<'_, '_> {
         if number == InodeNo::BAD_BLOCKS {
             // a list that names what the volume needs is wrong there
             let volume = work.volume();
-            maps::edit_indirect(work, &mut inode, Reach::Own, &mut |pointer| {
+            maps::edit_indirect(work, number, &mut inode, Reach::Own, &mut |pointer| {
                 let reserved = self.owners_of(pointer.block).is_some_and(|of| of.reserved);
                 Ok(if reserved || !volume.holds(pointer.block) { 0 } else { pointer.block })
             })?;
@@ -91,7 +91,7 @@ impl Clones<'_, '_> {
         } else if inode.raw().flags().contains(InodeFlags::EXTENTS) {
             self.part_extents(number, &mut inode)?
         } else {
-            self.part_indirect(&mut inode)?
+            self.part_indirect(number, &mut inode)?
         };
         if !room {
             return work.clear_inode(number);
@@ -100,7 +100,7 @@ impl Clones<'_, '_> {
         let acl = inode.raw().file_acl(wide).get();
         work.put_inode(number, inode)?;
         if acl != 0 && !self.attributes.contains_key(&acl) {
-            match self.decide(acl)? {
+            match self.decide(acl, true)? {
                 Fate::Stays => {}
                 Fate::Goes(to) => _ = self.attributes.insert(acl, to),
                 Fate::NoRoom => work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?,
@@ -113,8 +113,8 @@ impl Clones<'_, '_> {
         self.owners.get(&self.work.walk()?.ctx.claims.cluster_of(block)).copied()
     }
 
-    /// Decides about one claim on a block, and copies it where it goes.
-    fn decide(&mut self, block: u64) -> Result<Fate> {
+    /// Decides about one claim on a block, which may be metadata, and copies it where it goes.
+    fn decide(&mut self, block: u64, metadata: bool) -> Result<Fate> {
         let work = self.work;
         let Some(walk) = work.walk() else { return Ok(Fate::Stays) };
         let cluster = walk.ctx.claims.cluster_of(block);
@@ -131,7 +131,8 @@ impl Clones<'_, '_> {
             self.shared.insert(cluster, block - within);
             return Ok(Fate::Stays);
         }
-        let Some(to) = work.allocate() else { return Ok(Fate::NoRoom) };
+        let to = if metadata { work.allocate_metadata() } else { work.allocate() };
+        let Some(to) = to else { return Ok(Fate::NoRoom) };
         for n in 0..ratio {
             if let Some(bytes) = work.block(block - within + n)? {
                 work.put_block(to + n, &bytes)?;
@@ -141,14 +142,14 @@ impl Clones<'_, '_> {
         Ok(Fate::Goes(to + within))
     }
 
-    fn part_indirect(&mut self, inode: &mut InodeBuf) -> Result<bool> {
+    fn part_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let mut room = true;
         let work = self.work;
-        maps::edit_indirect(work, inode, Reach::All, &mut |pointer: Pointer| {
+        maps::edit_indirect(work, number, inode, Reach::All, &mut |pointer: Pointer| {
             if !work.volume().holds(pointer.block) || !room {
                 return Ok(pointer.block);
             }
-            Ok(match self.decide(pointer.block)? {
+            Ok(match self.decide(pointer.block, pointer.level > 0)? {
                 Fate::Stays => pointer.block,
                 Fate::Goes(to) => to,
                 Fate::NoRoom => {
@@ -178,7 +179,7 @@ impl Clones<'_, '_> {
             while done < extent.len {
                 let block = extent.physical.get() + u64::from(done);
                 let (place, len) = match self.undisputed(block, extent.len - done) {
-                    0 => match self.decide(block)? {
+                    0 => match self.decide(block, false)? {
                         Fate::Stays => (block, 1),
                         Fate::Goes(to) => (to, 1),
                         Fate::NoRoom => return Ok(false),

@@ -7,9 +7,10 @@ use crate::checker::{View, Walk};
 use crate::context::Volume;
 use blockdev::{BlockDevice, Overlay, Result};
 use format::group::Group;
+use format::htree::{write_index_checksum, write_index_owner};
 use format::inode::{InodeBuf, InodeFlags};
 use format::superblock::{DiskSuperblock, OFFSET};
-use format::{GroupNo, InodeNo};
+use format::{FileBlock, GroupNo, InodeNo};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -176,6 +177,32 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Bytes of the tail that a leaf block of a directory ends in; 0 where it ends in none.
+    pub(super) fn leaf_tail(&self, block: &[u8]) -> usize {
+        let tail = self.volume().geometry.leaf_tail();
+        if tail.ends(block) { tail.size() } else { 0 }
+    }
+
+    /// Writes what leaf block `at` of a directory ends in, with its checksum; `seed` is the directory's.
+    pub(super) fn seal_leaf(&self, block: &mut [u8], dir: InodeNo, at: u64, seed: u32) {
+        let tail = self.volume().geometry.leaf_tail();
+        // a block is longer than a tail
+        let _ = tail.write(block, dir, FileBlock(at));
+        let _ = tail.seal(block, seed);
+    }
+
+    /// Writes whose an index block of a directory is, where blocks say so, and its checksum, where it has one.
+    pub(super) fn seal_index(&self, block: &mut [u8], dir: InodeNo, seed: u32) {
+        let geometry = &self.volume().geometry;
+        // a block without room for a checksum has none
+        if geometry.is_owned() {
+            let _ = write_index_owner(block, geometry.block_size, dir);
+        }
+        if geometry.metadata_csum {
+            let _ = write_index_checksum(block, geometry.block_size, seed);
+        }
+    }
+
     fn is_free(&self, walk: &Walk<'_>, cluster: u64) -> bool {
         !walk.ctx.claims.contains(cluster) && !self.taken.borrow().contains(&cluster)
     }
@@ -187,8 +214,42 @@ impl<'a> Work<'a> {
         on_device.saturating_sub(first) / u64::from(geometry.cluster_blocks)
     }
 
-    /// The first block of a free cluster, now taken; `None` where there is none.
+    /// The first block of a free cluster for metadata, now taken: in a metadata region where the volume has them and one
+    /// has room. `None` where nothing is free.
+    pub(super) fn allocate_metadata(&self) -> Option<u64> {
+        let geometry = &self.volume().geometry;
+        if geometry.has_regions() {
+            for (number, group) in geometry.group_numbers().zip(&self.volume().groups) {
+                let region = geometry.region_blocks(number, group.regions).find_map(|run| self.allocate_run(1, run));
+                if region.is_some() {
+                    return region;
+                }
+            }
+        }
+        self.allocate()
+    }
+
+    /// Whether a cluster lies in a metadata region.
+    fn is_region(&self, cluster: u64) -> bool {
+        let geometry = &self.volume().geometry;
+        let per_group = u64::from(geometry.clusters_per_group());
+        let chunk = cluster % per_group / u64::from(geometry.chunk_blocks()).max(1);
+        let group = self.volume().groups.get((cluster / per_group) as usize);
+        geometry.has_regions() && group.is_some_and(|group| group.regions >> chunk.min(63) & 1 == 1)
+    }
+
+    /// The first block of a free cluster, now taken; one of a metadata region only where there is no other. `None` where
+    /// there is none.
     pub(super) fn allocate(&self) -> Option<u64> {
+        let found = self.allocate_outside(true);
+        if found.is_some() || !self.volume().geometry.has_regions() {
+            return found;
+        }
+        self.cursor.set(0);
+        self.allocate_outside(false)
+    }
+
+    fn allocate_outside(&self, regions: bool) -> Option<u64> {
         let walk = self.walk()?;
         let end = self.clusters();
         let mut at = self.cursor.get();
@@ -203,7 +264,7 @@ impl<'a> Work<'a> {
                 at += 64;
                 continue;
             }
-            if self.is_free(walk, at) {
+            if self.is_free(walk, at) && !(regions && self.is_region(at)) {
                 self.cursor.set(at + 1);
                 self.taken.borrow_mut().insert(at);
                 return Some(self.first_block(at));
