@@ -30,6 +30,9 @@ use format::{FsBlock, GroupNo, InodeNo};
 use std::sync::OnceLock;
 use std::time::Instant;
 
+/// How long a check takes is foretold when one part in so many of the bytes was read.
+const FORETOLD_AT: u64 = 20;
+
 /// How to check.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -159,13 +162,20 @@ fn examine_above<T>(
     let start = Instant::now();
     let counters = Counters::default();
     let total = OnceLock::new();
+    let foretold_seconds = OnceLock::new();
     let scanner = Scanner {
         device,
         threads: options.threads.max(1),
         gap: options.gap,
         counters: &counters,
         cancelled: &|| progress.cancelled(),
-        advanced: &|_| progress.advanced(counters.totals().0, total.get().copied().unwrap_or(0)),
+        advanced: &|_| {
+            let (done, total) = (counters.totals().0, total.get().copied().unwrap_or(0));
+            if total > 0 && done >= total / FORETOLD_AT && foretold_seconds.get().is_none() {
+                let _ = foretold_seconds.set(start.elapsed().as_secs_f64() * total as f64 / done.max(1) as f64);
+            }
+            progress.advanced(done, total);
+        },
     };
     let problems = Problems::new(options.limits);
     progress.phase(Phase::Superblock);
@@ -189,7 +199,7 @@ fn examine_above<T>(
         reads,
         seeks,
         seconds: start.elapsed().as_secs_f64(),
-        estimate_seconds: None,
+        estimate_seconds: foretold_seconds.get().copied(),
         peak_rss_bytes: peak_memory(),
     };
     let mut report = Report::new(name.to_owned(), volume.features.format_name().to_owned(), &findings, scan, counts);

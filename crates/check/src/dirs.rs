@@ -26,7 +26,7 @@ use crate::records::{Directories, Directory, Marks};
 use crate::scan::{Item, REQUEST};
 use crate::table::Code;
 use crate::trees::DirRun;
-use format::dir::{ChecksumState, DirFormat, DirTail, leaf_checksum};
+use format::dir::{ChecksumState, DirFormat, LeafTail, OwnedDirTail};
 use format::feature::Incompat;
 use format::hash::Hasher;
 use format::htree::IndexFormat;
@@ -48,6 +48,8 @@ pub(crate) struct Names<'a> {
     directories: &'a Directories,
     /// As all directories are but those both casefolded and encrypted.
     index_format: IndexFormat,
+    /// What leaf blocks end in.
+    leaf_tail: LeafTail,
     /// Names in casefolded directories have to be valid in the volume's encoding.
     strict: bool,
     trees: HashTrees<'a>,
@@ -125,6 +127,7 @@ impl<'a> Names<'a> {
             ctx,
             directories,
             index_format: index_format(ctx, format),
+            leaf_tail: volume.geometry.leaf_tail(),
             strict: incompat.contains(Incompat::CASEFOLD) && encoding_flags & casefold::FLAG_STRICT != 0,
             trees: HashTrees::new(ctx),
             rivals: Mutex::default(),
@@ -168,7 +171,7 @@ impl<'a> Names<'a> {
         };
         let shape = if indexed { Shape::of(bytes, file_block, &dir.format) } else { Shape::Leaf };
         let leaf = shape == Shape::Leaf;
-        let tail = if leaf && dir.format.checksums && DirTail::of(bytes).is_some() { DirTail::SIZE } else { 0 };
+        let tail = if leaf && self.leaf_tail.ends(bytes) { self.leaf_tail.size() } else { 0 };
         let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
         let hasher = self.trees.hasher().filter(|_| leaf && indexed && !dir.format.dir.hashed);
         let first = if file_block == 0 { Place::Dot } else { Place::Other };
@@ -191,8 +194,15 @@ impl<'a> Names<'a> {
     }
 
     fn judge_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], end: Option<usize>) {
-        let state =
-            if end == Some(bytes.len()) { ChecksumState::Missing } else { leaf_checksum(bytes, dir.record.seed) };
+        // a tail that names another block is none of this one
+        let foreign = self.leaf_tail == LeafTail::Owned
+            && OwnedDirTail::of(bytes)
+                .is_some_and(|tail| (tail.dt_owner.get(), tail.dt_block.get()) != (dir.inode.get(), dir.file_block));
+        let state = if end == Some(bytes.len()) || foreign {
+            ChecksumState::Missing
+        } else {
+            self.leaf_tail.check(bytes, dir.record.seed)
+        };
         match state {
             ChecksumState::Good => {}
             ChecksumState::Missing => {

@@ -13,10 +13,10 @@ use crate::context::Context;
 use crate::problem::Problem;
 use crate::records::Directory;
 use crate::table::Code;
-use format::dir::{ChecksumState, DirEntry, decode_rec_len, leaf_checksum};
+use format::dir::{ChecksumState, DirEntry, decode_rec_len};
 use format::feature::RoCompat;
 use format::hash::{CONTINUES, HashVersion, Hasher};
-use format::htree::{DxEntry, DxRootInfo, DxTail, IndexFormat, index_checksum};
+use format::htree::{DxEntry, DxRootInfo, DxTail, IndexFormat, index_checksum, index_owner};
 use format::superblock::Flags;
 use format::{FileBlock, InodeNo, casefold};
 use std::collections::BTreeMap;
@@ -187,7 +187,12 @@ impl<'a> HashTrees<'a> {
             _ => index_checksum(bytes, format.dir.block_size, directory.seed),
         };
         // block 0 may still be the leaf it was, with its own checksum in place
-        if state == ChecksumState::Good || leaf_checksum(bytes, directory.seed) == ChecksumState::Good {
+        let geometry = &self.ctx.volume.geometry;
+        let foreign = geometry.is_owned()
+            && index_owner(bytes, format.dir.block_size).is_some_and(|owner| owner != directory.inode);
+        if state == ChecksumState::Good && !foreign
+            || geometry.leaf_tail().check(bytes, directory.seed) == ChecksumState::Good
+        {
             return;
         }
         let code = if file_block == 0 { Code::HtreeRootChecksumWrong } else { Code::HtreeNodeChecksumWrong };

@@ -60,7 +60,7 @@ pub mod report;
 pub mod table;
 
 pub use checker::{Options, Progress, Repair, check};
-pub use estimate::{DeviceSpeed, Estimate, Work, estimate};
+pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
 pub use open::Refusal;
 pub use repair::{first_sight, repair, replay, unfinished};
 pub use rules::{Rule, Rules};

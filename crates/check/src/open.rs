@@ -280,6 +280,7 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
 /// A checker has to know every feature: what it does not know it would take for damage.
 fn judge_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Rejection> {
     features.check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
+    disk.extant().check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
     let compat = Compat::all() - Compat::LAZY_BG - Compat::EXCLUDE_INODE - Compat::EXCLUDE_BITMAP;
     let ro_compat = RoCompat::all() - RoCompat::BTREE_DIR - RoCompat::HAS_SNAPSHOT - RoCompat::REPLICA;
     let unknown =
@@ -336,7 +337,8 @@ fn judge_superblock(volume: &Volume, problems: &Problems) {
     report(both, Problem::new(Code::ResizeInodeWithMetaGroups));
     let both = ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
     report(both, Problem::new(Code::BothChecksumFeatures));
-    let wide = incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT);
+    // regions are named in the long descriptors, whatever maps the files
+    let wide = incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT) && !geometry.has_regions();
     report(wide, Problem::new(Code::SixtyFourBitWithoutExtents));
     let seed = incompat.contains(Incompat::CSUM_SEED) && !ro_compat.contains(RoCompat::METADATA_CSUM);
     report(seed, Problem::new(Code::ChecksumSeedWithoutChecksums));

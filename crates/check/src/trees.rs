@@ -12,7 +12,8 @@ use crate::files::{Facts, Tally, beyond_limit};
 use crate::problem::Problem;
 use crate::rounds::Claimer;
 use crate::table::Code;
-use format::extent::{self, DiskExtent, RawNode};
+use format::extent::{self, DiskExtent, OwnedExtentTail, RawNode};
+use format::indirect::IndirectTail;
 use format::{FileBlock, FsBlock, InodeNo, indirect};
 use std::ops::Range;
 use zerocopy::little_endian::U32;
@@ -140,7 +141,11 @@ impl Trees<'_> {
             self.report(facts, Code::ExtentHeaderInvalid, Some(block));
             return;
         }
-        if sums && !extent::block_checksum_matches(facts.seed, bytes) {
+        let good = match self.ctx.volume.geometry.is_owned() {
+            true => says_whose(facts.inode, depth, bytes) && OwnedExtentTail::checksum_matches(facts.seed, bytes),
+            false => extent::block_checksum_matches(facts.seed, bytes),
+        };
+        if sums && !good {
             self.report(facts, Code::ExtentBlockChecksumWrong, Some(block));
         }
         let place = Place { block: Some(block), depth, range: u64::from(at.first)..u64::from(at.last) + 1 };
@@ -356,6 +361,14 @@ impl Trees<'_> {
         let shape = self.ctx.volume.geometry.indirect();
         let pointers = shape.pointers(bytes);
         let block = Some(FsBlock(at.block));
+        let fits = |tail: &IndirectTail| (tail.it_owner.get(), u16::from(tail.it_level)) == (facts.inode.get(), level);
+        let good = || {
+            IndirectTail::of(bytes).is_some_and(fits)
+                && IndirectTail::checksum_matches(bytes, FsBlock(at.block), self.ctx.volume.geometry.checksum_seed)
+        };
+        if shape.is_owned() && self.claimer.is_judging() && !good() {
+            self.report(facts, Code::IndirectBlockForeign, block);
+        }
         let first = u64::from(at.first);
         if level == 1 {
             self.data_pointers(facts, pointers.iter().map(|p| p.get()), first, block, tally, found);
@@ -473,6 +486,13 @@ impl Trees<'_> {
             }
         });
     }
+}
+
+/// Whether the tail of an extent node says what it should.
+fn says_whose(owner: InodeNo, depth: u16, bytes: &[u8]) -> bool {
+    OwnedExtentTail::of(bytes).is_some_and(|tail| {
+        (tail.xt_owner.get(), tail.xt_depth.get()) == (owner.get(), u32::from(depth)) && tail.xt_reserved.get() == 0
+    })
 }
 
 /// The fifteen words of `i_block`.

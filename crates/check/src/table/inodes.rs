@@ -230,6 +230,9 @@ macro_rules! inode_rows {
         0x010092 XattrValueInodeFeatureMissing Error mends by Inodes
             "An attribute of inode {inode} has its value in another inode, but the superblock lacks the ea_inode feature."
             => "Sets the feature." [];
+        0x0E0008 IndirectBlockForeign Error mends by Inodes
+            "Indirect block {block} of inode {inode} does not say that it is that, or its checksum is wrong."
+            => "Writes whose it is, and the checksum." [];
     }
     in MultiplyClaimed {
         0x013001 FileSharesBlocks Error stops by Sharing
