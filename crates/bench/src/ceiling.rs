@@ -265,7 +265,6 @@ impl Filesystem for Tree {
             }
             Operation::MkNod { name, mode, .. } => reply.entry(&self.make(node, name, mode, b"")?),
             Operation::Symlink { name, target } => reply.entry(&self.make(node, name, 0o120_777, target)?),
-            Operation::Create { name: Some(name), mode, .. } => reply.created(&self.make(node, name, mode, b"")?),
             Operation::Unlink { name } => self.remove(node, name, false).map(drop),
             Operation::RmDir { name } => self.remove(node, name, true).map(drop),
             Operation::Rename { name, to, new_name, .. } => self.rename((node, name), (to, new_name)),
@@ -289,7 +288,7 @@ impl Filesystem for Tree {
             }
             Operation::StatFs => reply.statfs(&StatFs { block_size: 4096, name_max: 255, ..StatFs::default() }),
             Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs | Operation::Destroy => Ok(()),
-            // ENOSYS to an opening, among others: the kernel then asks for none again
+            // ENOSYS to an opening and to CREATE, among others: the kernel then asks for none again, and uses MKNOD
             _ => Err(Errno::NOSYS),
         }
     }

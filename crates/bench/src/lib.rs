@@ -6,6 +6,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `runner` | [`Peer`], what takes turns; [`interleave`], who is next; [`Sample`], what a turn cost |
+//! | `figures` | what peers took for the same work, beside each other |
 //! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
 //! | `process` | a turn that is a child process: time, CPU, resident memory |
 //! | `strace` | what a process reads from a volume, as the system saw it |
@@ -30,6 +31,7 @@ mod ceiling;
 pub mod check;
 pub mod environment;
 mod error;
+pub mod figures;
 mod floor;
 pub mod modelled;
 mod mount;

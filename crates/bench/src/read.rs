@@ -3,11 +3,12 @@
 use crate::cache::drop_cached;
 use crate::ceiling::Tree;
 use crate::environment::Environment;
+use crate::figures::Measured;
 use crate::mount::{Attached, FileSystem};
-use crate::runner::{Peer, Sample, Series, Worker, interleave, timed};
-use crate::table::{Table, grouped, maybe, mib, spread};
+use crate::runner::{Peer, Sample, Worker, interleave, timed};
+use crate::table::mib;
 use crate::volumes::{self, Kind};
-use crate::{Error, Result, SequentialRead, Spread, Walk, Workload};
+use crate::{Error, Result, SequentialRead, Walk, Workload};
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -36,35 +37,7 @@ pub struct Bench {
     /// The volume's file.
     pub volume: PathBuf,
     /// Each workload.
-    pub workloads: Vec<OfWorkload>,
-}
-
-/// The result of one workload.
-#[derive(Debug, Clone, Serialize)]
-pub struct OfWorkload {
-    /// Its name.
-    pub workload: String,
-    /// What `amount` counts.
-    pub unit: String,
-    /// How much is done in a turn.
-    pub amount: u64,
-    /// Each peer.
-    pub peers: Vec<PeerFigures>,
-}
-
-/// What one peer took.
-#[derive(Debug, Clone, Serialize)]
-pub struct PeerFigures {
-    /// `extant`, `kernel` or `ceiling`.
-    pub peer: String,
-    /// Wall time of a turn, in seconds.
-    pub wall_seconds: Spread,
-    /// Amount in a second, from the median.
-    pub per_second: f64,
-    /// Speed in parts of the kernel's in the same round; above 1 is faster.
-    pub speed_to_kernel: Option<Spread>,
-    /// Speed in parts of the ceiling's in the same round.
-    pub speed_to_ceiling: Option<Spread>,
+    pub workloads: Vec<Measured>,
 }
 
 /// A workload on a file system, mounted afresh for each turn.
@@ -145,12 +118,9 @@ fn on_volume(volume: &Path, options: &Options, say: &dyn Fn(&str)) -> Result<Ben
         let (mut extant, mut kernel) = (peer(extant), peer(kernel));
         let mut ceiling = peer(FileSystem::Ceiling { tree: &tree });
         let series = interleave(&mut [&mut extant, &mut kernel, &mut ceiling], options.runs)?;
-        results.push(OfWorkload {
-            workload: workload.name().to_owned(),
-            unit: workload.unit().to_owned(),
-            amount,
-            peers: figures(&series, amount),
-        });
+        let walls: Vec<_> = series.into_iter().map(|series| (series.name, series.wall)).collect();
+        let (what, unit) = (workload.name().to_owned(), workload.unit());
+        results.push(Measured::new(what, unit, amount, &walls, &["kernel", "ceiling"]));
     }
     let environment = Environment::here().with("extant", &options.extant, "--version");
     Ok(Bench { environment, volume: volume.to_owned(), workloads: results })
@@ -179,42 +149,12 @@ fn largest_file(root: &Path) -> Result<Option<(u64, PathBuf)>> {
     Ok(largest.map(|(size, path)| (size, path.strip_prefix(root).map_or(path.clone(), Path::to_owned))))
 }
 
-fn figures(series: &[Series], amount: u64) -> Vec<PeerFigures> {
-    let speed_to = |peer: &Series, base: &str| {
-        // the time of the other in parts of ours is our speed in parts of theirs
-        series.iter().find(|series| series.name == base).and_then(|base| base.wall.over(&peer.wall))
-    };
-    let one = |peer: &Series| PeerFigures {
-        peer: peer.name.clone(),
-        wall_seconds: peer.wall.clone(),
-        per_second: amount as f64 / peer.wall.median,
-        speed_to_kernel: speed_to(peer, "kernel"),
-        speed_to_ceiling: speed_to(peer, "ceiling"),
-    };
-    series.iter().map(one).collect()
-}
-
 impl Bench {
     /// For people: tables in Markdown.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n", self.environment.lines(), self.volume.display());
-        for OfWorkload { workload, unit, amount, peers } in &self.workloads {
-            text += &format!("\n{workload}: {} {unit}\n\n", grouped(*amount));
-            let rate = if unit == "bytes" { "MiB / s" } else { "1000 / s" };
-            let mut table = Table::new(["peer", "wall s", rate, "speed / kernel", "speed / ceiling"]);
-            for peer in peers {
-                let scale = if unit == "bytes" { f64::from(1 << 20) } else { 1000.0 };
-                table.row([
-                    peer.peer.clone(),
-                    spread(&peer.wall_seconds),
-                    format!("{:.0}", peer.per_second / scale),
-                    maybe(peer.speed_to_kernel.as_ref()),
-                    maybe(peer.speed_to_ceiling.as_ref()),
-                ]);
-            }
-            text += &table.text();
-        }
+        text.extend(self.workloads.iter().map(Measured::text));
         text
     }
 }

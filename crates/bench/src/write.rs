@@ -5,7 +5,7 @@ mod target;
 mod venue;
 
 use crate::environment::Environment;
-use crate::table::{Table, grouped, maybe, spread};
+use crate::figures::Measured;
 use crate::{Error, Result, Spread};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -17,8 +17,10 @@ pub use venue::Spec;
 /// What to measure, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The peers; ratios are to the first.
+    /// The peers.
     pub peers: Vec<Spec>,
+    /// Those of them to which ratios are taken; the first where empty.
+    pub to: Vec<Spec>,
     /// The sets.
     pub sets: Vec<Set>,
     /// Part of the full size; 1 is full.
@@ -39,35 +41,7 @@ pub struct Bench {
     /// Part of the full size.
     pub scale: f64,
     /// Each phase of each set.
-    pub phases: Vec<OfPhase>,
-}
-
-/// The result of one phase.
-#[derive(Debug, Clone, Serialize)]
-pub struct OfPhase {
-    /// The set it belongs to.
-    pub set: Set,
-    /// Its name.
-    pub phase: String,
-    /// What `amount` counts.
-    pub unit: String,
-    /// How much is done in a turn.
-    pub amount: u64,
-    /// Each peer, in the order given.
-    pub peers: Vec<PeerFigures>,
-}
-
-/// What one peer took for a phase, a sync at the end included.
-#[derive(Debug, Clone, Serialize)]
-pub struct PeerFigures {
-    /// As it was asked for.
-    pub peer: String,
-    /// Wall time of a turn, in seconds.
-    pub wall_seconds: Spread,
-    /// Amount in a second, from the median.
-    pub per_second: f64,
-    /// Speed in parts of the first peer's in the same round; above 1 is faster.
-    pub speed_to_first: Option<Spread>,
+    pub phases: Vec<Measured>,
 }
 
 /// Wall times by phase (in the order they were met), and for each by peer.
@@ -82,6 +56,9 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
     if options.peers.is_empty() || options.sets.is_empty() {
         return Err(Error::Failed("name at least one peer and one set".into()));
     }
+    if let Some(other) = options.to.iter().find(|base| !options.peers.contains(base)) {
+        return Err(Error::Failed(format!("{other}: no ratio can be taken to what is not measured")));
+    }
     let mut phases = Vec::new();
     for &set in &options.sets {
         phases.extend(measure(set, options, say)?);
@@ -93,7 +70,7 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
     })
 }
 
-fn measure(set: Set, options: &Options, say: &dyn Fn(&str)) -> Result<Vec<OfPhase>> {
+fn measure(set: Set, options: &Options, say: &dyn Fn(&str)) -> Result<Vec<Measured>> {
     let mut times = Times::new();
     let mut known = Vec::new();
     for round in 0..options.runs.max(1) {
@@ -116,18 +93,15 @@ fn measure(set: Set, options: &Options, say: &dyn Fn(&str)) -> Result<Vec<OfPhas
             known = phases;
         }
     }
+    let names: Vec<String> = options.peers.iter().map(Spec::to_string).collect();
+    let bases: Vec<String> = match &options.to[..] {
+        [] => names.first().cloned().into_iter().collect(),
+        to => to.iter().map(Spec::to_string).collect(),
+    };
     let of_phase = |(number, peers): (usize, Vec<Vec<f64>>)| {
         let phase = known.get(number)?;
-        let spreads: Vec<Spread> = peers.into_iter().filter_map(Spread::of).collect();
-        let figures = spreads.iter().zip(&options.peers).map(|(wall, spec)| PeerFigures {
-            peer: spec.to_string(),
-            wall_seconds: wall.clone(),
-            per_second: phase.amount as f64 / wall.median,
-            // the time of the other in parts of ours is our speed in parts of theirs
-            speed_to_first: spreads.first().and_then(|first| first.over(wall)),
-        });
-        let peers = figures.collect();
-        Some(OfPhase { set, phase: phase.name.into(), unit: phase.unit.into(), amount: phase.amount, peers })
+        let walls: Vec<_> = names.iter().cloned().zip(peers.into_iter().filter_map(Spread::of)).collect();
+        Some(Measured::new(format!("{}: {}", set.name(), phase.name), phase.unit, phase.amount, &walls, &bases))
     };
     Ok(times.into_iter().filter_map(of_phase).collect())
 }
@@ -137,21 +111,7 @@ impl Bench {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\nscale {}\n", self.environment.lines(), self.scale);
-        for OfPhase { set, phase, unit, amount, peers } in &self.phases {
-            text += &format!("\n{}: {phase}, {} {unit}\n\n", set.name(), grouped(*amount));
-            let (rate, scale) = if unit == "bytes" { ("MiB / s", f64::from(1 << 20)) } else { ("per s", 1.0) };
-            let first = peers.first().map_or("", |peer| &peer.peer);
-            let mut table = Table::new(["peer", "wall s", rate, &format!("speed / {first}")]);
-            for peer in peers {
-                table.row([
-                    peer.peer.clone(),
-                    spread(&peer.wall_seconds),
-                    format!("{:.0}", peer.per_second / scale),
-                    maybe(peer.speed_to_first.as_ref()),
-                ]);
-            }
-            text += &table.text();
-        }
+        text.extend(self.phases.iter().map(Measured::text));
         text
     }
 }

@@ -132,8 +132,9 @@ struct Read {
     long_about = "Makes a fresh volume for each peer and each turn, does the same work on all of them, turn by turn, and \
                   has e2fsck look at each volume afterwards. Each time includes a final sync. A peer is \
                   kernel:FORMAT, extant:FORMAT[:MODE] (through FUSE), library:FORMAT[:MODE] (no FUSE) or \
-                  fuse2fs:FORMAT; ratios are to the first. MODE is none, dirty-bit, journal, data=writeback or \
-                  data=journal, and for the others what their -o takes. Needs root, but for the library.",
+                  fuse2fs:FORMAT, or ceiling:FORMAT (files in memory through FUSE). MODE is none, dirty-bit, \
+                  journal, data=writeback or data=journal, and for the others what their -o takes. Needs root, but \
+                  for the library.",
     after_help = "Examples:
   extant bench write --on kernel:ext4 --on extant:ext4 --on fuse2fs:ext4
   extant bench write --on library:ext2:none --on library:ext2:dirty-bit --set postmark -n 7
@@ -145,6 +146,10 @@ struct WriteSets {
     /// A peer; may be given more than once
     #[arg(long = "on", value_name = "PEER", required = true)]
     peers: Vec<write::Spec>,
+
+    /// The peer that ratios are to, one of those; the first if not given. May be given more than once
+    #[arg(long = "to", value_name = "PEER")]
+    to: Vec<write::Spec>,
 
     /// Only this set; may be given more than once
     #[arg(long = "set", value_enum, value_name = "SET")]
@@ -310,7 +315,8 @@ impl WriteSets {
             if self.sets.is_empty() { write::SETS.to_vec() } else { self.sets.iter().map(|&s| s.into()).collect() };
         let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let peers = self.peers.clone();
-        let options = write::Options { peers, sets, scale: self.scale, runs: self.runs, dir, extant };
+        let to = self.to.clone();
+        let options = write::Options { peers, to, sets, scale: self.scale, runs: self.runs, dir, extant };
         let bench = write::run(&options, &tell)?;
         if self.json {
             print_json(&bench)?

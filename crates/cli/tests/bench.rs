@@ -159,7 +159,7 @@ fn reading_is_measured_beside_the_kernel() {
     let bench = json(&extant(&args));
     let workloads = bench["workloads"].as_array().expect("workloads");
     // no file of the tree is large enough to be read in sequence
-    let names: Vec<_> = workloads.iter().map(|w| w["workload"].as_str().unwrap()).collect();
+    let names: Vec<_> = workloads.iter().map(|w| w["what"].as_str().unwrap()).collect();
     assert_eq!(names, ["walk with stat, cold", "walk with stat, warm"]);
     for workload in workloads {
         assert!(workload["amount"].as_u64().is_some_and(|n| n > 10), "{workload}");
@@ -169,10 +169,34 @@ fn reading_is_measured_beside_the_kernel() {
             ["extant", "kernel", "ceiling"]
         );
         for peer in peers {
-            for figure in ["wall_seconds", "speed_to_kernel", "speed_to_ceiling"] {
-                assert!(peer[figure]["median"].as_f64().is_some_and(|median| median > 0.0), "{peer}");
+            for figure in [&peer["wall_seconds"], &peer["speed_to"]["kernel"], &peer["speed_to"]["ceiling"]] {
+                assert!(figure["median"].as_f64().is_some_and(|median| median > 0.0), "{peer}");
             }
             assert!(peer["per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{peer}");
         }
     }
+}
+
+#[test]
+fn writing_is_measured_beside_other_peers() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let peers = ["library:ext2:none", "library:ext2:dirty-bit"];
+    let args = ["bench", "write", "--on", peers[0], "--on", peers[1], "--set", "empty", "--scale", "0.002", "-n", "1"];
+    let bench = json(&extant(&[&args[..], &["--to", peers[1], "--json"]].concat()));
+    let phases = bench["phases"].as_array().expect("phases");
+    let names: Vec<_> = phases.iter().map(|phase| phase["what"].as_str().unwrap()).collect();
+    let expected = ["create", "stat", "stat with time of creation", "unlink"];
+    assert_eq!(names, expected.map(|phase| format!("empty files: {phase}")));
+    for phase in phases {
+        assert_eq!(phase["amount"], 200, "{phase}");
+        for (peer, name) in phase["peers"].as_array().expect("peers").iter().zip(peers) {
+            assert_eq!(peer["peer"], name);
+            assert!(peer["speed_to"][peers[1]]["median"].as_f64().is_some_and(|ratio| ratio > 0.0), "{peer}");
+        }
+    }
+    let output = extant(&[&args[..], &["--to", "kernel:ext4"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && error.contains("kernel:ext4: no ratio"), "{error}");
 }

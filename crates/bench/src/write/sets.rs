@@ -91,6 +91,7 @@ fn empty(venue: &mut dyn Venue, dirs: u64, files: u64) -> Result<Vec<Phase>> {
     Ok(vec![
         timed(venue, "create", "files", |t| each(t, |t, name| t.create(name, &[])))?,
         timed(venue, "stat", "files", |t| each(t, |t, name| t.stat(name)))?,
+        timed(venue, "stat with time of creation", "files", |t| each(t, |t, name| t.statx(name)))?,
         timed(venue, "unlink", "files", |t| each(t, |t, name| t.unlink(name)))?,
     ])
 }

@@ -14,7 +14,10 @@ pub(crate) trait Target {
     /// Makes a file with this content; it is not there.
     fn create(&mut self, path: &str, content: &[u8]) -> Result<()>;
     fn mkdir(&mut self, path: &str) -> Result<()>;
+    /// Asks for what stat(2) shows.
     fn stat(&mut self, path: &str) -> Result<()>;
+    /// Asks for the time of creation as well.
+    fn statx(&mut self, path: &str) -> Result<()>;
     /// Reads a whole file and says how long it is.
     fn read(&mut self, path: &str) -> Result<u64>;
     fn append(&mut self, path: &str, content: &[u8]) -> Result<()>;
@@ -73,7 +76,15 @@ impl Target for Mounted {
 
     fn stat(&mut self, path: &str) -> Result<()> {
         let path = self.path(path);
-        std_fs::symlink_metadata(&path).map(drop).trying("look at", &path)
+        // that of the standard library asks for the time of creation
+        rustix::fs::lstat(&path).map(drop).map_err(std::io::Error::from).trying("look at", &path)
+    }
+
+    fn statx(&mut self, path: &str) -> Result<()> {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+        let path = self.path(path);
+        let asked = statx(CWD, &path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
+        asked.map(drop).map_err(std::io::Error::from).trying("look at", &path)
     }
 
     fn read(&mut self, path: &str) -> Result<u64> {
@@ -185,6 +196,10 @@ impl Target for Library {
         let inode = self.volume.inode(self.find(path)?).map_err(|e| failed("look at", path, &e))?;
         std::hint::black_box(self.volume.attributes(&inode));
         Ok(())
+    }
+
+    fn statx(&mut self, path: &str) -> Result<()> {
+        self.stat(path)
     }
 
     fn read(&mut self, path: &str) -> Result<u64> {

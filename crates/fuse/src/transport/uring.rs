@@ -21,7 +21,7 @@ use super::{Link, MAX_DATA, forgotten, respond, send};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::{Answer, Reply};
 use crate::request::{arguments, is_read};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -163,12 +163,22 @@ impl Desk {
         Ok(())
     }
 
+    /// Submits what is in the ring and waits for a completion.
+    fn enter(&mut self) -> io::Result<usize> {
+        let mut flags = EnterFlags::GETEVENTS;
+        // a desk that has nothing to do does not wait for a device, and shall not be counted as if it did
+        flags.set(EnterFlags::NO_IOWAIT, self.ring.params().is_feature_no_iowait());
+        let submitted = self.ring.submission().len() as u32;
+        // SAFETY: there is no argument, so nothing to point to.
+        unsafe { self.ring.submitter().enter::<()>(submitted, 1, flags.bits(), None) }
+    }
+
     /// Waits for a request, having handed over the answer to the last. False when it is unmounted.
     fn wait(&mut self) -> io::Result<bool> {
         loop {
             let completion = self.ring.completion().next();
             let Some(completion) = completion else {
-                match self.ring.submit_and_wait(1) {
+                match self.enter() {
                     Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                     _ => continue,
                 }

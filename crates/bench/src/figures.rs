@@ -1,0 +1,87 @@
+//! What peers took for the same work, beside each other.
+
+use crate::Spread;
+use crate::table::{Table, grouped, maybe, spread};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A piece of work that every peer did.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// What was done.
+    pub what: String,
+    /// What `amount` counts.
+    pub unit: String,
+    /// How much is done in a turn.
+    pub amount: u64,
+    /// Each peer, in the order given.
+    pub peers: Vec<PeerFigures>,
+}
+
+/// What one peer took.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerFigures {
+    /// Its name.
+    pub peer: String,
+    /// Wall time of a turn, in seconds.
+    pub wall_seconds: Spread,
+    /// Amount in a second, from the median.
+    pub per_second: f64,
+    /// Speed in parts of other peers' in the same round, by their names; above 1 is faster.
+    pub speed_to: BTreeMap<String, Spread>,
+}
+
+impl Measured {
+    /// Of each peer's name and wall time, with ratios to the peers of the names in `bases`.
+    pub(crate) fn new(
+        what: String,
+        unit: &str,
+        amount: u64,
+        peers: &[(String, Spread)],
+        bases: &[impl AsRef<str>],
+    ) -> Self {
+        let speed_to = |wall: &Spread| {
+            let bases = bases.iter().filter_map(|base| peers.iter().find(|(name, _)| name == base.as_ref()));
+            // the time of the other in parts of ours is our speed in parts of theirs
+            bases.filter_map(|(name, base)| Some((name.clone(), base.over(wall)?))).collect()
+        };
+        let figures = peers.iter().map(|(peer, wall)| PeerFigures {
+            peer: peer.clone(),
+            wall_seconds: wall.clone(),
+            per_second: amount as f64 / wall.median,
+            speed_to: speed_to(wall),
+        });
+        Self { what, unit: unit.to_owned(), amount, peers: figures.collect() }
+    }
+
+    /// For people: a table in Markdown, with what was done above it.
+    pub(crate) fn text(&self) -> String {
+        let (rate, scale) = if self.unit == "bytes" { ("MiB / s", f64::from(1 << 20)) } else { ("per s", 1.0) };
+        let bases: Vec<&String> = self.peers.first().map_or_else(Vec::new, |peer| peer.speed_to.keys().collect());
+        let head = ["peer", "wall s", rate].map(str::to_owned).into_iter();
+        let mut table = Table::new(head.chain(bases.iter().map(|base| format!("speed / {base}"))));
+        for peer in &self.peers {
+            let rate = format!("{:.0}", peer.per_second / scale);
+            let cells = [peer.peer.clone(), spread(&peer.wall_seconds), rate].into_iter();
+            table.row(cells.chain(bases.iter().map(|base| maybe(peer.speed_to.get(*base)))));
+        }
+        format!("\n{}: {} {}\n\n{}", self.what, grouped(self.amount), self.unit, table.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_parts_of_what_is_named() {
+        let walls = [("slow", [4.0, 40.0]), ("fast", [2.0, 10.0])];
+        let peers = walls.map(|(name, turns)| (name.to_owned(), Spread::of(turns).unwrap()));
+        let measured = Measured::new("work".to_owned(), "files", 60, &peers, &["slow", "not there"]);
+        let [slow, fast] = &measured.peers[..] else { panic!("{measured:?}") };
+        assert_eq!(slow.speed_to["slow"].turns, [1.0, 1.0]);
+        assert_eq!((fast.per_second, &fast.speed_to["slow"].turns[..]), (10.0, &[2.0, 4.0][..]));
+        let text = measured.text();
+        assert!(text.starts_with("\nwork: 60 files\n\n| peer | ") && text.contains("speed / slow |\n"), "{text}");
+    }
+}
