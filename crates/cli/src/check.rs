@@ -196,6 +196,10 @@ impl Check {
             repair,
             now,
             rules: settings.rules.clone(),
+            snapshots: self.extended.iter().find_map(|option| match option {
+                Extended::Snapshots(n) => Some(*n),
+                _ => None,
+            }),
             ..Options::default()
         };
         if let Some(threads) = self.threads {

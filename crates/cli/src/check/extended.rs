@@ -11,6 +11,8 @@ pub(super) enum Extended {
     Log(PathBuf),
     /// The codes of what was found go into this file.
     ProblemLog(PathBuf),
+    /// So many snapshots of the block map are taken of a pass.
+    Snapshots(u32),
     /// It changes nothing here.
     Nothing,
 }
@@ -23,6 +25,10 @@ pub(super) fn parse(word: &str) -> Result<Extended, String> {
         "journal_only" => Ok(Extended::JournalOnly),
         "log_filename" => file().map(Extended::Log),
         "problem_log" => file().map(Extended::ProblemLog),
+        "snapshots" => match value.and_then(|value| value.parse().ok()) {
+            Some(n @ 1..=10_000) => Ok(Extended::Snapshots(n)),
+            _ => Err("give snapshots=NUMBER, from 1 to 10000".into()),
+        },
         // all attributes that exist have version 2 but for some of the year 2001
         "ea_ver" => match value {
             Some("1" | "2") => Ok(Extended::Nothing),
@@ -53,12 +59,21 @@ mod tests {
     fn done_accepted_refused() {
         assert_eq!(parse("journal_only"), Ok(Extended::JournalOnly));
         assert_eq!(parse("log_filename=/x"), Ok(Extended::Log("/x".into())));
+        assert_eq!(parse("snapshots=40"), Ok(Extended::Snapshots(40)));
         for word in ["nodiscard", "fixes_only", "ea_ver=2", "readahead_kb=0", "inode_count_fullmap"] {
             assert_eq!(parse(word), Ok(Extended::Nothing), "{word}");
         }
-        for word in
-            ["ea_ver=3", "readahead_kb=x", "readahead_kb", "discard", "unshare_blocks", "foo", "", "log_filename="]
-        {
+        for word in [
+            "ea_ver=3",
+            "snapshots=0",
+            "readahead_kb=x",
+            "readahead_kb",
+            "discard",
+            "unshare_blocks",
+            "foo",
+            "",
+            "log_filename=",
+        ] {
             assert!(parse(word).is_err(), "{word}");
         }
     }
