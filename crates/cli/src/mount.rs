@@ -68,7 +68,8 @@ Options for -o, in lists as mount(8) takes them:
                 the format stays as it is
   noatime, relatime, strictatime
                 whether reading is recorded in files: no (the default), if the record is older than
-                the last change or a day, always; reads that the kernel answers are not seen
+                the last change or a day, always; the last two have each opening of a file asked for,
+                and what one opening reads twice is recorded once
   remount       with ro, rw, nodev, nosuid, noexec: change a mounted volume
   nodev, nosuid, noexec
                 device nodes, set-user-id bits, programs mean nothing

@@ -10,7 +10,8 @@
 //!   changes the volume, and the kernel knows what each of its own requests changes;
 //! - OPEN and OPENDIR are answered once with ENOSYS: the kernel then sends neither them nor FLUSH, RELEASE and RELEASEDIR
 //!   again, and keeps pages and listings across openings. Not where single files may be unreadable (encryption), where
-//!   each user has to be judged (allow_root), or with auto_unmount;
+//!   each user has to be judged (allow_root), with auto_unmount, or where reading is recorded. Otherwise a file that is
+//!   immutable or append-only can be opened, and refuses the write;
 //! - CREATE is answered with ENOSYS as well: the kernel then makes the file by MKNOD and opens it without a question.
 //!   A file that CREATE opened would be let go by a RELEASE for as long as nobody has opened any other.
 //!
@@ -29,6 +30,7 @@ use crate::request::{Caller, Operation, Request};
 use crate::transport::Filesystem;
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::io;
@@ -209,7 +211,7 @@ impl Ops {
         // where some files cannot be opened (encrypted, no key), or not by everybody; and the helper that unmounts for a
         // process that was killed knows by the answer to an opening that it is dead
         let encrypted = volume.superblock().features.incompat.contains(Incompat::ENCRYPT);
-        let ask_opens = encrypted || only.is_some() || options.auto_unmount;
+        let ask_opens = encrypted || only.is_some() || options.auto_unmount || options.atime != Atime::Never;
         let keep = if only.is_some() { 0 } else { ALWAYS };
         let kernel_checks = options.kernel_checks();
         Self {
@@ -240,9 +242,14 @@ impl Ops {
             Operation::Access { mask } => self.access(node, mask),
             Operation::StatX => reply.statx(&self.statx(&self.getattr(node)?)),
             Operation::ReadLink => reply.bytes(&self.answer_for(node, |v, inode| v.read_link(inode))?),
-            Operation::Open { .. } if self.ask_opens => {
-                self.answer_for(node, |v, inode| v.readable(inode))?;
-                reply.opened()
+            Operation::Open { flags } if self.ask_opens => {
+                let flags_of_file = self.answer_for(node, |v, inode| {
+                    v.readable(inode)?;
+                    Ok(inode.raw().flags())
+                })?;
+                may_be_opened(OFlags::from_bits_retain(flags), flags_of_file)?;
+                // reads that are to be recorded have to be seen
+                reply.opened(self.atime == Atime::Never)
             }
             Operation::OpenDir if self.ask_opens => reply.opened_dir(),
             Operation::Read { offset, size } => {
@@ -640,6 +647,14 @@ impl Ops {
             _ => Err(Errno::STALE),
         }
     }
+}
+
+/// Whether a file with such flags may be opened so.
+fn may_be_opened(how: OFlags, file: InodeFlags) -> Answer<()> {
+    let writes = how.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+    let appends = how.contains(OFlags::APPEND) && !how.contains(OFlags::TRUNC);
+    let refused = file.contains(InodeFlags::IMMUTABLE) || (file.contains(InodeFlags::APPEND) && !appends);
+    if writes && refused { Err(Errno::PERM) } else { Ok(()) }
 }
 
 /// The flags that statx(2) knows.

@@ -109,15 +109,16 @@ impl<'a> Reply<'a> {
     /// E2BIG where there is no room.
     pub fn created(&mut self, entry: &Entry) -> Answer<()> {
         self.put(&entry.wire())?;
-        self.opened()
+        self.opened(true)
     }
 
-    /// Says that a file is open, and that the kernel's pages of it are good.
+    /// Says that a file is open, and whether the kernel may use the pages that it has of it.
     ///
     /// # Errors
     /// E2BIG where there is no room.
-    pub fn opened(&mut self) -> Answer<()> {
-        self.put(&wire::OpenOut { handle: 0, flags: wire::OPEN_KEEP_CACHE | wire::OPEN_NOFLUSH, backing: 0 })
+    pub fn opened(&mut self, keep_pages: bool) -> Answer<()> {
+        let keep = if keep_pages { wire::OPEN_KEEP_CACHE } else { 0 };
+        self.put(&wire::OpenOut { handle: 0, flags: keep | wire::OPEN_NOFLUSH, backing: 0 })
     }
 
     /// Says that a directory is open, and that the listing the kernel has is good.
