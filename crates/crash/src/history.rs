@@ -4,10 +4,11 @@
 //! what it pins must be at least as new as in that state after any later crash.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rustix::io::Errno;
 
-use crate::model::{Id, Node, State};
+use crate::model::{Body, Id, Node, State};
 use crate::op::{Op, RenameHow};
 use crate::promise::Scope;
 use std::sync::Arc;
@@ -69,6 +70,26 @@ impl History {
             *after = before.clone();
             *op = Op::Wait { seconds: 0 };
         }
+    }
+
+    /// Takes into the newest state that bytes of a file in `range` were zeroed, as many as `read` shows.
+    ///
+    /// # Errors
+    /// How `read` is more than that.
+    pub fn zeroed_in_part(&mut self, path: &str, range: Range<u64>, read: Vec<u8>) -> Result<(), String> {
+        let Some(state) = self.states.last_mut() else { return Ok(()) };
+        let id = state.resolve(path).map_err(|e| e.to_string())?;
+        let Some(node) = state.nodes.get_mut(&id) else { return Ok(()) };
+        let Some(before) = node.data() else { return Ok(()) };
+        if read.len() != before.len() {
+            return Err(format!("refused, and {} bytes instead of {}", read.len(), before.len()));
+        }
+        let fits = |(at, (new, old)): (u64, (&u8, &u8))| new == old || *new == 0 && range.contains(&at);
+        if !(0..).zip(read.iter().zip(before.iter())).all(fits) {
+            return Err("refused, and bytes are neither what they were nor zeroed".into());
+        }
+        Arc::make_mut(node).body = Body::File(Arc::new(read));
+        Ok(())
     }
 
     /// Puts `op` into the place of the last operation: what was done in its stead.

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use crate::history::History;
 use crate::model::State;
-use crate::op::Op;
+use crate::op::{FallocateHow, Op};
 use crate::system::Session;
 
 /// What came of one operation.
@@ -15,7 +15,8 @@ pub enum Answer {
     Done,
     /// There was room for a part of what was to be written only; the history has that part.
     Short,
-    /// It is not supported, or there is no room for it: nothing happened, and the history says so.
+    /// It is not supported, or there is no room for it: nothing happened, and the history says so; where bytes were to
+    /// be zeroed, some of them may be.
     Refused(Errno),
     /// It failed as it should.
     Failed(Errno),
@@ -62,6 +63,15 @@ pub fn step(session: &mut dyn Session, history: &mut History, op: &Op) -> Result
     match (expected, ask(session, op, history.last())?) {
         (_, Err(errno)) if is_refusal(errno) => {
             history.refuse();
+            if let Op::Fallocate { path, how, offset, len } = op
+                && errno == Errno::NOSPC
+                && matches!(how, FallocateHow::Zero | FallocateHow::ZeroKeepSize)
+            {
+                // as in Linux, what could be zeroed before room ran out is
+                let read = session.read(path).map_err(|e| format!("`{op}`: {e} when it is read"))?;
+                let range = *offset..offset.saturating_add(*len);
+                history.zeroed_in_part(path, range, read).map_err(|why| format!("`{op}`: {why}"))?;
+            }
             Ok(Answer::Refused(errno))
         }
         (Ok(()), Ok(written)) => match op.shortened(written) {

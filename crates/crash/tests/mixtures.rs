@@ -1,0 +1,38 @@
+//! A short slice of the papers' workloads, and of those on a volume that is full.
+
+use extant_crash::campaign;
+use extant_crash::explore::{Counts, Options};
+use extant_crash::ext::Ext;
+use extant_crash::op::Workload;
+use extant_crash::{full, papers};
+
+const MODES: [&str; 5] = ["none", "dirty-bit", "journal", "journal-data", "journal-writeback"];
+
+fn explored(mode: &str, len: Option<u64>, workloads: &[Workload]) -> Counts {
+    let mut ext = Ext::new(mode, None).expect("a mode");
+    ext.len = len.unwrap_or(ext.len);
+    let mut options = Options::default();
+    options.limits.most = 6;
+    let report = campaign::run(&ext, workloads, &options, 2, 3, &|_| {});
+    let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(report.counts.distinct > 30, "{:?}", report.counts);
+    report.counts
+}
+
+#[test]
+fn the_papers_workloads_keep_every_promise() {
+    let workloads = papers::sample(1, papers::PAPERS.len());
+    for mode in MODES {
+        explored(mode, None, &workloads);
+    }
+}
+
+#[test]
+fn full_volumes_keep_every_promise() {
+    let workloads = full::sample(1, 12);
+    for mode in MODES {
+        let counts = explored(mode, Some(full::LEN), &workloads);
+        assert!(counts.no_room > 5, "{mode}: {counts:?}");
+    }
+}
