@@ -37,10 +37,11 @@ pub struct Format {
 }
 
 /// All formats.
-pub const FORMATS: [Format; 3] = [
+pub const FORMATS: [Format; 4] = [
     Format { name: "ext2", kind: Kind::Ext2 },
     Format { name: "ext3", kind: Kind::Ext3 },
     Format { name: "ext4", kind: Kind::Ext4 },
+    Format { name: "extant", kind: Kind::Extant },
 ];
 
 /// How a mode is mounted. Its promise is the row of [`PROMISES`](crate::promise::PROMISES) with its name.
@@ -59,12 +60,13 @@ const fn mode(name: &'static str, format: &'static str, consistency: Consistency
     Mode { name, format, journal: matches!(consistency, Consistency::Journal), consistency, data }
 }
 
-static MODES: [Mode; 5] = [
+static MODES: [Mode; 6] = [
     mode("none", "ext2", Consistency::None, DataMode::Ordered),
     mode("dirty-bit", "ext2", Consistency::DirtyBit, DataMode::Ordered),
     mode("journal", "ext4", Consistency::Journal, DataMode::Ordered),
     mode("journal-data", "ext4", Consistency::Journal, DataMode::Journal),
     mode("journal-writeback", "ext4", Consistency::Journal, DataMode::Writeback),
+    mode("snapshot", "extant", Consistency::Snapshot, DataMode::Ordered),
 ];
 
 /// A volume of this file system in one mode.
@@ -87,6 +89,9 @@ pub struct Ext {
 /// superblock.
 pub const LEN: u64 = 9 << 20;
 
+/// The length of a native volume.
+const NATIVE_LEN: u64 = 24 << 20;
+
 impl Ext {
     /// Volumes of a format in a mode, both by name and the format that of the mode unless given, of [`LEN`] bytes in
     /// blocks of 1 KiB; `None` where there is no such mode or format. A journal is made where the mode needs one.
@@ -96,7 +101,9 @@ impl Ext {
         let format = format.unwrap_or(mode.format);
         let format = FORMATS.iter().find(|row| row.name == format)?;
         let promise = Promise::of(mode.name)?;
-        Some(Self { mode, promise, format, block_size: 1024, len: LEN, reuse_at_once: false })
+        // a native volume has blocks of 4 KiB, and is no smaller
+        let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
+        Some(Self { mode, promise, format, block_size, len, reuse_at_once: false })
     }
 
     /// Whether the volume has more than one group, and so a copy of its superblock.
@@ -111,7 +118,7 @@ impl Ext {
 
     fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted, fs::Error> {
         // later than all that is on the volume, so that no change has the time of one before the mount
-        let before = superblock(&*device).map_or(START, |sb| i64::from(sb.disk.s_wtime.get()));
+        let before = last_write(&device).unwrap_or(START);
         let time = Arc::new(AtomicI64::new((before - START + 60) * 1000));
         let write = WriteOptions {
             consistency: Some(self.mode.consistency),
@@ -136,14 +143,17 @@ fn clock(millis: Arc<AtomicI64>) -> Clock {
 
 impl System for Ext {
     fn arguments(&self) -> String {
-        let size = if self.len == LEN { String::new() } else { format!(" --size {}", self.len) };
+        let size =
+            if self.len == LEN || self.len == NATIVE_LEN { String::new() } else { format!(" --size {}", self.len) };
         format!("--mode {} --format {}{size}", self.mode.name, self.format.name)
     }
 
     /// The superblock is 1 KiB and has one checksum: no ext file system survives half of it without its copies, and a
     /// mount does not look for them; a small volume has none.
     fn whole(&self) -> Range<u64> {
-        if self.mode.journal || !self.has_copy() { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
+        // a native volume says of each sector what it belongs to
+        let one = self.mode.journal || !self.has_copy();
+        if one && self.format.kind != Kind::Extant { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
 
     fn promise(&self) -> &'static Promise {
@@ -164,7 +174,7 @@ impl System for Ext {
         options.time = Timestamp { seconds: START, nanos: 0 };
         if self.mode.journal {
             options.journal_mib = Some(1);
-        } else if self.format.kind != Kind::Ext2 {
+        } else if !matches!(self.format.kind, Kind::Ext2 | Kind::Extant) {
             options.features.add("^has_journal").map_err(|e| e.to_string())?;
         }
         fs::mkfs::make(&device, &options).map_err(|e| e.to_string())?;
@@ -211,6 +221,16 @@ impl System for Ext {
 
 fn check_options() -> CheckOptions {
     CheckOptions { threads: 1, ..CheckOptions::default() }
+}
+
+/// When a volume was last written, in seconds since 1970.
+fn last_write(device: &Arc<dyn BlockDevice>) -> Option<i64> {
+    let disk = match superblock(&**device) {
+        Some(sb) => sb.disk,
+        // above a map
+        None => Volume::open(Arc::clone(device), &OpenOptions::default()).ok()?.superblock().disk,
+    };
+    Some(i64::from(disk.s_wtime.get()))
 }
 
 fn superblock(device: &dyn BlockDevice) -> Option<Superblock> {

@@ -78,7 +78,7 @@ pub struct Promise {
 }
 
 /// The promises of all modes.
-pub const PROMISES: [Promise; 5] = [
+pub const PROMISES: [Promise; 6] = [
     Promise {
         mode: "none",
         order: Order::PerObject,
@@ -111,6 +111,13 @@ pub const PROMISES: [Promise; 5] = [
         mode: "journal-writeback",
         order: Order::Prefix,
         data: Data::Any,
+        fsync: Scope::EarlierMetadata,
+        recovery: Recovery::Mount,
+    },
+    Promise {
+        mode: "snapshot",
+        order: Order::Prefix,
+        data: Data::OldOrNew,
         fsync: Scope::EarlierMetadata,
         recovery: Recovery::Mount,
     },

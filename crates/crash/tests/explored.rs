@@ -33,5 +33,5 @@ fn journal_keeps_its_promise() {
 
 #[test]
 fn snapshot_keeps_its_promise() {
-    slice("snapshot", "extant", 7);
+    slice("snapshot", "extant", 43);
 }

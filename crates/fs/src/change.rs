@@ -141,7 +141,10 @@ impl<'v> Change<'v> {
         let volume = self.volume;
         buf.seal(&volume.sb.geometry, number);
         let inode = Arc::new(Inode::parse(&volume.sb, number, buf.bytes()).of(number)?);
-        self.write_slot(number, buf.bytes())?;
+        let was_empty = self.write_slot(number, buf.bytes())?;
+        if was_empty && let Some(native) = &volume.native {
+            native.made(number, self.generation());
+        }
         volume.inodes.put(Arc::clone(&inode));
         volume.node(number).note_change(self.generation());
         Ok(inode)
@@ -149,21 +152,29 @@ impl<'v> Change<'v> {
 
     /// Clears an inode's slot as a freed inode's is: what the caller says remains in it.
     pub(crate) fn put_freed_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<()> {
-        buf.seal(&self.volume.sb.geometry, number);
-        self.write_slot(number, buf.bytes())?;
+        let native = self.volume.native.as_ref();
+        if native.is_some_and(|native| native.was_made(number, self.generation())) {
+            // as it is on the device, so that the inode costs no write
+            self.write_slot(number, &vec![0; buf.bytes().len()])?;
+        } else {
+            buf.seal(&self.volume.sb.geometry, number);
+            self.write_slot(number, buf.bytes())?;
+        }
         self.volume.inodes.forget(number);
         self.volume.nodes.forget(number);
         Ok(())
     }
 
-    fn write_slot(&self, number: InodeNo, bytes: &[u8]) -> Result<()> {
+    /// Writes an inode's slot; whether it was all zeroes, as of an inode that was never used.
+    fn write_slot(&self, number: InodeNo, bytes: &[u8]) -> Result<bool> {
         let (block, offset) = self.volume.inode_place(number)?;
         let tag = Tag { kind: Kind::InodeTable, owner: number, seed: 0 };
         self.edit(block, tag, |table| {
             // the place is inside the block: inode sizes divide block sizes
-            if let Some(slot) = table.get_mut(offset..offset + bytes.len()) {
-                slot.copy_from_slice(bytes);
-            }
+            let Some(slot) = table.get_mut(offset..offset + bytes.len()) else { return false };
+            let was_empty = slot.iter().all(|byte| *byte == 0);
+            slot.copy_from_slice(bytes);
+            was_empty
         })
     }
 }

@@ -5,26 +5,46 @@
 //! which cost nothing until they are written; content in the data groups, whose free blocks are all there is to give. The
 //! pool of free blocks therefore counts data groups alone, and whether there is room for metadata is for the engine to say.
 
+use crate::alloc::lock;
 use crate::{Error, Result};
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
 use format::native::superblock::NativeSuperblock;
 use format::superblock::Superblock;
-use format::{Structure, Where};
+use format::{InodeNo, Structure, Where};
 use space::Purpose;
+use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use store::native::Mapped;
 
 /// The native volume below an open volume.
 pub(crate) struct Native {
     pub(crate) mapped: Arc<Mapped>,
     pub(crate) shape: Shape,
-    pub(crate) uuid: [u8; 16],
+    /// It has had snapshots, and may have some.
+    pub(crate) has_snapshots: bool,
+    /// Inodes made in the generation of that number, in slots that were never used.
+    made: Mutex<(u64, HashSet<InodeNo>)>,
 }
 
 impl Native {
+    /// An inode was made in a slot that was never used.
+    pub(crate) fn made(&self, number: InodeNo, generation: u64) {
+        let mut made = lock(&self.made);
+        if made.0 != generation {
+            *made = (generation, HashSet::new());
+        }
+        made.1.insert(number);
+    }
+
+    /// Whether the open generation made the inode, in a slot that was never used before.
+    pub(crate) fn was_made(&self, number: InodeNo, generation: u64) -> bool {
+        let made = lock(&self.made);
+        made.0 == generation && made.1.contains(&number)
+    }
+
     pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
-        Self { mapped, shape: superblock.shape, uuid: superblock.uuid }
+        Self { mapped, shape: superblock.shape, has_snapshots: superblock.snapshots > 0, made: Mutex::default() }
     }
 }
 

@@ -138,6 +138,9 @@ impl Volume {
         if self.native.is_some() && !native {
             return refuse("a native volume is written with snapshots, or without consistency");
         }
+        if self.native.as_ref().is_some_and(|native| native.has_snapshots) {
+            return refuse("it has snapshots, whose files' content this version does not keep");
+        }
         if self.native.is_none() && consistency == Consistency::Snapshot {
             return refuse("snapshots need a native volume");
         }

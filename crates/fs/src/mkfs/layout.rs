@@ -102,6 +102,18 @@ impl Layout {
         &self.superblock
     }
 
+    /// The name of the type that was made.
+    #[must_use]
+    pub fn format_name(&self) -> &'static str {
+        if self.native.is_some() { "extant" } else { self.features().format_name() }
+    }
+
+    /// Blocks of the device that the volume takes.
+    #[must_use]
+    pub fn device_blocks(&self) -> u64 {
+        self.native.map_or(self.superblock.geometry.blocks, |native| native.shape.blocks())
+    }
+
     /// What the user should know.
     #[must_use]
     pub fn notes(&self) -> &[Note] {

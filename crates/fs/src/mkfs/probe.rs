@@ -4,7 +4,9 @@ use blockdev::BlockDevice;
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
 
 /// Bytes at a place, and what they stand for. The first that fits counts.
-const SIGNATURES: [(usize, &[u8], &str); 24] = [
+const SIGNATURES: [(usize, &[u8], &str); 26] = [
+    (0, b"ExtantFS", "a native Extant volume"),
+    (0x1000, b"ExtantFS", "a native Extant volume"),
     (0, b"XFSB", "an XFS file system"),
     (0x1_0040, b"_BHRfS_M", "a Btrfs file system"),
     (0x400, b"\x10\x20\xF5\xF2", "an F2FS file system"),

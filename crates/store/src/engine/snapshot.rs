@@ -7,7 +7,7 @@
 //!
 //! 1. Nothing that the newest durable generation leads to is written over: places that a generation leaves are given out
 //!    again only by the one that is planned after its superblock is durable. (File data that is overwritten in its place is
-//!    the exception, as in every mode but data=cow.)
+//!    the exception, as in every mode.)
 //! 2. Which places are in use is part of the generation: the blocks of the place table are mapped blocks like all others.
 //!    Giving out places changes them, which takes places in turn; the plan goes on until nothing more changes.
 //! 3. Before a generation closes there are places for all it can change, and for a generation after it that only frees:
@@ -44,7 +44,6 @@ pub struct Snapshot {
     /// The block that the next superblock is written to.
     next_copy: u64,
     places: Places,
-    snapshots: Snapshots,
     /// Without order, over the old places.
     in_place: bool,
     limits: Limits,
@@ -63,10 +62,9 @@ impl Snapshot {
             return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
         }
         let map = Arc::clone(&mapped.map);
-        let snapshots = Snapshots::load(&map, superblock.snapshots)?;
-        let held = snapshots.held(&map)?;
+        let held = Snapshots::load(&map, superblock.snapshots)?.held(&map)?;
         let places = Places::new(native::table(&map, superblock.chunks)?, held)?;
-        Ok(Self::over(map, superblock, COPIES - 1 - copy, places, snapshots, ordered, dirty_blocks))
+        Ok(Self::over(map, superblock, COPIES - 1 - copy, places, ordered, dirty_blocks))
     }
 
     fn over(
@@ -74,7 +72,6 @@ impl Snapshot {
         superblock: NativeSuperblock,
         next_copy: u64,
         places: Places,
-        snapshots: Snapshots,
         ordered: bool,
         dirty_blocks: usize,
     ) -> Self {
@@ -88,7 +85,7 @@ impl Snapshot {
             holds_content: ordered,
             atomic: ordered,
         };
-        Self { map, superblock, next_copy, places, snapshots, in_place: !ordered, limits }
+        Self { map, superblock, next_copy, places, in_place: !ordered, limits }
     }
 
     /// Places that a generation of so many changed blocks may take.
@@ -298,7 +295,7 @@ pub fn make(
     let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None));
     let mut places = Places::new(Vec::new(), BTreeMap::new())?;
     chunks.iter().for_each(|number| places.add(*number));
-    let mut engine = Snapshot::over(map, superblock, 0, places, Snapshots::default(), true, blocks.len());
+    let mut engine = Snapshot::over(map, superblock, 0, places, true, blocks.len());
     // no superblock of an older volume may count
     for copy in 0..COPIES {
         device.write_zeroes(copy * u64::from(BLOCK_SIZE), BLOCK_SIZE.into())?;

@@ -147,12 +147,6 @@ impl Map {
         state.nodes.extend(nodes.into_iter().map(|(name, node)| (name, Arc::new(node))));
     }
 
-    /// From now on the map is what is below this root.
-    pub(crate) fn replace(&self, root: Entry) {
-        let mut state = self.state();
-        *state = State { root: Some(root), version: state.version + 1, nodes: HashMap::new() };
-    }
-
     /// All that was installed is on the device: where there is too much in memory it goes.
     pub(crate) fn shed(&self) {
         let mut state = self.state();

@@ -90,32 +90,17 @@ impl Places {
             }
             places.slots.push(slot);
         }
-        places.recount();
+        places.count();
         Ok(places)
     }
 
-    fn recount(&mut self) {
-        self.available = 0;
+    fn count(&mut self) {
         for slot in self.slots.iter_mut().flatten() {
             let held = self.held.get(&slot.chunk.number).copied().unwrap_or_default();
             for ((busy, used), held) in slot.busy.iter_mut().zip(slot.chunk.used).zip(held) {
                 *busy = used | held;
                 self.available += busy.count_zeros() as usize;
             }
-        }
-        let left = std::mem::take(&mut self.left);
-        left.iter().for_each(|place| self.mark_left(*place));
-        self.run = 0..0;
-    }
-
-    fn mark_left(&mut self, place: u64) {
-        let (number, word, bit) = places::bit_of(place);
-        if let Some(slot) = self.by_number.get(&number).and_then(|n| self.slots.get_mut(*n)).and_then(Option::as_mut) {
-            if slot.busy[word] & bit == 0 {
-                slot.busy[word] |= bit;
-                self.available -= 1;
-            }
-            self.left.push(place);
         }
     }
 
@@ -139,11 +124,6 @@ impl Places {
             self.held.get(&number).is_some_and(|held| held[word] & bit != 0)
         };
         self.available + self.left.iter().filter(|place| !held(place)).count()
-    }
-
-    /// Chunks of the regions.
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.slots.iter().flatten().map(|slot| &slot.chunk)
     }
 
     /// Records of the table that may be in use.
@@ -219,20 +199,6 @@ impl Places {
     pub(crate) fn is_held(&self, place: u64) -> bool {
         let (number, word, bit) = places::bit_of(place);
         self.held.get(&number).is_some_and(|held| held[word] & bit != 0)
-    }
-
-    /// What snapshots hold has changed.
-    pub(crate) fn set_held(&mut self, held: BTreeMap<u32, Bits>) {
-        self.held = held;
-        self.recount();
-    }
-
-    /// A snapshot holds what is used now.
-    pub(crate) fn hold_all(&mut self) {
-        for slot in self.slots.iter().flatten() {
-            let held = self.held.entry(slot.chunk.number).or_insert([0; WORDS]);
-            held.iter_mut().zip(slot.chunk.used).for_each(|(held, used)| *held |= used);
-        }
     }
 
     /// A block of the table that changed and was not asked for since.

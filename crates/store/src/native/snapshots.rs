@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// All snapshots of a volume, in the order of its list.
-#[derive(Default)]
 pub(crate) struct Snapshots {
     records: Vec<Option<Snapshot>>,
 }
