@@ -339,7 +339,8 @@ impl Crash {
         let c = &report.counts;
         writeln!(
             out,
-            "{}: {} workloads; {} reads, {} writes and {} flushes failed, {} runs answered with an error, after {}              the volume was put away, in {} s; seed {}: {}",
+            "{}: {} workloads; {} reads, {} writes and {} flushes failed, {} runs answered with an error, after {} \
+             the volume was put away, in {} s; seed {}: {}",
             report.mode,
             c.workloads,
             c.reads,
@@ -360,7 +361,8 @@ impl Crash {
 
 fn counted(c: &Counts, seconds: f64) -> String {
     format!(
-        "{} workloads, {} operations ({} without room), {} writes, {} flushes; {} states, {} of them different, {} worked          on, {} and {} of recoveries cut once and twice, {} seen by e2fsck, in {seconds:.1} s",
+        "{} workloads, {} operations ({} without room), {} writes, {} flushes; {} states, {} of them different, {} worked \
+         on, {} and {} of recoveries cut once and twice, {} seen by e2fsck, in {seconds:.1} s",
         c.workloads,
         c.operations,
         c.no_room,
