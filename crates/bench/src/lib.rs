@@ -20,12 +20,14 @@
 //! | `read` | reading through FUSE beside the kernel's own mount |
 //! | `write` | writing through FUSE and the library beside the kernel and fuse2fs |
 //! | `volumes` | volumes as users have them, made by the kernel |
+//! | `age` | volumes as if they had been in use for years |
 //! | `environment` | the machine and the programs that a figure belongs to |
 //! | `table` | results for people; as JSON they serialise themselves |
 //!
 //! Nothing here is judged: a figure is reported, with its spread, and the reader decides.
 #![forbid(unsafe_code)]
 
+pub mod age;
 mod cache;
 mod ceiling;
 pub mod check;

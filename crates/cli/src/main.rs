@@ -10,6 +10,7 @@
 //! | `multicall` | `fsck.ext4`, `mount.extant` and other names of this program |
 #![forbid(unsafe_code)]
 
+mod age;
 mod bench;
 mod cat;
 mod check;
@@ -77,6 +78,7 @@ enum Command {
     Check(check::Check),
     Undo(undo::Undo),
     Bench(bench::Bench),
+    Age(age::Age),
     Crash(crash::Crash),
     Damage(damage::Damage),
     Completions(completions::Completions),
@@ -100,6 +102,7 @@ impl Command {
             Command::Check(command) => command.run(),
             Command::Undo(command) => command.run(),
             Command::Bench(command) => command.run(),
+            Command::Age(command) => command.run(),
             Command::Crash(command) => command.run(),
             Command::Damage(command) => command.run(),
             Command::Completions(command) => command.run(),

@@ -39,6 +39,16 @@ impl Volume {
     pub fn allocate(&self, number: InodeNo, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.edit_file(number, |file| file.allocate(mode, offset, len))
     }
+
+    /// Gives the holes in a range of a regular file blocks without writing any of them, and makes the file longer where the
+    /// range ends behind it: it reads as whatever the device held there, perhaps what somebody else removed. For volumes
+    /// that are made to be measured, of whose content nothing is asked but where it lies.
+    ///
+    /// # Errors
+    /// As [`Volume::write_at`].
+    pub fn allocate_stale(&self, number: InodeNo, offset: u64, len: u64) -> Result<()> {
+        self.edit_file(number, |file| file.allocate_stale(offset, len))
+    }
 }
 
 impl FileEdit<'_> {
@@ -70,9 +80,21 @@ impl FileEdit<'_> {
         }
     }
 
+    fn allocate_stale(&mut self, offset: u64, len: u64) -> Result<()> {
+        let limit = self.volume.max_file_size(&self.inode);
+        let end = offset.checked_add(len).filter(|end| *end <= limit).ok_or(Error::FileTooLarge)?;
+        if is_inline(&self.inode) {
+            self.leave_inline()?;
+        }
+        self.flush()?;
+        let block_size = self.block_size() as u64;
+        let filled = self.fill(offset / block_size, end.div_ceil(block_size), false);
+        filled.and(self.end_at(end, true))
+    }
+
     fn fill_range(&mut self, offset: u64, end: u64, grow: bool) -> Result<()> {
         let block_size = self.block_size() as u64;
-        self.fill(offset / block_size, end.div_ceil(block_size))?;
+        self.fill(offset / block_size, end.div_ceil(block_size), true)?;
         self.end_at(end, grow)
     }
 
@@ -85,8 +107,8 @@ impl FileEdit<'_> {
         self.set_size(if grow { end.max(size) } else { size })
     }
 
-    /// Gives the holes of a range of blocks a place.
-    fn fill(&mut self, from: u64, to: u64) -> Result<()> {
+    /// Gives the holes of a range of blocks a place, as blocks that are not written, or as they are.
+    fn fill(&mut self, from: u64, to: u64, unwritten: bool) -> Result<()> {
         let mut at = from;
         while at < to {
             let run = self.run(at)?;
@@ -98,8 +120,8 @@ impl FileEdit<'_> {
             self.map_changes();
             let inode = Arc::clone(&self.inode);
             let change = self.volume.change(ONE_PLACE)?;
-            let (inode, given) =
-                change.edit_inode(&inode, |buf| change.map_allocate(&inode, buf, FileBlock(at), end - at, true))?;
+            let (inode, given) = change
+                .edit_inode(&inode, |buf| change.map_allocate(&inode, buf, FileBlock(at), end - at, unwritten))?;
             self.inode = inode;
             at += u64::from(given.len);
         }
@@ -131,7 +153,7 @@ impl FileEdit<'_> {
             self.zero(last * block_size, end)?;
             self.unwrite(first, last)?;
         }
-        self.fill(offset / block_size, end.div_ceil(block_size))?;
+        self.fill(offset / block_size, end.div_ceil(block_size), true)?;
         self.end_at(end, grow)
     }
 

@@ -1,0 +1,257 @@
+//! Volumes that have been in use for years, made in minutes: as Ma and others age theirs (*ffsck: The Fast File System
+//! Checker*, section 3.2), without writing what is in the files.
+//!
+//! 1. A directory for each group; in each, files of 1 to 512 blocks until they fill a fifth of a group.
+//! 2. Until the volume is as full as asked for: in some directory a new file, or 1 to 256 blocks more for a file that is there.
+//! 3. Rounds: in each directory one of these, or a file cut off at a random block, or removed, each as likely as the others.
+//!    After each round it is filled again as in 2. (The paper throws away volumes that ended up under 90 %.)
+//!
+//! Blocks get their place one operation after the other, in order, as with a program that syncs each file. Nothing is
+//! written into them: what a check, an allocation or a layout costs does not depend on it. All follows from the seed.
+
+use crate::{Error, Result};
+use fs::{FileKind, InodeNo, NewFile, Volume};
+
+/// Most blocks of a new file.
+const LARGEST: u64 = 512;
+/// Most blocks that a file grows by.
+const APPENDED: u64 = 256;
+/// Of how many blocks of a group a directory's files take one at first.
+const SHARE: u64 = 5;
+
+/// How to age a volume.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// What the numbers follow from.
+    pub seed: u64,
+    /// Blocks in use at the end, of all blocks of the volume: from 0 to 1.
+    pub fill: f64,
+    /// Operations in each directory, after the volume was filled.
+    pub rounds: u32,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct Aged {
+    /// Directories, one for each group.
+    pub directories: u64,
+    /// Files that are there at the end.
+    pub files: u64,
+    /// Files made, in all.
+    pub created: u64,
+    /// Files made longer.
+    pub appended: u64,
+    /// Files cut off.
+    pub truncated: u64,
+    /// Files removed.
+    pub removed: u64,
+    /// Rounds done.
+    pub rounds: u32,
+    /// Blocks in use at the end, of all blocks of the volume.
+    pub fill: f64,
+    /// It was told to stop before the end.
+    pub stopped: bool,
+}
+
+/// A file, and its length in blocks.
+struct File {
+    number: InodeNo,
+    name: u64,
+    blocks: u64,
+}
+
+struct Dir {
+    number: InodeNo,
+    files: Vec<File>,
+}
+
+struct Ager<'a> {
+    volume: &'a Volume,
+    random: fastrand::Rng,
+    dirs: Vec<Dir>,
+    next: u64,
+    block_size: u64,
+    done: Aged,
+    progress: &'a mut dyn FnMut(u64, u64) -> bool,
+    /// Of how many parts the whole has, how many are done.
+    parts: (u64, u64),
+}
+
+/// Ages a volume that is open for writing, and best empty. Now and then `progress` is told how much of how much is done; it
+/// ends early, and in order, where that answers false.
+///
+/// # Errors
+/// [`Error::Failed`] with what went wrong on the volume. What was done until then stays.
+pub fn age(volume: &Volume, options: &Options, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Aged> {
+    let geometry = &volume.superblock().geometry;
+    let groups = u64::from(geometry.groups);
+    let mut ager = Ager {
+        volume,
+        random: fastrand::Rng::with_seed(options.seed),
+        dirs: Vec::new(),
+        next: 0,
+        block_size: geometry.block_size.into(),
+        done: Aged::default(),
+        progress,
+        parts: (0, groups * (2 + u64::from(options.rounds))),
+    };
+    let finished = ager.begin(groups, u64::from(geometry.blocks_per_group) / SHARE, options.fill)?
+        && ager.fill(options.fill, groups)?
+        && ager.rounds(options)?;
+    volume.sync().map_err(failed)?;
+    let files = ager.dirs.iter().map(|dir| dir.files.len() as u64).sum();
+    Ok(Aged { directories: ager.dirs.len() as u64, files, fill: ager.used(), stopped: !finished, ..ager.done })
+}
+
+fn failed(e: fs::Error) -> Error {
+    Error::Failed(e.to_string())
+}
+
+impl Ager<'_> {
+    /// Blocks in use, of all.
+    fn used(&self) -> f64 {
+        let stat = self.volume.statfs();
+        let all = self.volume.superblock().geometry.blocks.max(1);
+        1.0 - stat.blocks_free as f64 / all as f64
+    }
+
+    /// Says that so many parts more are done; whether to go on.
+    fn advance(&mut self, parts: u64) -> bool {
+        self.parts.0 = (self.parts.0 + parts).min(self.parts.1);
+        (self.progress)(self.parts.0, self.parts.1)
+    }
+
+    /// Does `work`; where there is no room, once more when what was freed can be used. Whether it could be done.
+    fn with_room(&self, work: impl Fn() -> fs::Result<()>) -> Result<bool> {
+        match work() {
+            Err(fs::Error::NoSpace) => self.volume.sync().map_err(failed)?,
+            Err(e) => return Err(failed(e)),
+            Ok(()) => return Ok(true),
+        }
+        match work() {
+            Err(fs::Error::NoSpace) => Ok(false),
+            outcome => outcome.map(|()| true).map_err(failed),
+        }
+    }
+
+    fn begin(&mut self, groups: u64, blocks: u64, fill: f64) -> Result<bool> {
+        for n in 0..groups {
+            let new = NewFile { kind: FileKind::Directory, mode: 0o755, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+            let made = self.volume.create(InodeNo::ROOT, format!("d{n}").as_bytes(), &new).map_err(failed)?;
+            self.dirs.push(Dir { number: made.number, files: Vec::new() });
+        }
+        for at in 0..self.dirs.len() {
+            let mut there = 0;
+            while there < blocks && self.used() < fill {
+                let Some(more) = self.create(at)? else { return Ok(true) };
+                there += more;
+            }
+            if !self.advance(1) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Fills the volume; `parts` are counted until it is full.
+    fn fill(&mut self, fill: f64, parts: u64) -> Result<bool> {
+        let start = self.used();
+        let mut counted = 0;
+        loop {
+            let used = self.used();
+            if used >= fill {
+                return Ok(self.advance(parts - counted));
+            }
+            let part = ((used - start) / (fill - start) * parts as f64) as u64;
+            if !self.advance(part.saturating_sub(counted)) {
+                return Ok(false);
+            }
+            counted = counted.max(part);
+            let at = self.random.usize(..self.dirs.len());
+            let done = if self.random.bool() { self.create(at)? } else { self.append(at)? };
+            if done.is_none() {
+                return Ok(self.advance(parts - counted));
+            }
+        }
+    }
+
+    fn rounds(&mut self, options: &Options) -> Result<bool> {
+        for _ in 0..options.rounds {
+            for at in 0..self.dirs.len() {
+                match self.random.u8(..4) {
+                    0 => self.create(at).map(drop)?,
+                    1 => self.append(at).map(drop)?,
+                    2 => self.truncate(at)?,
+                    _ => self.remove(at)?,
+                }
+                if !self.advance(1) {
+                    return Ok(false);
+                }
+            }
+            if !self.fill(options.fill, 0)? {
+                return Ok(false);
+            }
+            self.done.rounds += 1;
+        }
+        Ok(true)
+    }
+
+    /// Makes a file; gives its blocks, and `None` where there is no room.
+    fn create(&mut self, at: usize) -> Result<Option<u64>> {
+        let blocks = self.random.u64(1..=LARGEST);
+        let name = self.next;
+        let dir = &self.dirs[at];
+        let new = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+        let made = match self.volume.create(dir.number, name.to_string().as_bytes(), &new) {
+            Ok(made) => made.number,
+            // as many as there can be
+            Err(fs::Error::NoSpace) => return Ok(None),
+            Err(e) => return Err(failed(e)),
+        };
+        self.next += 1;
+        self.done.created += 1;
+        self.dirs[at].files.push(File { number: made, name, blocks: 0 });
+        let last = self.dirs[at].files.len() - 1;
+        Ok(self.grow(at, last, blocks)?.then_some(blocks))
+    }
+
+    fn append(&mut self, at: usize) -> Result<Option<u64>> {
+        let blocks = self.random.u64(1..=APPENDED);
+        let Some(which) = self.pick(at) else { return self.create(at) };
+        self.done.appended += 1;
+        Ok(self.grow(at, which, blocks)?.then_some(blocks))
+    }
+
+    fn truncate(&mut self, at: usize) -> Result<()> {
+        let Some(which) = self.pick(at) else { return Ok(()) };
+        let (number, blocks) = (self.dirs[at].files[which].number, self.dirs[at].files[which].blocks);
+        let kept = self.random.u64(..=blocks);
+        self.volume.truncate(number, kept * self.block_size).map_err(failed)?;
+        self.dirs[at].files[which].blocks = kept;
+        self.done.truncated += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, at: usize) -> Result<()> {
+        let Some(which) = self.pick(at) else { return Ok(()) };
+        let dir = &mut self.dirs[at];
+        let file = dir.files.swap_remove(which);
+        self.volume.unlink(dir.number, file.name.to_string().as_bytes()).map_err(failed)?;
+        self.done.removed += 1;
+        Ok(())
+    }
+
+    fn pick(&mut self, at: usize) -> Option<usize> {
+        let count = self.dirs[at].files.len();
+        (count > 0).then(|| self.random.usize(..count))
+    }
+
+    /// Makes a file longer by so many blocks; false where there was no room for all of them.
+    fn grow(&mut self, at: usize, which: usize, blocks: u64) -> Result<bool> {
+        let file = &self.dirs[at].files[which];
+        let (number, start, len) = (file.number, file.blocks * self.block_size, blocks * self.block_size);
+        let room = self.with_room(|| self.volume.allocate_stale(number, start, len))?;
+        self.dirs[at].files[which].blocks += blocks;
+        Ok(room)
+    }
+}

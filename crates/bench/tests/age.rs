@@ -1,0 +1,68 @@
+//! Volumes that are aged: sound, as full as asked for, and the same each time.
+
+use blockdev::{BlockDevice, MemoryDevice};
+use extant_bench::age::{Aged, Options, age};
+use fs::mkfs::{Kind, MkfsOptions, make};
+use fs::{Consistency, OpenOptions, Timestamp, Volume, WriteOptions};
+use std::sync::Arc;
+use testkit::{Image, need, oracle};
+
+const LEN: u64 = 96 << 20;
+
+/// A new volume that is aged, and what was done.
+fn aged(kind: Kind, options: &Options, steps: u64) -> (Vec<u8>, Aged) {
+    let device = Arc::new(MemoryDevice::zeroed(LEN).expect("memory"));
+    let plain = MkfsOptions::new(kind);
+    make(device.as_ref(), &MkfsOptions { block_size: Some(1024), uuid: [7; 16], ..plain }).expect("mkfs");
+    let write = WriteOptions {
+        consistency: Some(Consistency::None),
+        clock: Arc::new(|| Timestamp { seconds: 1_700_000_000, nanos: 0 }),
+        seed: Some(1),
+        superuser: true,
+        ..WriteOptions::default()
+    };
+    let open = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let volume = Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &open).expect("opening");
+    let mut seen = 0;
+    let mut progress = |done, total| {
+        assert!(done <= total);
+        seen += 1;
+        seen < steps
+    };
+    let done = age(&volume, options, &mut progress).expect("aging");
+    volume.unmount().expect("unmount");
+    let mut bytes = vec![0; LEN as usize];
+    device.read(0, &mut bytes).expect("reading");
+    (bytes, done)
+}
+
+#[test]
+fn an_aged_volume_is_sound_and_full() {
+    if !need(&["e2fsck"]) {
+        return;
+    }
+    let options = Options { seed: 3, fill: 0.9, rounds: 20 };
+    for kind in [Kind::Ext3, Kind::Ext4, Kind::Rext3] {
+        let (bytes, done) = aged(kind, &options, u64::MAX);
+        assert!((0.9..0.93).contains(&done.fill), "{kind:?}: {done:?}");
+        assert_eq!((done.directories, done.rounds, done.stopped), (12, 20, false), "{kind:?}");
+        assert_eq!(done.files, done.created - done.removed, "{kind:?}");
+        assert!(done.removed > 0 && done.truncated > 0 && done.appended > 0, "{kind:?}: {done:?}");
+        assert!(aged(kind, &options, u64::MAX) == (bytes.clone(), done), "{kind:?}: the seed says all");
+        if kind != Kind::Rext3 {
+            let verdict = oracle::e2fsck(Image::from_bytes(&bytes).path());
+            assert!(verdict.clean, "{kind:?}: {}", verdict.text);
+        }
+    }
+}
+
+#[test]
+fn it_ends_in_order_when_it_is_told_to() {
+    if !need(&["e2fsck"]) {
+        return;
+    }
+    let (bytes, done) = aged(Kind::Ext3, &Options { seed: 3, fill: 0.9, rounds: 20 }, 100);
+    assert!(done.stopped && done.fill < 0.9, "{done:?}");
+    let verdict = oracle::e2fsck(Image::from_bytes(&bytes).path());
+    assert!(verdict.clean, "{}", verdict.text);
+}

@@ -1,0 +1,114 @@
+//! `extant age`: makes a volume look as if it had been in use for years.
+
+use crate::failure::{Failure, Result, say};
+use crate::fill::on_signals;
+use crate::output::{print_json, stdout};
+use crate::progress::{Bar, Unit};
+use crate::source::{Source, placement};
+use bench::age::{self, Options};
+use clap::Args;
+use fs::{Consistency, Placement, Timestamp, WriteOptions};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Age a volume: fill it, then make, lengthen, cut and remove files",
+    after_help = "Examples:
+  extant mkfs -t ext3 old.img 64G && extant age --fill 95 --rounds 100 old.img
+  extant age --seed 7 --fill 80 new.img        filled, not aged
+  extant age --placement hint old.img
+
+It does what the paper on ffsck does (FAST '13, section 3.2): a directory for each block group, with files of 1 to \
+    512 blocks that fill a fifth of a group; then new files and up to 256 blocks more for others, until the volume \
+    is as full as --fill says; then rounds, in each of which each directory sees one operation: a file is made, \
+    lengthened, cut off at a random block or removed. After each round the volume is filled again. All follows \
+    from the seed.
+
+File content is not written. Files have all their blocks, and what a check or the allocator meets is what it would \
+    meet otherwise, but what is read from the files is whatever the device held: use such a volume for \
+    measurements only. An image file stays sparse.
+
+The volume must not be mounted, and best is empty. No journal and no order of writes protects it while it is aged: \
+    make it anew after a crash. On SIGINT and SIGTERM it ends, and the volume is sound.
+
+Exit status: 0 done, 1 not done or interrupted, 2 wrong usage."
+)]
+pub(crate) struct Age {
+    #[command(flatten)]
+    source: Source,
+
+    /// What everything follows from
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Percentage of the blocks that are in use at the end
+    #[arg(long, value_name = "PERCENT", default_value_t = 90.0, value_parser = percent)]
+    fill: f64,
+
+    /// Operations in each directory after it was filled
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    rounds: u32,
+
+    /// Where blocks go: usual, or hint, with metadata at the front of each group for the sake of checks
+    #[arg(long, value_name = "WHERE", default_value = "usual", value_parser = placement)]
+    placement: Placement,
+
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn percent(word: &str) -> Result<f64, String> {
+    match word.parse() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("from 0 to 100".into()),
+    }
+}
+
+impl Age {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let interrupted = on_signals()?;
+        let time = Timestamp { seconds: 1_700_000_000, nanos: 0 };
+        let opened = self.source.open_for_writing(WriteOptions {
+            // what a crash leaves is made anew
+            consistency: Some(Consistency::None),
+            clock: Arc::new(move || time),
+            seed: Some(self.seed),
+            superuser: true,
+            placement: self.placement,
+            ..WriteOptions::default()
+        })?;
+        let bar = Bar::new("aging", 1, Unit::Share);
+        let options = Options { seed: self.seed, fill: self.fill / 100.0, rounds: self.rounds };
+        let mut progress = |done, total| {
+            bar.set(done, total);
+            !interrupted.load(Ordering::Relaxed)
+        };
+        let outcome = age::age(&opened.volume, &options, &mut progress);
+        bar.finish();
+        let unmounted = opened.unmount();
+        let aged = outcome.map_err(|e| Failure::on(&self.source.device, e))?;
+        unmounted?;
+        if self.json {
+            print_json(&aged)?;
+        } else {
+            writeln!(
+                stdout()?,
+                "{} files in {} directories, {:.1} % in use; {} made, {} lengthened, {} cut, {} removed",
+                aged.files,
+                aged.directories,
+                aged.fill * 100.0,
+                aged.created,
+                aged.appended,
+                aged.truncated,
+                aged.removed
+            )?;
+        }
+        if aged.stopped {
+            say("interrupted: the volume is sound, and not as old as it was to be");
+        }
+        Ok(aged.stopped.into())
+    }
+}
