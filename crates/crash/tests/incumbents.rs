@@ -15,6 +15,7 @@ use fs::{FileKind, InodeNo, NewFile, Volume, WriteOptions};
 use fuse::MountOptions;
 use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +37,10 @@ fn through_fuse(image: &Image, work: impl FnOnce(&Path)) {
     let session = fuse::mount(Arc::new(volume), dir.path(), &options, |problem| panic!("{problem}")).expect("mounted");
     let unmounter = session.unmounter();
     let served = std::thread::spawn(move || session.run());
-    work(dir.path());
+    let worked = catch_unwind(AssertUnwindSafe(|| work(dir.path())));
     unmounter.unmount().expect("unmounted");
     served.join().expect("no panic").expect("the session ends well");
+    worked.unwrap_or_else(|panic| resume_unwind(panic));
     let verdict = oracle::e2fsck(image.path());
     assert!(verdict.clean, "{}", verdict.text);
 }
