@@ -184,3 +184,40 @@ fn trimming_tells_of_free_blocks_and_of_no_others() {
         assert_sound(image.path(), &args);
     }
 }
+
+#[test]
+fn files_that_grow_at_once_lie_in_long_pieces() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    const EACH: u64 = 16 << 20;
+    for args in [
+        &["-t", "ext4", "-b", "4096"][..],
+        &["-t", "ext2", "-b", "4096"],
+        &["-t", "ext4", "-b", "4096", "-O", "^flex_bg"],
+    ] {
+        let image = Image::mke2fs(args, 256 << 20).build();
+        let volume = open_writable(image.path(), WriteOptions::default());
+        let files: Vec<_> = (0..3).map(|n| volume.create(ROOT, &[b'a' + n], &FILE).expect("a file").number).collect();
+        let piece = vec![1; 1 << 20];
+        for at in (0..EACH).step_by(piece.len()) {
+            files.iter().for_each(|file| assert!(volume.write_at(*file, at, &piece).expect("written") > 0));
+        }
+        volume.sync().expect("sync");
+        for file in files {
+            let inode = volume.inode(file).expect("a file");
+            let (mut at, mut pieces, mut end) = (0, 0, None);
+            while at < inode.size.div_ceil(u64::from(volume.superblock().geometry.block_size)) {
+                let run = volume.map(&inode, extant_fs::FileBlock(at)).expect("a map");
+                let first = run.physical().expect("a place").get();
+                // an indirect block or two may lie between
+                pieces += u32::from(end.is_none_or(|end| first < end || first > end + 2));
+                end = Some(first + run.len);
+                at += run.len;
+            }
+            assert!(pieces <= 4, "{args:?}: {pieces} pieces");
+        }
+        volume.unmount().expect("unmounted");
+        assert_sound(image.path(), &args);
+    }
+}

@@ -21,6 +21,10 @@ use std::sync::{Arc, Mutex};
 const LOOK: usize = 8;
 /// At the goal itself a run of so many blocks is taken, even where more is wanted.
 const ENOUGH: u32 = 16;
+/// Bytes asked for at once from which on a file is long.
+const LONG: u64 = 256 << 10;
+/// Files that grow at once in one place are parted by this part of a group, so that each lies in long pieces.
+const APART: u32 = 8;
 /// How often a run that was found may be taken by somebody else in the same moment.
 const TRIES: usize = 64;
 
@@ -266,7 +270,13 @@ impl Space {
             }
             if let Some(run) = found {
                 if len == want {
-                    return Ok(Some((group, run)));
+                    // a file that would go on where another one does: both get room to go on
+                    let meets = group == goal && unit > 0 && there == 0 && self.is_long(want);
+                    let apart = self.sb.geometry.blocks_per_group / APART;
+                    let room = if meets { map.find(&within, run.start, want.saturating_add(apart)) } else { None };
+                    let far = room.filter(|room| room.len == want.saturating_add(apart));
+                    let far = far.map(|room| Run { start: room.start + apart, len: want });
+                    return Ok(Some((group, far.unwrap_or(run))));
                 }
                 if best.is_none_or(|(_, best)| len > best.len) {
                     best = Some((group, run));
@@ -279,6 +289,11 @@ impl Space {
             (None, Some(e)) => Err(e),
             (best, _) => Ok(best),
         }
+    }
+
+    /// Whether so many blocks at once are part of a long file, most likely.
+    fn is_long(&self, blocks: u32) -> bool {
+        u64::from(blocks) * u64::from(self.sb.geometry.block_size) >= LONG
     }
 
     /// Takes as much of a run as is still free, from its start.
