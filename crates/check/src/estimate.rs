@@ -5,7 +5,7 @@
 //! - A directory has one block, and all together one more for each [`NAMES_IN_4_KIB`] names.
 //! - Sizes of files fall off exponentially about their mean (blocks in use by the number of files), so that
 //!   `exp(-12 / mean)` of them have more than twelve blocks. With a block map each of these has an indirect block, and one
-//!   more for every block of numbers it fills; of those with extents, one in [`FRAGMENTED`] has a tree block.
+//!   more for every block of numbers it begins; of those with extents, one in [`FRAGMENTED`] has a tree block.
 //! - In metadata regions all that lies behind the inode tables and is read on the way: it takes no seek of its own.
 //! - Elsewhere the directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that
 //!   one request reads them all, and [`TREE_GAP`] bytes between each two. (Both measured on volumes aged by 250 000
@@ -42,8 +42,8 @@ const TREE_RUN: u64 = 3;
 const TREE_GAP: u64 = 8 << 10;
 /// Bytes read in order to measure a device.
 const MEASURED_BYTES: u64 = 8 << 20;
-/// Beginnings of groups, and scattered blocks, read to measure a device.
-const MEASURED_SEEKS: u64 = 64;
+/// Groups, and scattered blocks, read to measure a device.
+const MEASURED_SEEKS: u64 = 32;
 /// Without a place to measure it: the distance of scattered blocks.
 const STRIDE: u64 = 1 << 20;
 
@@ -52,7 +52,7 @@ const STRIDE: u64 = 1 << 20;
 pub struct DeviceSpeed {
     /// Bytes a second, read in order.
     pub bytes_per_second: f64,
-    /// Seconds that it takes to come from one group to the next.
+    /// Seconds that it takes to come from one group to the next, and from its inodes to its region.
     pub seek_seconds: f64,
     /// Seconds that one block takes of a batch of blocks that lie here and there.
     pub scattered_seconds: f64,
@@ -152,11 +152,16 @@ pub(crate) fn of_volume(volume: &Volume) -> Work {
     let files = work.inodes.saturating_sub(work.directories);
     let data_blocks = used_blocks.saturating_sub(work.known_bytes / block_size + dir_blocks);
     let mean = data_blocks as f64 / files.max(1) as f64;
-    let long_files = files as f64 * (-12.0 / mean.max(0.01)).exp();
+    // of so many files one is as long as `n` blocks
+    let longer = |n: f64| (-n / mean.max(0.01)).exp();
     let tree_blocks = if volume.features.incompat.contains(Incompat::EXTENT) {
-        long_files / FRAGMENTED
+        files as f64 * longer(12.0) / FRAGMENTED
     } else {
-        long_files + data_blocks as f64 / geometry.indirect().per_block() as f64
+        // one for each block of numbers that is begun, on the first level and on the second
+        let numbers = geometry.indirect().per_block() as f64;
+        let first = longer(12.0) / (1.0 - longer(numbers));
+        let second = longer(12.0 + numbers) / (1.0 - longer(numbers * numbers));
+        files as f64 * (first + second)
     };
     // a cast from float to integer saturates
     let tree_blocks = tree_blocks as u64;
@@ -251,15 +256,34 @@ fn measure(device: &dyn BlockDevice, volume: &Volume, work: &Work, clock: &dyn F
         (clock() - start).as_secs_f64().max(1e-9) / offsets.len().max(1) as f64
     };
     let block_size = u64::from(volume.geometry.block_size);
-    let fronts: Vec<u64> =
-        volume.groups.iter().filter_map(|group| volume.geometry.byte_offset(group.block_bitmap)).collect();
-    // from the middle on, as far from the device's fast end as most of the volume is
-    let middle = fronts.len().saturating_sub(MEASURED_SEEKS as usize) / 2;
+    let groups = volume.groups.len() as u64;
     let table = volume.groups.get(volume.groups.len() / 2).map_or(0, |group| group.inode_table.get() * block_size);
     let whole = timed(1, &mut (0..MEASURED_BYTES / REQUEST).map(|n| table + n * REQUEST), REQUEST);
     let bytes_per_second = len.clamp(1, REQUEST) as f64 / whole;
     let transfer = block_size as f64 / bytes_per_second;
-    let seek = timed(1, &mut fronts.into_iter().skip(middle).take(MEASURED_SEEKS as usize), block_size);
+    // as much of a group as there will be to read of most, before and in its region
+    let piece = |bytes: u64| (bytes / groups.max(1)).next_multiple_of(block_size).clamp(block_size, 2 * REQUEST);
+    let hanging = if volume.geometry.has_regions() { work.bytes.saturating_sub(work.known_bytes) } else { 0 };
+    let parts = volume.geometry.group_numbers().zip(&volume.groups).flat_map(|(number, group)| {
+        let mut regions = volume.geometry.region_blocks(number, group.regions).filter(|_| hanging > 0);
+        let own = group.inode_table.get().saturating_add(volume.geometry.itable_blocks.into());
+        let region = regions.next().map(|region| (region.start.max(own), piece(hanging)));
+        [Some((group.block_bitmap.get(), piece(work.known_bytes))), region].into_iter().flatten()
+    });
+    let parts: Vec<_> = parts.collect();
+    let each = parts.len() as u64 / groups.max(1);
+    // from the middle on, as far from the device's fast end as most of the volume is
+    let count = (MEASURED_SEEKS * each.max(1)) as usize;
+    let middle = parts.len().saturating_sub(count) / 2;
+    let mut read = 0;
+    let start = clock();
+    for (block, bytes) in parts.iter().skip(middle).take(count) {
+        let from = block.saturating_mul(block_size);
+        timed(1, &mut (from..from.saturating_add(*bytes)).step_by(REQUEST as usize), (*bytes).min(REQUEST));
+        read += bytes;
+    }
+    let measured = parts.len().min(count) as u64 / each.max(1);
+    let seek = ((clock() - start).as_secs_f64() - read as f64 / bytes_per_second) / measured.max(1) as f64;
     let stride = if work.scattered > 0 { len / (work.scattered + 1) } else { STRIDE }.max(block_size);
     let from = len / 2 / block_size * block_size;
     let scattered = timed(
@@ -267,11 +291,7 @@ fn measure(device: &dyn BlockDevice, volume: &Volume, work: &Work, clock: &dyn F
         &mut (0..MEASURED_SEEKS).map(|n| (from + n * stride) / block_size * block_size),
         block_size,
     );
-    DeviceSpeed {
-        bytes_per_second,
-        seek_seconds: (seek - transfer).max(0.0),
-        scattered_seconds: (scattered - transfer).max(0.0),
-    }
+    DeviceSpeed { bytes_per_second, seek_seconds: seek.max(0.0), scattered_seconds: (scattered - transfer).max(0.0) }
 }
 
 impl fmt::Display for Estimate {

@@ -7,7 +7,7 @@ use crate::checker::Options;
 use crate::context::Volume;
 use crate::descriptors::Table;
 use crate::problem::{Problem, Problems};
-use crate::scan::Scanner;
+use crate::scan::{REQUEST, Scanner};
 use crate::table::Code;
 use crate::{journal, recognise, repair, special};
 use format::feature::{Compat, Features, Incompat, RoCompat};
@@ -18,6 +18,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Groups where copies of the superblock are looked for: the first powers of 3, 5 and 7. Volumes without sparse_super
 /// have them in every group, so in these too.
 const BACKUP_GROUPS: [u32; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
+
+/// Bytes that are searched for copies in other places: groups of full size end there, with blocks of up to 4 KiB.
+const SEARCHED: u64 = (128 << 20) + (64 << 10);
+/// Copies found by searching that are tried.
+const FOUND: usize = 4;
 
 /// Why there is nothing to check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -200,10 +205,42 @@ fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl It
         // groups of full size; the boot block shifts 1 KiB blocks by one
         (block_size, u64::from(group) * u64::from(block_size) * 8 + u64::from(shift == 0))
     });
-    told.chain(guessed).filter_map(|(block_size, block)| {
+    let known = told.chain(guessed).filter_map(|(block_size, block)| {
         let accepted = accept_at(scanner, block.checked_mul(block_size.into())?).ok()?;
         (accepted.geometry.block_size == block_size).then_some(accepted)
-    })
+    });
+    let unknown = shape.is_none();
+    known.chain(std::iter::once_with(move || if unknown { search(scanner) } else { Vec::new() }).flatten())
+}
+
+/// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is recognised.
+fn search(scanner: &Scanner<'_>) -> Vec<Accepted> {
+    let mut found = Vec::new();
+    if recognise::look(scanner.device).is_some() {
+        return found;
+    }
+    let end = scanner.device.geometry().len.min(SEARCHED);
+    let mut bytes = vec![0; REQUEST as usize];
+    let mut at = 0;
+    while at < end && found.len() < FOUND && !(scanner.cancelled)() {
+        let len = REQUEST.min(end - at);
+        let Some(piece) = bytes.get_mut(..len as usize) else { break };
+        scanner.counters.count(at, len);
+        if scanner.device.read(at, piece).is_ok() {
+            let places = (at..).step_by(DiskSuperblock::SIZE).zip(piece.chunks_exact(DiskSuperblock::SIZE));
+            let copies = places.filter_map(|(at, bytes)| {
+                let disk = DiskSuperblock::from_slice(bytes).filter(|disk| disk.s_magic.get() == superblock::MAGIC)?;
+                let group = GroupNo(u32::from(disk.s_block_group_nr.get()));
+                let geometry = judge(&disk).ok()?;
+                // a copy in a journal says that it is another one
+                let place = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block));
+                (group.get() > 0 && place == Some(at)).then_some(Accepted { disk, geometry, at })
+            });
+            found.extend(copies);
+        }
+        at += len;
+    }
+    found
 }
 
 fn read_superblock(scanner: &Scanner<'_>, at: u64) -> Result<DiskSuperblock, Rejection> {

@@ -95,15 +95,15 @@ struct Layer {
     came: u64,
 }
 
-/// What is kept of a tree block until its file is whole.
+/// What is kept of a tree block until its file is whole; in order of layers and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     /// Its layer.
     layer: u16,
-    /// Of an indirect block the place of its last number in use; else 0.
-    last_place: u16,
     /// Of an extent node the first block of the file that it maps, of an indirect block its own number.
     key: u32,
+    /// Of an indirect block the place of its last number in use; else 0.
+    last_place: u16,
     /// Of an extent node the last block of the file that its own entries speak of, of an indirect block its last number.
     last: u32,
 }

@@ -478,7 +478,7 @@ impl Rounds<'_> {
     }
 
     /// Parts what the regions brought already from what is to be read.
-    fn split_kept(&self, mut items: Vec<Item<Part>>) -> (Vec<(Item<Part>, Vec<u8>)>, Vec<Item<Part>>) {
+    fn split_kept(&self, mut items: Vec<Item<Part>>) -> (Vec<Held>, Vec<Item<Part>>) {
         let mut kept = Vec::new();
         let Some(layers) = self.layers else { return (kept, items) };
         let block_size = u64::from(self.ctx.volume.geometry.block_size);
@@ -578,6 +578,9 @@ impl Rounds<'_> {
         self.ctx.report_if(self.claimer.is_judging(), || problem);
     }
 }
+
+/// An item whose bytes are at hand.
+type Held = (Item<Part>, Vec<u8>);
 
 /// Who judges what a round reads.
 struct Reader<'r> {
