@@ -8,20 +8,23 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod seeds;
 mod undo;
 mod volumes;
 
+pub use archive::archive;
 pub use undo::undo;
 pub use volumes::{check, repair};
 
 use blockdev::{BlockDevice, MemoryDevice};
-use format::dir::{DirFormat, Entries};
+use format::dir::{DirFormat, Entries, LeafTail};
 use format::extent::{Extent, Node, RawNode};
 use format::htree::{DxRoot, Index, IndexFormat};
 use format::superblock::{DiskSuperblock, Geometry, Superblock};
 use format::xattr::{Value, XattrArea};
 use format::{FsBlock, GroupNo, InodeNo, jbd2};
+use fuse::{Features, Operation, Request};
 use std::sync::Arc;
 use store::recovery::{Journal, Recovered, Replayed, Run};
 use zerocopy::{FromBytes, IntoBytes};
@@ -38,12 +41,14 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "superblock", run: superblock, seeds: seeds::superblocks },
     Target { name: "directory_block", run: directory_block, seeds: seeds::blocks },
     Target { name: "extent_tree", run: extent_tree, seeds: seeds::blocks },
     Target { name: "xattr", run: xattr, seeds: seeds::blocks },
     Target { name: "journal", run: journal, seeds: seeds::journals },
+    Target { name: "archive", run: archive, seeds: archive::seeds },
+    Target { name: "fuse_request", run: fuse_request, seeds: seeds::requests },
     Target { name: "check", run: check, seeds: volumes::patches },
     Target { name: "repair", run: repair, seeds: volumes::patches },
     Target { name: "undo", run: undo, seeds: undo::files },
@@ -101,7 +106,9 @@ pub fn directory_block(data: &[u8]) {
     assert_eq!(entries.offset(), end);
     let _ = std::hint::black_box(Entries::new(block, format).find(b".."));
     let _ = std::hint::black_box(format::dir::dot_entries(block, format));
-    std::hint::black_box(format::htree::block_checksum(block, block_size, 0));
+    for tail in [LeafTail::Checksum, LeafTail::Owned] {
+        std::hint::black_box(format::htree::block_checksum(block, block_size, tail, 0));
+    }
 
     let format = IndexFormat { dir: format, checksums: flags & 32 != 0, large_dir: flags & 64 != 0 };
     let root = DxRoot::parse(block, &format).map(|root| root.index);
@@ -199,6 +206,37 @@ fn recover(data: &[u8]) -> Option<Recovered> {
     store::recovery::recover(&journal, VOLUME_BLOCKS).ok()
 }
 
+/// A message of the kernel to a FUSE server. Its first byte says what the session agreed on. Promise: what is read from it
+/// lies inside it, and names have no zero byte.
+pub fn fuse_request(data: &[u8]) {
+    let Some((&flags, message)) = data.split_first() else { return };
+    let features = if flags & 1 != 0 { Features::SETXATTR_EXT } else { Features::empty() };
+    let Some(request) = Request::from_message(message, features) else { return };
+    let names: Vec<&[u8]> = match request.operation {
+        Operation::Lookup { name }
+        | Operation::MkNod { name, .. }
+        | Operation::MkDir { name, .. }
+        | Operation::Unlink { name }
+        | Operation::RmDir { name }
+        | Operation::Link { name, .. }
+        | Operation::GetXattr { name, .. }
+        | Operation::RemoveXattr { name } => vec![name],
+        Operation::Symlink { name, target } => vec![name, target],
+        Operation::Rename { name, new_name, .. } => vec![name, new_name],
+        Operation::Create { name, .. } => name.into_iter().collect(),
+        Operation::SetXattr { name, value, .. } => {
+            assert!(name.len() + value.len() < message.len());
+            vec![name]
+        }
+        Operation::Write { data, .. } | Operation::Ioctl { input: data, .. } => {
+            assert!(data.len() < message.len());
+            Vec::new()
+        }
+        _ => Vec::new(),
+    };
+    assert!(names.iter().all(|name| name.len() < message.len() && !name.contains(&0)));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,6 +312,16 @@ mod tests {
     #[test]
     fn journal() {
         smoke("journal", 2_000);
+    }
+
+    #[test]
+    fn archive() {
+        smoke("archive", 20_000);
+    }
+
+    #[test]
+    fn fuse_request() {
+        smoke("fuse_request", 20_000);
     }
 
     #[test]

@@ -117,3 +117,22 @@ pub(crate) fn journals() -> Vec<Vec<u8>> {
     }
     seeds
 }
+
+/// A message of each kind that the kernel knows, with names and data behind its arguments, and a byte for the session before it.
+pub(crate) fn requests() -> Vec<Vec<u8>> {
+    const HEADER: usize = 40;
+    let mut seeds = Vec::new();
+    for kind in 1..=60u32 {
+        for tail in [&b"name\0other name\0"[..], &[0; 128]] {
+            let mut message = vec![1; 1 + HEADER];
+            message[5..9].copy_from_slice(&kind.to_le_bytes());
+            // arguments of up to 88 bytes, in which lengths are small
+            message.extend([4, 0, 0, 0].repeat(22));
+            message.extend(tail);
+            let length = message.len() as u32 - 1;
+            message[1..5].copy_from_slice(&length.to_le_bytes());
+            seeds.push(message);
+        }
+    }
+    seeds
+}
