@@ -230,6 +230,16 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let file = v.file(None)?;
         set_first_block(v, file, table)
     }),
+    (0x0E_0008, |v| {
+        need(v.geometry.is_owned(), "the volume's blocks do not say whose they are")?;
+        let file = v.file_with_nodes(Some(false), 1)?;
+        let block = v.map_of(file)?.nodes.first().map_or(0, |(block, _)| *block);
+        v.edit_block(block, |bytes| {
+            if let Some(last) = bytes.last_mut() {
+                *last ^= 0x55;
+            }
+        })
+    }),
     (0x02_0015, |v| {
         let dir = v.directory(2, None)?;
         let data = v.map_of(dir)?.data;

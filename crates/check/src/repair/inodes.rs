@@ -367,5 +367,6 @@ fn is_map_problem(code: Code) -> bool {
             | Code::ExtentEndOutOfBounds
             | Code::DirectoryExtentUninit
             | Code::ClusterMisaligned
+            | Code::IndirectBlockForeign
     )
 }

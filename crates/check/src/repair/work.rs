@@ -26,6 +26,8 @@ pub(super) struct Work<'a> {
     taken: RefCell<HashSet<u64>>,
     /// Where the search for a free cluster goes on.
     cursor: Cell<u64>,
+    /// So many groups have no room left in their metadata regions.
+    full_regions: Cell<usize>,
     inodes_taken: RefCell<HashSet<InodeNo>>,
     /// Descriptors that were changed in this turn.
     groups: RefCell<HashMap<GroupNo, Group>>,
@@ -40,6 +42,7 @@ impl<'a> Work<'a> {
             stale: Cell::new(false),
             taken: RefCell::default(),
             cursor: Cell::new(0),
+            full_regions: Cell::new(0),
             inodes_taken: RefCell::default(),
             groups: RefCell::default(),
         }
@@ -219,11 +222,13 @@ impl<'a> Work<'a> {
     pub(super) fn allocate_metadata(&self) -> Option<u64> {
         let geometry = &self.volume().geometry;
         if geometry.has_regions() {
-            for (number, group) in geometry.group_numbers().zip(&self.volume().groups) {
+            let groups = geometry.group_numbers().zip(&self.volume().groups);
+            for (number, group) in groups.skip(self.full_regions.get()) {
                 let region = geometry.region_blocks(number, group.regions).find_map(|run| self.allocate_run(1, run));
                 if region.is_some() {
                     return region;
                 }
+                self.full_regions.set(self.full_regions.get() + 1);
             }
         }
         self.allocate()

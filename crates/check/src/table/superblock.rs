@@ -39,8 +39,8 @@ macro_rules! superblock_rows {
             "The journal serves more than one volume, which is not supported."
             => "Clears the fields that say so, where the journal lies on the volume." [];
         0x000011 JournalDeviceNotFound Fatal stops by Nobody
-            "The journal lies on another device, which was not found."
-            => "Nothing; name the device with -j." [];
+            "The journal lies on another device, which is not read."
+            => "Nothing; e2fsck -j replays such a journal, and tune2fs -O ^has_journal takes it from the volume." [];
         0x000015 JournalSuperblockBad Error mends by Journal
             "The journal's superblock is corrupt."
             => "Writes a new one; changes not yet replayed are lost." [];

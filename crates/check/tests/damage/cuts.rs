@@ -77,6 +77,7 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
             }
         }
     }
+    println!("{cuts} cuts, {finished} of them finished from a redo log");
     assert!(cuts > 50 && finished > 10, "only {cuts} cuts, {finished} of them with a redo log");
 }
 

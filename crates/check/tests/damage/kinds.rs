@@ -9,6 +9,7 @@ use extant_check::table::{Code, Mender, Severity};
 use extant_check::{Repair, check};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use testkit::oracle::{e2fsck, kernel_mount};
 use testkit::tools::{has_loop, run};
 use testkit::{ContentHash, FileKind, Image, Spec, Tree, need, rounds, walk};
@@ -19,8 +20,13 @@ struct Base {
     bytes: Vec<u8>,
 }
 
-/// Volumes in which between them every kind finds what it takes; the plain ones first.
-fn bases() -> Vec<Base> {
+/// Volumes in which between them every kind finds what it takes; the plain ones first. Made once.
+fn bases() -> &'static [Base] {
+    static BASES: OnceLock<Vec<Base>> = OnceLock::new();
+    BASES.get_or_init(make_bases)
+}
+
+fn make_bases() -> Vec<Base> {
     let tree = Tree::new(7, &Spec { wide: 120, ..Spec::small() });
     let args: [&[&str]; 14] = [
         &["-t", "ext3", "-b", "1024", "-J", "size=1"],
@@ -122,16 +128,10 @@ fn lost(bytes: &[u8]) -> Option<String> {
     }
     let mut mended = bytes.to_vec();
     let _ = mend(&mut mended, Repair::All);
-    let (ours, theirs) = (files(&Image::from_bytes(&mended))?, files(&theirs)?);
+    let theirs = files(&theirs)?;
+    let Some(ours) = files(&Image::from_bytes(&mended)) else { return Some("the kernel refuses it".into()) };
     let gone = theirs.iter().find(|(path, content)| ours.get(*path) != Some(content))?;
     Some(format!("lost: {}", gone.0.display()))
-}
-
-fn name(kind: Kind) -> String {
-    match kind {
-        Kind::Table2(n) => TABLE2[n].name.to_owned(),
-        Kind::Problem(number) => format!("{:?}", Code::from_number(number)),
-    }
 }
 
 #[test]
@@ -140,12 +140,11 @@ fn every_problem_has_an_image_that_is_found_and_mended() {
         return;
     }
     let bases = bases();
-    let scratch = Image::from_bytes(&[]);
-    let mut wrong = Vec::new();
-    let mut seen = 0;
-    for &code in Code::ALL {
-        if NOT_MADE.iter().any(|(number, _)| *number == code.number()) {
-            continue;
+    let wrong: Vec<String> = at_once(Code::ALL, |&code, scratch| {
+        // mke2fs makes no volume whose blocks say whose they are; the program's own tests have one
+        let elsewhere = code == Code::IndirectBlockForeign;
+        if elsewhere || NOT_MADE.iter().any(|(number, _)| *number == code.number()) {
+            return None;
         }
         let kind = Kind::Problem(code.number());
         let mut tried = Vec::new();
@@ -159,20 +158,32 @@ fn every_problem_has_an_image_that_is_found_and_mended() {
             tried.push(format!("{}: {said:?}", base.name));
             None
         });
-        let Some((base, bytes)) = image else {
-            wrong.push(format!("{code:?}: no image; {tried:?}"));
-            continue;
-        };
-        seen += 1;
+        let Some((base, bytes)) = image else { return Some(format!("{code:?}: no image; {tried:?}")) };
         if code.mender() == Mender::Nobody || code.severity() == Severity::Fatal {
-            continue;
+            return None;
         }
-        let complaint = judge(&bytes, &scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes))?);
-        if let Some(complaint) = complaint {
-            wrong.push(format!("{code:?} on {}: {complaint}", base.name));
-        }
-    }
-    assert!(wrong.is_empty(), "{} wrong, {seen} seen:\n{}", wrong.len(), wrong.join("\n"));
+        let complaint = judge(&bytes, scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes))?);
+        complaint.map(|complaint| format!("{code:?} on {}: {complaint}", base.name))
+    });
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What comes of all of these, a few at a time, each with a file to show e2fsck; in their order.
+fn at_once<T: Sync>(all: &[T], one: impl Fn(&T, &Image) -> Option<String> + Sync) -> Vec<String> {
+    let parts: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = all
+            .chunks(all.len().div_ceil(4))
+            .map(|part| {
+                let one = &one;
+                scope.spawn(move || {
+                    let scratch = Image::from_bytes(&[]);
+                    part.iter().filter_map(|each| one(each, &scratch)).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread that ends")).collect()
+    });
+    parts.concat()
 }
 
 #[test]
@@ -181,27 +192,18 @@ fn the_papers_corruptions_are_found_and_mended() {
         return;
     }
     let bases = bases();
-    let scratch = Image::from_bytes(&[]);
-    let mut wrong = Vec::new();
     // the first is ext3
-    for base in bases.iter().take(rounds(1) as usize) {
-        for n in 0..TABLE2.len() {
-            for seed in 1..=3 {
-                let said = format!("{}, seed {seed}, on {}", name(Kind::Table2(n)), base.name);
-                let Some(bytes) = spoilt(base, Kind::Table2(n), seed) else {
-                    wrong.push(format!("{said}: not made"));
-                    continue;
-                };
-                if look(&bytes).is_some_and(|report| report.problems.is_empty()) {
-                    wrong.push(format!("{said}: not found"));
-                }
-                let complaint =
-                    judge(&bytes, &scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes))?);
-                if let Some(complaint) = complaint {
-                    wrong.push(format!("{said}: {complaint}"));
-                }
-            }
+    let bases = bases.iter().take(rounds(1) as usize);
+    let all: Vec<_> =
+        bases.flat_map(|base| (0..TABLE2.len() * 3).map(move |n| (base, n / 3, 1 + n as u64 % 3))).collect();
+    let wrong = at_once(&all, |(base, n, seed), scratch| {
+        let said = format!("{}, seed {seed}, on {}", TABLE2[*n].name, base.name);
+        let Some(bytes) = spoilt(base, Kind::Table2(*n), *seed) else { return Some(format!("{said}: not made")) };
+        if look(&bytes).is_some_and(|report| report.problems.is_empty()) {
+            return Some(format!("{said}: not found"));
         }
-    }
+        let complaint = judge(&bytes, scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes))?);
+        complaint.map(|complaint| format!("{said}: {complaint}"))
+    });
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -4,12 +4,14 @@ use crate::{Volume, volumes};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::report::{Report, exit};
 use extant_check::{Options, Refusal, Repair, check, repair};
+use format::jbd2::DiskSuperblock;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use testkit::oracle::e2fsck;
 use testkit::tools::run;
 use testkit::{Image, Rng, cases, need, repair_checksums};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The time of all repairs, so that two of the same volume end alike.
 pub(crate) const NOW: u64 = 1_760_000_000;
@@ -144,4 +146,45 @@ fn what_a_person_has_to_decide_is_left_alone() {
     assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{:?}", report.problems);
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
+}
+
+/// What fast commits mean the kernel decides: the volume is left as it is, and the sentence says what to do.
+#[test]
+fn fast_commits_are_left_to_a_mount() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    const BLOCK: usize = 1024;
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=4", "-O", "fast_commit"], 16 << 20).build();
+    let at = |block: u32| {
+        let said = testkit::oracle::debugfs(image.path(), &format!("bmap <8> {block}"));
+        said.lines().next().unwrap_or_default().parse::<usize>().unwrap_or_else(|_| panic!("{said}")) * BLOCK
+    };
+    let mut bytes = image.bytes();
+    let journal = at(0);
+    let (mut disk, _) = DiskSuperblock::read_from_prefix(&bytes[journal..]).expect("the journal's superblock");
+    disk.s_feature_incompat = (disk.s_feature_incompat.get() | 0x20).into();
+    disk.s_num_fc_blks = 64.into();
+    disk.seal();
+    bytes[journal..journal + disk.as_bytes().len()].copy_from_slice(disk.as_bytes());
+    // a head, an unlink that names nothing, and the tail that makes it count
+    let record = |tag: u16, value: &[u8]| [&tag.to_le_bytes()[..], &(value.len() as u16).to_le_bytes(), value].concat();
+    let words = |words: [u32; 2]| words.map(u32::to_le_bytes).concat();
+    let tid = disk.s_sequence.get();
+    let mut area = [record(9, &words([0, tid])), record(5, &[&words([2, 12])[..], b"none"].concat())].concat();
+    let tail = area.len();
+    area.extend(record(8, &[&words([tid, 0])[..], &vec![0; BLOCK - tail - 12]].concat()));
+    let crc = format::checksum::crc32c(0, &area[..tail + 8]);
+    area[tail + 8..tail + 12].copy_from_slice(&crc.to_le_bytes());
+    let place = at(disk.s_maxlen.get() - 64 + 1);
+    bytes[place..place + area.len()].copy_from_slice(&area);
+    // needs_recovery
+    bytes[1024 + 0x60] |= 4;
+    repair_checksums(&mut bytes);
+    for mode in [Repair::Safe, Repair::All] {
+        let mut mended = bytes.clone();
+        let refusal = mend(&mut mended, mode).expect_err("it cannot be mended");
+        assert!(refusal.sentence.contains("mount the volume once"), "{refusal}");
+        assert!(mended == bytes, "something was written");
+    }
 }
