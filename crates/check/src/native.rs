@@ -219,7 +219,9 @@ impl Reader<'_> {
         let bits = |chunk: &Chunk| {
             let start = blocks_of(chunk.number).start;
             let used = chunk.used;
-            (0..u64::from(CHUNK_BLOCKS)).filter(move |n| used[(n / 64) as usize] >> (n % 64) & 1 == 1).map(move |n| start + n)
+            (0..u64::from(CHUNK_BLOCKS))
+                .filter(move |n| used[(n / 64) as usize] >> (n % 64) & 1 == 1)
+                .map(move |n| start + n)
         };
         let named: BTreeSet<u64> = chunks.iter().flat_map(bits).collect();
         for place in used.difference(&named) {

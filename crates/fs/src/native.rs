@@ -7,8 +7,8 @@
 
 use crate::alloc::lock;
 use crate::{Error, Result};
-use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
 use format::native::superblock::NativeSuperblock;
+use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
 use format::superblock::Superblock;
 use format::{InodeNo, Structure, Where};
 use space::Purpose;

@@ -65,7 +65,9 @@ fn open(device: Arc<dyn BlockDevice>, ordered: bool, chunks: std::ops::Range<u32
     let mapped = Arc::new(Mapped::new(device, &sb));
     let engine = Snapshot::new(&mapped, ordered, 256).unwrap();
     let store = Store::native(mapped, 64 * SIZE);
-    store.start_writing(Box::new(engine), Arc::new(Toy { chunks: Mutex::new(chunks) }), Duration::from_secs(5)).unwrap();
+    store
+        .start_writing(Box::new(engine), Arc::new(Toy { chunks: Mutex::new(chunks) }), Duration::from_secs(5))
+        .unwrap();
     store
 }
 
@@ -153,7 +155,11 @@ fn every_cut_leaves_the_old_generation_or_the_new_one() {
             states(&log, &base, point, &mut rng, |state| {
                 let state: Arc<dyn BlockDevice> = Arc::new(state);
                 let fits = |n: usize| models.get(n).is_some_and(|model| holds(state.clone(), model).is_ok());
-                assert!(fits(durable) || fits(durable + 1), "point {point}: {:?}", holds(state.clone(), &models[durable]));
+                assert!(
+                    fits(durable) || fits(durable + 1),
+                    "point {point}: {:?}",
+                    holds(state.clone(), &models[durable])
+                );
                 seen += 1;
             });
         }
