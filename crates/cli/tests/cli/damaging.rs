@@ -1,6 +1,6 @@
 //! `extant damage`, and that the checker finds and mends what it writes.
 
-use crate::common::{exits, fails, json, prints, ready, sample, text};
+use crate::common::{exits, extant, fails, json, prints, ready, sample, text};
 use testkit::Image;
 
 /// A volume of one's own.
@@ -58,4 +58,41 @@ fn kinds_are_listed_and_others_refused() {
     assert!(said.ends_with("MmpMagicWrong: the volume has no multiple-mount protection"), "{said}");
     assert!(image.bytes() == before);
     fails(1, &["damage", "/nonexistent", "LinkCountWrong"]);
+}
+
+/// Every corruption of the paper's Table II, three times, on the format that the paper brought.
+#[test]
+fn rext3_is_mended() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir(at("in")).expect("mkdir");
+    for n in 0..24u32 {
+        let dir = at("in").join(format!("d{}", n % 4));
+        std::fs::create_dir_all(&dir).expect("mkdir");
+        // some with a block of numbers, some with two levels of them
+        let len = 2000 + n as usize * if n < 20 { 2000 } else { 20_000 };
+        std::fs::write(dir.join(format!("f{n}")), vec![n as u8 + 1; len]).expect("write");
+    }
+    let (fresh, spoilt) = (at("fresh.img"), at("spoilt.img"));
+    let (fresh, spoilt) = (text(&fresh), text(&spoilt));
+    prints(&["mkfs", "-t", "rext3", "-b", "1024", "-d", text(&at("in")), fresh, "24M"]);
+    exits(0, &["check", "-fn", fresh]);
+    let kinds = damage::TABLE2.iter().map(|row| row.name).chain(["IndirectBlockForeign"]);
+    for kind in kinds {
+        for seed in ["1", "2", "3"] {
+            std::fs::copy(fresh, spoilt).expect("copy");
+            let said = prints(&["damage", spoilt, kind, "--seed", seed]);
+            let found = extant(&["check", "-fn", spoilt]);
+            // a superblock of which a copy is sound is advice
+            assert!(
+                matches!(found.exit, Some(0 | 4 | 12)) && found.text().contains("Pass"),
+                "{said}: {}",
+                found.text()
+            );
+            assert!(found.exit != Some(0) || kind.starts_with("superblock") || kind.starts_with("group"), "{said}");
+            exits(1, &["check", "-fy", spoilt]);
+            let again = extant(&["check", "-fn", spoilt]);
+            assert_eq!(again.exit, Some(0), "{said}: {}", again.text());
+        }
+    }
 }
