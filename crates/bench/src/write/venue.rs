@@ -60,8 +60,12 @@ impl FromStr for Spec {
                 return Err(format!("{text}: a peer is {peers}, a colon, and a format"));
             }
         };
-        let format = parts.next().filter(|format| matches!(*format, "ext2" | "ext3" | "ext4"));
-        let format = format.ok_or_else(|| format!("{text}: the format is ext2, ext3 or ext4"))?.to_owned();
+        let ours = matches!(by, By::Extant | By::Library);
+        let known = |format: &&str| matches!(*format, "ext2" | "ext3" | "ext4") || ours && *format == "rext3";
+        let format = parts.next().filter(known);
+        let format = format
+            .ok_or_else(|| format!("{text}: the format is ext2, ext3 or ext4, for Extant also rext3"))?
+            .to_owned();
         let mode = parts.next().map(str::to_owned);
         if by == By::Library
             && let Some(mode) = &mode
@@ -72,6 +76,13 @@ impl FromStr for Spec {
             ));
         }
         Ok(Self { by, format, mode })
+    }
+}
+
+impl Spec {
+    /// A format that only Extant knows.
+    fn is_ours(&self) -> bool {
+        self.format == "rext3"
     }
 }
 
@@ -123,11 +134,14 @@ impl<'a> Stage<'a> {
     pub(crate) fn fresh(spec: &'a Spec, extant: &'a Path, dir: &Path) -> Result<Self> {
         let image = dir.join("volume.img");
         File::create(&image).and_then(|file| file.set_len(SIZE)).trying("make", &image)?;
-        let mke2fs = need("mke2fs", "e2fsprogs")?;
         // what is left to be zeroed later would be done by some peers and not by others
         let lazy = ["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"];
         let args = ["-q", "-F", "-t", &spec.format].into_iter().chain(lazy).map(OsStr::new);
-        must(&mke2fs, args.chain([image.as_os_str()]))?;
+        if spec.is_ours() {
+            must(extant, [OsStr::new("mkfs")].into_iter().chain(args).chain([image.as_os_str()]))?;
+        } else {
+            must(&need("mke2fs", "e2fsprogs")?, args.chain([image.as_os_str()]))?;
+        }
         let memory = Arc::new(Tree::empty());
         let mut stage = Self { spec, extant, image, memory, state: State::Away };
         stage.enter()?;
@@ -193,9 +207,13 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Puts the volume away and sees to it that e2fsck finds it sound: what was timed was worth timing.
+    /// Puts the volume away and sees to it that e2fsck (or `extant check`, where e2fsck does not know the format) finds it
+    /// sound: what was timed was worth timing.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.leave()?;
+        if self.spec.is_ours() {
+            return must(self.extant, ["check".as_ref(), "-fn".as_ref(), self.image.as_os_str()]);
+        }
         must(&need("e2fsck", "e2fsprogs")?, ["-fn".as_ref(), self.image.as_os_str()])
     }
 }
