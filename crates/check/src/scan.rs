@@ -6,7 +6,7 @@
 //! 2. Neighbours are joined: items that touch, or are at most [`Scanner::gap`] bytes apart, become one request of at
 //!    most [`REQUEST`] bytes. Reading through a small gap costs less than a seek.
 //! 3. Memory is bounded: each worker holds one batch of at most [`BATCH`] bytes (or one item), and where its requests are
-//!    short [`SCATTERED`] more for each, [`DEPTH`] of them at most.
+//!    short [`SCATTERED`] for each, [`DEPTH`] of them at most.
 //! 4. A pass may grow: a [`Feed`] says what an item that was read leads to. What is read next is chosen only after that
 //!    is known, so invariant 1 holds for what was added, too.
 //! 5. A request that fails is split into its items, so that one bad sector costs one item.
@@ -24,9 +24,9 @@ pub(crate) const REQUEST: u64 = 256 << 10;
 /// Bytes a worker reads before it lets the next one read: few enough to be judged while they are in the processor's
 /// own cache.
 const BATCH: u64 = 512 << 10;
-/// Bytes more for each request of a batch: short requests that lie here and there are handed over many at a time, so that
-/// the device can choose among them.
-const SCATTERED: u64 = 24 << 10;
+/// A batch may be larger where its requests are shorter than this, in bytes: what lies here and there is handed over many
+/// requests at a time, so that the device can choose among them.
+const SCATTERED: u64 = 48 << 10;
 /// Requests a worker hands to the device at once: the depth of the queue.
 const DEPTH: usize = 128;
 
@@ -338,7 +338,7 @@ impl<T: Copy> Cursor<'_, T> {
         // what comes behind this may not be known yet
         let mut barrier = u64::MAX;
         while let Some(item) = self.peek().filter(|item| item.offset < barrier) {
-            let most = BATCH + batch.requests.len() as u64 * SCATTERED;
+            let most = BATCH.max(batch.requests.len() as u64 * SCATTERED);
             let joined = batch.requests.last_mut().and_then(|request| {
                 let end = request.end.max(item.end());
                 let near = item.offset <= request.end.saturating_add(gap) && end - request.offset <= REQUEST;
