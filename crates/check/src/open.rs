@@ -144,9 +144,9 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     }
 }
 
-/// The primary with meta groups that begin behind the end of the table, when no copy helps. What makes sense is taken:
-/// meta groups from the start, as mkfs makes them, or none. Else, as e2fsck does, all of the table is taken to lie behind
-/// the superblock, and to be as long as the field says.
+/// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
+/// table is taken to lie behind the superblock, and to be as long as the field says. Where that makes no sense, meta groups
+/// from the start, as mkfs makes them, or none may.
 fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
     let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
     let from = |first: u32| {
@@ -161,17 +161,16 @@ fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, 
     let mut accepted = from(0)?;
     let (found, most) = (disk.s_first_meta_bg.get(), accepted.geometry.descriptor_blocks);
     let problem = Problem::new(Code::FirstMetaGroupTooLarge).found(found.into()).expected(most.into());
-    for accepted in [0, most].into_iter().filter_map(from) {
-        let table = read_table(scanner, &accepted).ok()?;
+    (accepted.geometry.first_meta_group, accepted.geometry.descriptor_blocks) = (found, found);
+    let ways = std::iter::once(accepted).chain([0, most].into_iter().filter_map(from));
+    for accepted in ways {
+        let Ok(table) = read_table(scanner, &accepted) else { continue };
         if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
             problems.report(problem);
             return Some((accepted, table));
         }
     }
-    (accepted.geometry.first_meta_group, accepted.geometry.descriptor_blocks) = (found, found);
-    let table = read_table(scanner, &accepted).ok()?;
-    problems.report(problem);
-    Some((accepted, table))
+    None
 }
 
 /// The superblock the user named.
