@@ -180,10 +180,12 @@ impl Store {
             drop(open);
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
             // a generation of its own is not large enough, and the one before it is durable
-            if credits > most && dirty == 0 && self.durable_generation() + 1 == full {
-                if std::mem::replace(&mut alone, true) {
-                    return Err(Error::NoRoom);
-                }
+            if credits > most
+                && dirty == 0
+                && self.durable_generation() + 1 == full
+                && std::mem::replace(&mut alone, true)
+            {
+                return Err(Error::NoRoom);
             }
             self.commit(full, Cause::DirtyLimit)?;
         }
