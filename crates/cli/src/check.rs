@@ -92,7 +92,7 @@ pub(crate) struct Check {
     completion: Option<i32>,
 
     /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others that
-    /// change nothing
+    /// change nothing; and snapshots=N, of the block map in a pass
     #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
     extended: Vec<Extended>,
 

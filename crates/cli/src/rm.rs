@@ -4,6 +4,7 @@ use crate::failure::{Complaints, Result, say};
 use crate::fill::on_signals;
 use crate::ls::join;
 use crate::output::{counted, print_json};
+use crate::progress::{Bar, Unit};
 use crate::source::Source;
 use clap::Args;
 use fs::{Error, FileKind, InodeNo, Volume};
@@ -56,6 +57,7 @@ struct Remover<'a> {
     entered: HashSet<InodeNo>,
     directories: u64,
     files: u64,
+    bar: Bar,
 }
 
 /// A directory that is being emptied.
@@ -78,6 +80,7 @@ impl Rm {
             entered: HashSet::new(),
             directories: 0,
             files: 0,
+            bar: Bar::new("removing", 0, Unit::Files),
         };
         for path in &self.paths {
             if remover.stopped() {
@@ -86,6 +89,7 @@ impl Rm {
             remover.path(path.as_bytes(), self.recursive, self.force);
         }
         let stopped = remover.stopped();
+        remover.bar.finish();
         let Remover { complaints, directories, files, .. } = remover;
         opened.unmount()?;
         if stopped {
@@ -142,7 +146,10 @@ impl Remover<'_> {
 
     fn unlink(&mut self, dir: InodeNo, name: &[u8], path: &[u8]) {
         match self.volume.unlink(dir, name) {
-            Ok(()) => self.files += 1,
+            Ok(()) => {
+                self.files += 1;
+                self.bar.advance(1);
+            }
             Err(e) => self.complaints.about(path, e),
         }
     }

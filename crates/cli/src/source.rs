@@ -71,6 +71,9 @@ impl Source {
     pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
         let external_journal = self.journal.as_deref().map(open_device).transpose()?;
         let mut device = blockdev::open(&self.device, access)?;
+        if device.geometry().len == 0 {
+            return Err(Failure::on(&self.device, "no ext2, ext3 or ext4 volume: it is empty"));
+        }
         let mut trace = None;
         if self.verbose {
             let counting = Arc::new(Trace::new(device));

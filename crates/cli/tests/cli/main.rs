@@ -11,3 +11,4 @@ mod making;
 mod mounting;
 mod names;
 mod putting;
+mod stopping;

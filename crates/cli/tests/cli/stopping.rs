@@ -1,0 +1,136 @@
+//! Commands that are ended by a signal, or by a full disk: the volume is sound whenever that is.
+
+use crate::common::{command, exits, plain, ready, text};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+use testkit::tools::{is_root, must, run};
+use testkit::{Image, cases, oracle};
+
+/// Folders with many small files.
+fn many_files() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for n in 0..20 {
+        let below = folder.path().join(format!("folder {n}"));
+        fs::create_dir(&below).unwrap();
+        (0..40).for_each(|file| fs::write(below.join(format!("file {file}")), [7; 3000]).unwrap());
+    }
+    folder
+}
+
+/// Starts the program and sends it SIGINT after it had `rounds` times a chance to run. Where it is then differs from run
+/// to run; that the volume is sound must not.
+fn interrupted(args: &[&str], rounds: u64) {
+    let mut child = command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    (0..rounds).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    // before it hears signals it has changed nothing
+    assert!(status.code().is_none_or(|code| [0, 1].contains(&code)), "{args:?}: {status}");
+}
+
+#[test]
+fn a_signal_leaves_what_is_filled_and_emptied_sound() {
+    if !ready() {
+        return;
+    }
+    let folder = many_files();
+    let source = text(folder.path());
+    let full = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 16 << 20).with_folder(folder.path()).build();
+    let bytes = full.bytes();
+    for case in cases("stopping", 4) {
+        let mut rng = case.rng();
+        let made = tempfile::tempdir().unwrap();
+        let path = made.path().join("volume.img");
+        interrupted(&["mkfs", "-t", "ext4", "-d", source, text(&path), "16M"], rng.between(0, 60));
+        // where it had not begun there is no volume
+        if path.exists() && fs::metadata(&path).unwrap().len() > 0 && is_volume(&path) {
+            assert!(oracle::e2fsck(&path).clean, "mkfs -d");
+        }
+        full.set_bytes(&bytes);
+        interrupted(&["rm", "-r", text(full.path()), "/folder 1", "/folder 2", "/folder 3"], rng.between(0, 30));
+        assert!(oracle::e2fsck(full.path()).clean, "rm");
+        let image = Image::mke2fs(&["-t", "ext3"], 16 << 20).build();
+        interrupted(&["put", "-r", text(image.path()), source, "/new"], rng.between(0, 60));
+        assert!(oracle::e2fsck(image.path()).clean, "put");
+    }
+}
+
+fn is_volume(path: &Path) -> bool {
+    fs::read(path).unwrap().get(1080..1082) == Some(&[0x53, 0xEF])
+}
+
+#[test]
+fn a_signal_ends_a_repair_that_has_changed_nothing() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    image.debugfs(&["unlink /etc", "set_inode_field /link links_count 9"]);
+    let before = image.bytes();
+    let folder = image.path().parent().unwrap();
+    for flag in ["-fy", "-fp"] {
+        // lines so long that the pipe is full before the check is over: it waits for us
+        let volume = format!("{}/{}volume.img", text(folder), "./".repeat(1900));
+        let (pipe, end) = rustix::pipe::pipe().unwrap();
+        rustix::pipe::fcntl_setpipe_size(&pipe, 4096).unwrap();
+        let mut command = command(&["check", flag, "-C1", &volume]);
+        let child = command.stdout(end).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let mut pipe = fs::File::from(pipe);
+        pipe.read_exact(&mut [0]).unwrap();
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let mut rest = String::new();
+        pipe.read_to_string(&mut rest).unwrap();
+        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(32), "{rest}");
+        assert!(image.bytes() == before, "{flag}");
+    }
+    exits(1, &["check", "-fy", text(image.path())]);
+    assert!(oracle::e2fsck(image.path()).clean);
+}
+
+/// A file system of 3 MiB; unmounted when dropped.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        must("mount", &["-t", "tmpfs", "-o", "size=3m", "none", text(folder.path())]);
+        Self(folder)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        run("umount", &["-l", text(self.0.path())]);
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_in_one_sentence() {
+    if !ready() || !is_root() {
+        return;
+    }
+    let image = plain();
+    let (volume, small) = (text(image.path()), Small::new());
+    let full = |name: &str| text(&small.0.path().join(name)).to_owned();
+    // the rest of it
+    let (big, folder) = (vec![7; 4 << 20], tempfile::tempdir().unwrap());
+    fs::write(folder.path().join("big"), &big).unwrap();
+    let source = Image::mke2fs(&["-t", "ext4"], 16 << 20).with_folder(folder.path()).build();
+    let ran = exits(1, &["get", text(source.path()), "/big", &full("copy")]);
+    assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
+    assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
+    fs::write(full("rest"), &big).unwrap_err();
+    let ran = exits(1, &["mkfs", "-t", "ext4", &full("volume"), "8M"]);
+    assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
+    assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
+    // nothing is mended without the way back that was asked for
+    image.debugfs(&["set_inode_field /etc/motd links_count 7"]);
+    let before = image.bytes();
+    let ran = exits(8, &["check", "-fy", "-z", &full("undo"), volume]);
+    assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
+    assert!(image.bytes() == before);
+}
