@@ -27,6 +27,8 @@ pub struct SetAttributes {
     pub flags: Option<InodeFlags>,
     /// Project.
     pub project: Option<u32>,
+    /// The times are the present, and nothing else is asked for: files that are append-only allow that.
+    pub touch: bool,
 }
 
 /// Flags that may be changed at any time, as chattr(1) does.
@@ -63,7 +65,8 @@ impl Volume {
             let inode = self.inode(number)?;
             let flags = set.flags.map(|flags| self.settable(&inode, flags)).transpose()?;
             let only_flags = SetAttributes { flags: None, ctime: None, ..*set } == SetAttributes::default();
-            if !only_flags {
+            let immutable = inode.raw().flags().contains(InodeFlags::IMMUTABLE);
+            if !only_flags && (immutable || !set.touch) {
                 self.may_change(&inode)?;
             }
             self.may_have_project(&inode, set)?;

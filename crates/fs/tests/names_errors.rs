@@ -182,6 +182,10 @@ fn flags_forbid() {
         let f = file(volume, d, "f");
         for on in [InodeFlags::IMMUTABLE, InodeFlags::APPEND] {
             flag(volume, f, on, true);
+            let times = SetAttributes { mtime: Some(Timestamp { seconds: 1, nanos: 0 }), ..SetAttributes::default() };
+            refuses!(volume.set_attributes(f, &times), Error::NotPermitted(_));
+            let touched = volume.set_attributes(f, &SetAttributes { touch: true, ..times });
+            assert_eq!(touched.is_ok(), on == InodeFlags::APPEND);
             refuses!(volume.unlink(d, b"f"), Error::NotPermitted(_));
             refuses!(volume.link(f, ROOT, b"f"), Error::NotPermitted(_));
             refuses!(volume.rename(d, b"f", ROOT, b"f", NONE), Error::NotPermitted(_));

@@ -70,6 +70,9 @@ fn asked(a: &Attributes, changes: &Changes, now: Timestamp) -> SetAttributes {
         let after = without_privileges(before, true);
         mode = mode.map(|_| after).or_else(|| (after != before).then_some(after));
     }
+    let present = |time: Option<SetTime>| matches!(time, None | Some(SetTime::Now));
+    let times_alone = mode.is_none() && !owned_anew && changes.size.is_none();
+    let touch = times_alone && changes.atime.is_some() && present(changes.atime) && present(changes.mtime);
     SetAttributes {
         mode,
         uid: changes.uid,
@@ -77,6 +80,7 @@ fn asked(a: &Attributes, changes: &Changes, now: Timestamp) -> SetAttributes {
         atime: changes.atime.map(time),
         mtime: changes.mtime.map(time),
         ctime: changes.ctime.map(time),
+        touch,
         ..SetAttributes::default()
     }
 }
