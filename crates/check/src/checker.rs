@@ -145,7 +145,12 @@ pub(crate) fn examine<T>(
     if native::is_native(device) {
         let below = native::read(device).map_err(|e| Refusal::new(format!("there is no native volume to check: {e}")))?;
         let image = native::Image::new(device, &below);
-        return examine_above(name, &image, Some(&below), options, progress, see);
+        // where there is nothing above the map to be checked, what is wrong with the map says why
+        let instead = |refusal: Refusal| match below.wrong.first() {
+            Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
+            None => refusal,
+        };
+        return examine_above(name, &image, Some(&below), options, progress, see).map_err(instead);
     }
     examine_above(name, device, None, options, progress, see)
 }

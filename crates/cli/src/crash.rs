@@ -5,7 +5,7 @@ use crate::output::{print_json, stdout};
 use crate::progress::{Bar, Unit};
 use ::crash::campaign::{self, FaultReport, Report};
 use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
-use ::crash::ext::{Ext, FORMATS, LEN};
+use ::crash::ext::{Ext, FORMATS};
 use ::crash::generate::{self, Pairs};
 use ::crash::op::Workload;
 use ::crash::promise::PROMISES;
@@ -200,7 +200,8 @@ impl Crash {
             .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
         let systems = modes.iter().filter_map(|mode| {
             let mut ext = Ext::new(mode, self.format)?;
-            ext.len = self.size.unwrap_or(if self.ops == Ops::Full { full::LEN } else { LEN });
+            let full = (self.ops == Ops::Full).then(|| full::LEN.max(ext.shortest()));
+            ext.len = self.size.or(full).unwrap_or(ext.len);
             Some((*mode, ext))
         });
         let found = match self.faults {

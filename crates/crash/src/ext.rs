@@ -37,10 +37,11 @@ pub struct Format {
 }
 
 /// All formats.
-pub const FORMATS: [Format; 4] = [
+pub const FORMATS: [Format; 5] = [
     Format { name: "ext2", kind: Kind::Ext2 },
     Format { name: "ext3", kind: Kind::Ext3 },
     Format { name: "ext4", kind: Kind::Ext4 },
+    Format { name: "rext3", kind: Kind::Rext3 },
     Format { name: "extant", kind: Kind::Extant },
 ];
 
@@ -104,6 +105,12 @@ impl Ext {
         // a native volume has blocks of 4 KiB, and is no smaller
         let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
         Some(Self { mode, promise, format, block_size, len, reuse_at_once: false })
+    }
+
+    /// The shortest volume that the format has.
+    #[must_use]
+    pub fn shortest(&self) -> u64 {
+        if self.format.kind == Kind::Extant { 16 << 20 } else { 0 }
     }
 
     /// Whether the volume has more than one group, and so a copy of its superblock.

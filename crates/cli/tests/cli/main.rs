@@ -10,5 +10,6 @@ mod looking;
 mod making;
 mod mounting;
 mod names;
+mod native;
 mod putting;
 mod stopping;
