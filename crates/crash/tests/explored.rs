@@ -32,6 +32,11 @@ fn journal_keeps_its_promise() {
 }
 
 #[test]
+fn journal_keeps_its_promise_where_metadata_lies_in_regions() {
+    slice("journal", "rext3", 7);
+}
+
+#[test]
 fn snapshot_keeps_its_promise() {
     slice("snapshot", "extant", 43);
 }
