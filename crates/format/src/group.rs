@@ -236,11 +236,11 @@ mod tests {
 
     #[test]
     fn runs_of_bits() {
-        let runs = |mask| mask_runs(mask).collect::<Vec<_>>();
+        let runs = |mask| mask_runs(mask).map(|run| (run.start, run.end)).collect::<Vec<_>>();
         assert_eq!(runs(0), []);
-        assert_eq!(runs(!0), [0..64]);
-        assert_eq!(runs(1 | 1 << 63), [0..1, 63..64]);
-        assert_eq!(runs(0b0111_0110 << 40), [41..43, 44..47]);
+        assert_eq!(runs(!0), [(0, 64)]);
+        assert_eq!(runs(1 | 1 << 63), [(0, 1), (63, 64)]);
+        assert_eq!(runs(0b0111_0110 << 40), [(41, 43), (44, 47)]);
     }
 
     #[test]

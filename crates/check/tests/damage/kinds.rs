@@ -116,7 +116,7 @@ fn files(image: &Image) -> Option<BTreeMap<PathBuf, Option<ContentHash>>> {
     let mounted = kernel_mount(image.path(), "ro,noload").ok()?;
     let all = walk(mounted.path()).ok()?;
     let files = all.0.iter().filter(|(path, entry)| entry.kind == FileKind::Regular && !path.starts_with("lost+found"));
-    Some(files.map(|(path, entry)| (path.clone(), entry.content.clone())).collect())
+    Some(files.map(|(path, entry)| (path.clone(), entry.content)).collect())
 }
 
 /// The first file that e2fsck's repair keeps and ours does not.

@@ -1,6 +1,6 @@
 //! What the tests of this crate share: opening an image, and the manifest of a volume.
 
-#![allow(dead_code, reason = "each test program uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test program uses some of it")]
 
 pub(crate) mod plain;
 
