@@ -27,9 +27,9 @@ fn none_marks_the_volume_from_mount_to_unmount() {
     store.tick(INTERVAL).unwrap();
     fill(&store, 2, 1);
     store.sync().unwrap();
-    assert_eq!(story(&device), "n|ww|");
+    assert_eq!(story(&device), "n|w|w|", "on time, and when somebody waits");
     store.stop_writing().unwrap();
-    assert_eq!(story(&device), "n|ww|c|");
+    assert_eq!(story(&device), "n|w|w|c|");
 }
 
 #[test]
