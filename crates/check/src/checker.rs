@@ -8,8 +8,8 @@ use crate::estimate;
 use crate::inodes::InlineDirectory;
 use crate::links;
 use crate::metadata;
-use crate::native::{self, Below};
 use crate::multiply::{Owners, Sharing};
+use crate::native::{self, Below};
 use crate::open::{self, Refusal};
 use crate::paths::Paths;
 use crate::problem::{Limits, Problem, Problems};
@@ -143,7 +143,8 @@ pub(crate) fn examine<T>(
     see: impl FnOnce(&View<'_>) -> T,
 ) -> Result<(Report, T), Refusal> {
     if native::is_native(device) {
-        let below = native::read(device).map_err(|e| Refusal::new(format!("there is no native volume to check: {e}")))?;
+        let below =
+            native::read(device).map_err(|e| Refusal::new(format!("there is no native volume to check: {e}")))?;
         let image = native::Image::new(device, &below);
         // where there is nothing above the map to be checked, what is wrong with the map says why
         let instead = |refusal: Refusal| match below.wrong.first() {

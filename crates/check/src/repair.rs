@@ -39,8 +39,8 @@ mod sharing;
 mod superblock;
 mod work;
 
-use crate::native;
 use crate::checker::{self, Options, Progress, Repair, View};
+use crate::native;
 use crate::open::{self, Refusal};
 use crate::problem::{Limits, Problem, Problems};
 use crate::report::{Report, Reported, exit};
@@ -144,9 +144,8 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     let problems = Problems::default();
     let opened = open::open(&scanner, options, &problems);
     // nobody but us asks about the copies, and what is no fix is no reason to look further
-    let matters = |p: &Problem| {
-        p.code.mender() != Mender::Nobody && p.code.number() < 0x0E_0000 && options.rules.is_fix(p.code)
-    };
+    let matters =
+        |p: &Problem| p.code.mender() != Mender::Nobody && p.code.number() < 0x0E_0000 && options.rules.is_fix(p.code);
     opened.is_ok() && !problems.snapshot().iter().any(matters)
 }
 

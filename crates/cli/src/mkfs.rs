@@ -206,7 +206,9 @@ impl Mkfs {
             "spacemap" => {
                 return Err(Failure::Message(format!("volumes of type {} cannot be made by this version", self.kind)));
             }
-            other => return Err(Failure::Message(format!("-t {other}: the types are extant, ext2, ext3, ext4 and rext3"))),
+            other => {
+                return Err(Failure::Message(format!("-t {other}: the types are extant, ext2, ext3, ext4 and rext3")));
+            }
         };
         let mut options = MkfsOptions::new(kind);
         self.fill(&mut options).map_err(Failure::Message)?;

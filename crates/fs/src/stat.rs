@@ -4,9 +4,9 @@ use crate::alloc::lock;
 use crate::inline::is_inline;
 use crate::native::groups_for;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Timestamp, Volume};
+use format::feature::{Compat, Incompat, RoCompat};
 use format::group::Group;
 use space::Purpose;
-use format::feature::{Compat, Incompat, RoCompat};
 use std::sync::atomic::Ordering;
 
 /// What stat(2) says about a file, and what ext4 knows beyond.
@@ -144,12 +144,11 @@ impl Volume {
         }
         let range = groups_for(self.native.as_ref().map(|native| &native.shape), self.groups_there(), Purpose::Data);
         let of_data = |n: u32, group: &Group| if range.contains(&n) { u64::from(group.free_clusters) } else { 0 };
-        (0..self.groups_there()).filter_map(|g| Some((g, self.group(GroupNo(g)).ok()?))).fold(
-            (0, 0),
-            |(clusters, inodes), (n, group)| {
+        (0..self.groups_there())
+            .filter_map(|g| Some((g, self.group(GroupNo(g)).ok()?)))
+            .fold((0, 0), |(clusters, inodes), (n, group)| {
                 (clusters + of_data(n, &group), inodes + u64::from(group.free_inodes))
-            },
-        )
+            })
     }
 
     /// Blocks the kernel keeps back for extent trees that grow while delayed writes are made: a fiftieth of the

@@ -9,8 +9,8 @@ use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 use std::time::Duration;
-use store::engine::{DirtyBit, Journal, JournalOptions, Snapshot, Unordered};
 use store::Engine;
+use store::engine::{DirtyBit, Journal, JournalOptions, Snapshot, Unordered};
 
 /// Features a volume may have that is written.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
@@ -132,7 +132,11 @@ impl Volume {
     fn consistency_for(&self, options: &WriteOptions) -> Result<Consistency> {
         let best = if self.native.is_some() {
             Consistency::Snapshot
-        } else if self.has_journal() { Consistency::Journal } else { Consistency::DirtyBit };
+        } else if self.has_journal() {
+            Consistency::Journal
+        } else {
+            Consistency::DirtyBit
+        };
         let consistency = options.consistency.unwrap_or(best);
         let native = matches!(consistency, Consistency::Snapshot | Consistency::None);
         if self.native.is_some() && !native {

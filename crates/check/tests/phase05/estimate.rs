@@ -11,7 +11,7 @@ fn no_less_than_the_known_part_is_read_and_no_more_than_thrice_the_whole() {
         return;
     }
     let tree = Tree::new(5, &Spec::small());
-    let speed = DeviceSpeed { bytes_per_second: 100e6, seek_seconds: 0.01 };
+    let speed = DeviceSpeed { bytes_per_second: 100e6, seek_seconds: 0.01, scattered_seconds: 0.01 };
     for args in [&["-t", "ext2", "-b", "1024"] as &[_], &["-t", "ext3", "-b", "4096"], &["-t", "ext4", "-b", "4096"]] {
         let empty = Image::mke2fs(args, 64 << 20).build().bytes();
         let full = Image::mke2fs(args, 64 << 20).with_tree(&tree).build().bytes();

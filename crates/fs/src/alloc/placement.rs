@@ -7,9 +7,9 @@
 
 use super::groups::Bitmap;
 use super::{GroupCell, Space};
-use crate::native::{counterpart, groups_for};
 use crate::Result;
 use crate::change::Change;
+use crate::native::{counterpart, groups_for};
 use format::group::{Group, mask_runs};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};

@@ -6,8 +6,8 @@
 use super::options::Usage;
 use super::{Kind, MkfsOptions, Note, OnError, Result, features, refuse};
 use format::GroupNo;
-use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape as NativeShape};
 use format::feature::{Compat, Extant, Features, Incompat, RoCompat};
+use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape as NativeShape};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
 use std::ffi::c_char;
 
@@ -192,7 +192,15 @@ impl Shape {
                 blocks -= rest;
                 continue;
             }
-            return Ok(Self { disk, features, geometry, journal_blocks: 0, fast_commit_blocks: 0, notes: Vec::new(), native: None });
+            return Ok(Self {
+                disk,
+                features,
+                geometry,
+                journal_blocks: 0,
+                fast_commit_blocks: 0,
+                notes: Vec::new(),
+                native: None,
+            });
         }
     }
 

@@ -4,13 +4,13 @@
 //! 2. Then zeroes, then everything else in the order in which it lies on the device, in large batches.
 //! 3. The primary superblock comes last, after a flush, so that a device on which this was interrupted holds no volume.
 
-use super::wipe::wipe;
 use super::layout::Native;
+use super::wipe::wipe;
 use super::{Error, Layout, Result};
 use blockdev::{BlockDevice, Write};
 use format::group::GroupFlags;
-use format::superblock::OFFSET;
 use format::native::BLOCK_SIZE;
+use format::superblock::OFFSET;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
 use std::sync::Arc;
