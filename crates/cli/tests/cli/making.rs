@@ -323,7 +323,7 @@ fn refusals_are_one_sentence() {
     let path = folder.path().join("volume");
     let name = text(&path);
     for (options, size, why) in [
-        ("-t ext5", "8M", "the types are ext2, ext3 and ext4"),
+        ("-t ext5", "8M", "the types are extant, ext2, ext3, ext4 and rext3"),
         ("-t rext3", "8M", "cannot be made by this version"),
         ("-O nonsense", "8M", "`nonsense` is no feature"),
         ("-O dirdata", "8M", "cannot be made with the feature dirdata"),
@@ -360,13 +360,14 @@ fn refusals_are_one_sentence() {
 #[test]
 fn under_the_names_of_mkfs() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, format) in [("mkfs.extant", "ext4"), ("mkfs.ext2", "ext2"), ("mkfs.ext3", "ext3"), ("mkfs.ext4", "ext4")]
+    for (name, format) in
+        [("mkfs.extant", "extant"), ("mkfs.ext2", "ext2"), ("mkfs.ext3", "ext3"), ("mkfs.ext4", "ext4")]
     {
         let program = folder.path().join(name);
         std::os::unix::fs::symlink(EXTANT, &program).unwrap();
         let image = folder.path().join(format!("{name}.img"));
-        let ran = run_with(Command::new(&program).args([text(&image), "8M"]), b"", LIMIT);
+        let ran = run_with(Command::new(&program).args([text(&image), "16M"]), b"", LIMIT);
         assert_eq!(ran.exit, Some(0), "{}", ran.text());
-        assert!(ran.text().contains(&format!("is now {format}, 8 MiB")), "{}", ran.text());
+        assert!(ran.text().contains(&format!("is now {format}, 16 MiB")), "{}", ran.text());
     }
 }

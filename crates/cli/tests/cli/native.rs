@@ -8,7 +8,7 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("volume");
     let report = prints(&["mkfs", text(&image), "32M"]);
-    assert!(report.contains("is now extant, 32.0 MiB in 8192 blocks of 4.0 KiB"), "{report}");
+    assert!(report.contains("is now extant, 32 MiB in 8192 blocks of 4 KiB"), "{report}");
     let file = folder.path().join("file");
     std::fs::write(&file, vec![b'x'; 100_000]).unwrap();
     exits(0, &["put", text(&image), text(&file), "/there"]);
