@@ -44,6 +44,8 @@ impl Refusal {
 enum Rejection {
     /// It contradicts itself; a copy may be better.
     Corrupt(String),
+    /// The same, in a field for which e2fsck asks no copy and gives up.
+    Field(String),
     /// We cannot check such a volume, or it contradicts itself in a way that no copy is asked about (e2fsck asks none).
     Final(String),
 }
@@ -102,7 +104,8 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     let primary = accept_at(scanner, superblock::OFFSET);
     let reason = match &primary {
         Err(Rejection::Final(what)) => return Err(Refusal::new(what.clone())),
-        Err(Rejection::Corrupt(what)) => Some(what.clone()),
+        Err(Rejection::Corrupt(what)) => Some((Code::SuperblockTryBackup, what.clone())),
+        Err(Rejection::Field(what)) => Some((Code::SuperblockFieldTryBackup, what.clone())),
         Ok(_) => None,
     };
     // the descriptors decide only where a copy is at hand
@@ -119,7 +122,7 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         let Ok(table) = read_table(scanner, &accepted) else { continue };
         let block = FsBlock(accepted.at / u64::from(accepted.geometry.block_size));
         let problem = match &reason {
-            Some(reason) => Problem::new(Code::SuperblockTryBackup).name(reason),
+            Some((code, reason)) => Problem::new(*code).name(reason),
             None => Problem::new(Code::GroupDescriptorsTryBackup),
         };
         if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
@@ -135,7 +138,7 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     match (second_best, reason) {
         (Some(found), _) => Ok(found),
         (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
-            let reason = reason.unwrap_or_default();
+            let reason = reason.map_or_else(String::new, |(_, what)| what);
             Refusal::new(match recognise::look(scanner.device) {
                 Some(kind) => format!("no ext2, ext3 or ext4 volume: {kind}"),
                 None => format!("no ext2, ext3 or ext4 volume: {reason}, and no copy of the superblock is usable"),
@@ -185,7 +188,7 @@ fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) 
             Ok(accepted) if accepted.geometry.block_size == size || block == 0 => return Ok(accepted),
             Ok(accepted) => reason = format!("it speaks of blocks of {} bytes", accepted.geometry.block_size),
             Err(Rejection::Final(what)) => return Err(Refusal::new(what)),
-            Err(Rejection::Corrupt(what)) => reason = what,
+            Err(Rejection::Corrupt(what) | Rejection::Field(what)) => reason = what,
         }
     }
     Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
@@ -280,10 +283,10 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     }
     judge_features(disk, &features)?;
     if disk.first_inode() < 11 || disk.first_inode() > disk.s_inodes_count.get() {
-        return Err(Rejection::Corrupt(format!("the superblock's s_first_ino is {}", disk.first_inode())));
+        return Err(Rejection::Field(format!("the superblock's s_first_ino is {}", disk.first_inode())));
     }
     if u32::from(disk.s_reserved_gdt_blocks.get()) > 256u32.checked_shl(disk.s_log_block_size.get()).unwrap_or(0) {
-        return Err(Rejection::Corrupt(format!(
+        return Err(Rejection::Field(format!(
             "the superblock's s_reserved_gdt_blocks is {}",
             disk.s_reserved_gdt_blocks
         )));
@@ -293,7 +296,7 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     // judged without 64bit too, but for the size that means nothing then
     let possible = descriptor.is_power_of_two() && descriptor <= 1024 && (descriptor >= 64 || !wide);
     if !(possible || descriptor == 0 && !wide) {
-        return Err(Rejection::Corrupt(format!("the superblock's s_desc_size is {descriptor}")));
+        return Err(Rejection::Field(format!("the superblock's s_desc_size is {descriptor}")));
     }
     let mut geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
     // blocks kept for growth are the groups' own whether or not an inode holds them; meta groups have no use for them

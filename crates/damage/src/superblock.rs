@@ -187,6 +187,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         copies(v, 1)?;
         v.superblock(|sb| sb.s_magic = 0.into())
     }),
+    (0x0E_0009, |v| {
+        copies(v, 1)?;
+        v.superblock(|sb| sb.s_first_ino = 5.into())
+    }),
     (0x00_0045, |v| {
         copies(v, 1)?;
         let group = v.any_group(|_| true)?;

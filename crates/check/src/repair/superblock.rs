@@ -15,7 +15,10 @@ const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
 
 /// Mends the superblock.
 pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
-    if problems.iter().any(|p| matches!(p.code, Code::SuperblockTryBackup | Code::FirstMetaGroupTooLarge)) {
+    use Code::{FirstMetaGroupTooLarge, SuperblockFieldTryBackup, SuperblockTryBackup};
+    let of_primary =
+        |p: &&Problem| matches!(p.code, SuperblockTryBackup | SuperblockFieldTryBackup | FirstMetaGroupTooLarge);
+    if problems.iter().any(of_primary) {
         restore(work)?;
     }
     let mut superblock = work.superblock()?;

@@ -129,6 +129,10 @@ macro_rules! superblock_rows {
         0x000044 SuperblockTryBackup Advice stops by Superblock
             "The primary superblock is not usable ({name}); the copy at block {block} was read in its place."
             => "Writes the copy over the primary." [];
+        // seen: e2fsck -n exits 8 and mends nothing
+        0x0E0009 SuperblockFieldTryBackup Error stops by Superblock
+            "The primary superblock is not usable ({name}), and no kernel mounts it; the copy at block {block} was read in its place."
+            => "Writes the copy over the primary." [];
         // seen: f_zero_group exits 4, but through the counts, which copies do not follow
         0x000045 GroupDescriptorsTryBackup Advice stops by Descriptors
             "The primary group descriptors are not usable; those of group {group} were read in their place."

@@ -324,10 +324,9 @@ fn refusals_are_one_sentence() {
     let name = text(&path);
     for (options, size, why) in [
         ("-t ext5", "8M", "the types are extant, ext2, ext3, ext4 and rext3"),
-        ("-t rext3", "8M", "cannot be made by this version"),
         ("-O nonsense", "8M", "`nonsense` is no feature"),
         ("-O dirdata", "8M", "cannot be made with the feature dirdata"),
-        ("-O bigalloc,^extent", "8M", "bigalloc needs the feature extent"),
+        ("-t ext4 -O bigalloc,^extent,^64bit", "8M", "bigalloc needs the feature extent"),
         ("-O resize_inode,meta_bg", "8M", "exclude each other"),
         ("-b 3000", "8M", "a power of two from 1024 to 65536"),
         ("-I 100", "8M", "a power of two from 128"),
