@@ -75,7 +75,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     const USTAR: &[u8; 8] = b"ustar\x0000";
     const GNU: &[u8; 8] = b"ustar  \0";
     let mut sparse = member(b'S', b"old-sparse", GNU, b"data");
-    sparse[386..410].copy_from_slice(b"00000000000\000000000004\0");
+    sparse[386..410].copy_from_slice(b"00000000000\x0000000000004\0");
     sparse[483..495].copy_from_slice(b"00000010000\0");
     put_right(&mut sparse[..BLOCK]);
     let mut far = member(b'0', b"base-256", GNU, b"");
