@@ -402,7 +402,7 @@ impl Judge<'_> {
             self.counts.worked_on += 1;
             self.work_on(recovered, &content.state).map_err(|why| (Kind::WorkAfter, why))?;
         }
-        if turn(self.options.e2fsck_every) {
+        if self.system.suits_e2fsck() && turn(self.options.e2fsck_every) {
             self.counts.e2fsck += 1;
             self.e2fsck(recovered)?;
         }

@@ -155,6 +155,10 @@ impl System for Ext {
         format!("--mode {} --format {}{size}", self.mode.name, self.format.name)
     }
 
+    fn suits_e2fsck(&self) -> bool {
+        matches!(self.format.kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4)
+    }
+
     /// The superblock is 1 KiB and has one checksum: no ext file system survives half of it without its copies, and a
     /// mount does not look for them; a small volume has none.
     fn whole(&self) -> Range<u64> {

@@ -27,6 +27,11 @@ pub trait System: Sync {
         0..0
     }
 
+    /// Whether e2fsck can read its volumes.
+    fn suits_e2fsck(&self) -> bool {
+        true
+    }
+
     /// Bytes in a block of its volumes.
     fn block_size(&self) -> u64;
 
