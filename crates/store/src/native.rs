@@ -11,7 +11,7 @@ mod snapshots;
 
 pub use mapped::Mapped;
 
-pub(crate) use map::{Map, NodeName, above, leaf_of};
+pub(crate) use map::{Map, NodeName, above, leaf_of, node_over};
 pub(crate) use places::{Bits, Places, table, worst_case};
 pub(crate) use snapshots::Snapshots;
 

@@ -39,7 +39,12 @@ struct State {
 
 /// The leaf that holds the entry of an index, and the slot there.
 pub(crate) fn leaf_of(index: u64) -> (NodeName, usize) {
-    ((0, index >> BITS), index as usize % ENTRIES)
+    (node_over(index, 0), index as usize % ENTRIES)
+}
+
+/// The node of a level that leads to an index.
+pub(crate) fn node_over(index: u64, level: u8) -> NodeName {
+    (level, index >> (BITS * (u32::from(level) + 1)))
 }
 
 /// The node above another, and the slot there.

@@ -1,7 +1,7 @@
 //! A generation's new places, bottom up.
 
 use super::Snapshot;
-use crate::native::{NodeName, above, leaf_of};
+use crate::native::{NodeName, above, leaf_of, node_over};
 use crate::{Kind, PlannedWrite, Result};
 use format::native::BLOCK_SIZE;
 use format::native::map::{BlockKind, Entry, Node, Position};
@@ -86,7 +86,7 @@ impl Snapshot {
         let (leaf, slot) = leaf_of(index);
         let (top, _) = self.map.top();
         for level in (0..=top).rev() {
-            let name = (level, index >> (7 * (u32::from(level) + 1)));
+            let name = node_over(index, level);
             if draft.nodes.contains_key(&name) {
                 continue;
             }
