@@ -25,7 +25,8 @@ disk_struct! {
         0x10 bg_used_dirs_count_lo: U16,
         /// [`GroupFlags`]
         0x12 bg_flags: U16,
-        /// snapshot exclusion bitmap, low half (unused); under regions [`Group::regions`], low half
+        /// snapshot exclusion bitmap, low half (unused); under regions [`Group::regions`], on a native volume
+        /// [`Group::held`], low half
         0x14 bg_exclude_bitmap_lo: U32,
         /// checksum of the block bitmap, low half
         0x18 bg_block_bitmap_csum_lo: U16,
@@ -49,7 +50,8 @@ disk_struct! {
         0x30 bg_used_dirs_count_hi: U16,
         /// never used inodes, high half
         0x32 bg_itable_unused_hi: U16,
-        /// snapshot exclusion bitmap, high half (unused); under regions [`Group::regions`], high half
+        /// snapshot exclusion bitmap, high half (unused); under regions [`Group::regions`], on a native volume
+        /// [`Group::held`], high half
         0x34 bg_exclude_bitmap_hi: U32,
         /// checksum of the block bitmap, high half
         0x38 bg_block_bitmap_csum_hi: U16,
@@ -104,6 +106,18 @@ pub struct Group {
 }
 
 impl Group {
+    /// Of a data group of a native volume: blocks that are free in its bitmap and held by a snapshot. They stand in the place
+    /// of [`Group::regions`], which such a volume has no use for.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.regions
+    }
+
+    /// Sets [`Group::held`].
+    pub fn set_held(&mut self, blocks: u64) {
+        self.regions = blocks;
+    }
+
     /// Joins the fields of a descriptor. `bytes` is one descriptor as long as the volume's descriptors are; the high
     /// halves count only where that is 64 bytes or more. Shorter input than 32 bytes reads as zeroes.
     #[must_use]

@@ -47,10 +47,8 @@ disk_struct! {
         0x048 n_chunks: U32,
         /// records of the list of snapshots that may be in use, from its start
         0x04C n_snapshots: U32,
-        /// blocks free in the bitmaps of this generation that a snapshot holds
-        0x050 n_held_blocks: U64,
         /// 0
-        0x058 n_reserved: [u8; 412],
+        0x050 n_reserved: [u8; 420],
         /// CRC32C of the 4 096 bytes, this field as 0
         0x1F4 n_checksum: U32,
         /// number of the generation
@@ -80,8 +78,6 @@ pub struct NativeSuperblock {
     pub chunks: u32,
     /// Records of the list of snapshots that may be in use, from its start.
     pub snapshots: u32,
-    /// Blocks that are free in this generation's bitmaps and held by a snapshot.
-    pub held_blocks: u64,
 }
 
 impl NativeSuperblock {
@@ -120,7 +116,6 @@ impl NativeSuperblock {
             root,
             chunks: disk.n_chunks.get(),
             snapshots: disk.n_snapshots.get(),
-            held_blocks: disk.n_held_blocks.get(),
         };
         if disk.n_flags.get() & !UNORDERED != 0 {
             return Err(Error::Unsupported("a flag of the native format that this version does not know".to_owned()));
@@ -128,7 +123,7 @@ impl NativeSuperblock {
         if sb.chunks > shape.chunks() || u64::from(sb.snapshots) > super::snapshots::MOST {
             return Err(bad("a count is out of range"));
         }
-        if sb.held_blocks > shape.blocks() || root.generation > sb.generation {
+        if root.generation > sb.generation {
             return Err(bad("its numbers contradict each other"));
         }
         Ok(sb)
@@ -170,7 +165,6 @@ impl NativeSuperblock {
         disk.n_root = self.root.to_disk();
         disk.n_chunks = self.chunks.into();
         disk.n_snapshots = self.snapshots.into();
-        disk.n_held_blocks = self.held_blocks.into();
         disk.n_generation = self.generation.into();
         disk.n_sectors.iter_mut().for_each(|sector| sector.n_generation = self.generation.into());
         disk.n_checksum = disk.checksum().into();
@@ -217,7 +211,6 @@ mod tests {
             root,
             chunks: 3,
             snapshots: 1,
-            held_blocks: 12,
         }
     }
 

@@ -288,7 +288,6 @@ pub fn make(
         root: nothing,
         chunks: 0,
         snapshots: 0,
-        held_blocks: 0,
     };
     // nothing is below it yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
