@@ -12,6 +12,7 @@
 
 mod blocks;
 mod chunks;
+mod content;
 mod groups;
 mod inodes;
 mod placement;
@@ -29,12 +30,13 @@ use format::group::Group;
 use format::native::Shape;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{FsBlock, GroupNo, Structure, Where};
+use content::Runs;
 use groups::GroupState;
 use placement::Rule;
 use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::Mark;
 use zones::Zones;
@@ -84,6 +86,8 @@ pub(crate) struct SpaceOptions {
     pub(crate) hold_inodes: bool,
     /// See [`WriteOptions::reuse_at_once`](crate::WriteOptions).
     pub(crate) hold_nothing: bool,
+    /// Content that counts is never overwritten in its place.
+    pub(crate) copies: bool,
     /// Where blocks go, where the format does not say it.
     pub(crate) placement: Placement,
     /// Where the generation numbers of new inodes begin.
@@ -121,6 +125,10 @@ pub(crate) struct Space {
     pub(crate) closed: Mutex<DiskSuperblock>,
     damaged: Mutex<Vec<DamagedGroup>>,
     numbers: AtomicU64,
+    /// Content is not overwritten in its place, but for what the open generation gave out.
+    copies: AtomicBool,
+    /// Blocks given out for content in the open generation, while anybody asks.
+    given: Mutex<Runs>,
     /// Bytes written since the last generation closed, for `s_kbytes_written`.
     pub(crate) written: AtomicU64,
 }
@@ -192,6 +200,8 @@ impl Space {
             closed: Mutex::new(disk),
             damaged: Mutex::default(),
             numbers: AtomicU64::new(options.seed),
+            copies: AtomicBool::new(options.copies),
+            given: Mutex::default(),
             written: AtomicU64::new(0),
             options,
             sb,

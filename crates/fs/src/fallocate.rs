@@ -157,7 +157,7 @@ impl FileEdit<'_> {
         self.end_at(end, grow)
     }
 
-    /// Marks the blocks of a range as unwritten.
+    /// Marks the blocks of a range as unwritten, or makes them holes.
     fn unwrite(&mut self, from: u64, to: u64) -> Result<()> {
         let mut at = from;
         while at < to {
@@ -170,9 +170,16 @@ impl FileEdit<'_> {
             let len = (to - at).min(run.len).min(u64::from(MAX_INIT_LEN) - 1) as u32;
             let unwritten = Extent { logical: FileBlock(at), physical, len, unwritten: true };
             let inode = Arc::clone(&self.inode);
-            let change = self.volume.splitting(ONE_PLACE)?;
-            (self.inode, ()) = change.edit_inode(&inode, |buf| change.map_convert(&inode, buf, unwritten))?;
-            at += u64::from(len);
+            let change = self.volume.splitting(CLEARING)?;
+            let (in_place, same) = change.in_place(physical, u64::from(len))?;
+            // blocks that are not written must be free to be: what something else leads to is left, not marked
+            let unwritten = Extent { len: same.min(u64::from(len)) as u32, ..unwritten };
+            let end = at + u64::from(unwritten.len);
+            (self.inode, ()) = change.edit_inode(&inode, |buf| match in_place {
+                true => change.map_convert(&inode, buf, unwritten),
+                false => change.map_clear(&inode, buf, at, end, &mut Steps::new()).map(drop),
+            })?;
+            at = end;
         }
         Ok(())
     }

@@ -62,6 +62,7 @@ fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
 impl Client for Space {
     fn finish(&self, closing: &Closing<'_>) -> store::Result<()> {
         self.finish_groups(closing)?;
+        self.forget_given();
         let sb = self.close_superblock();
         let size = u64::from(self.sb.geometry.block_size);
         let (block, offset) = (FsBlock(OFFSET / size), (OFFSET % size) as usize);

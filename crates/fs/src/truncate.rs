@@ -48,7 +48,8 @@ impl FileEdit<'_> {
         if tail > 0 && self.state.delayed.here(block_size, first - 1) > 0 {
             self.state.delayed.overwrite(block_size, size, &vec![0; tail as usize]);
         } else if tail > 0 && size < self.size() {
-            self.zero(size, size + tail)?;
+            // where that would need a block it is not done: a file that grows looks after it
+            self.zero_in_place(size, size + tail)?;
         }
         // what is delayed below the new end still waits for its place, and the size with it
         let kept = if self.state.delayed.is_empty() {

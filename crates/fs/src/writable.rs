@@ -40,6 +40,7 @@ impl Volume {
             hold_content: limits.holds_content,
             hold_inodes: !limits.atomic,
             hold_nothing: options.reuse_at_once,
+            copies: options.data == DataMode::CopyOnWrite,
             placement: options.placement,
             seed: options.seed(),
             bitmaps: (cache_bytes / (2 * block_size as usize)).max(LEAST_BITMAPS),
@@ -147,6 +148,9 @@ impl Volume {
         }
         if self.native.is_none() && consistency == Consistency::Snapshot {
             return refuse("snapshots need a native volume");
+        }
+        if options.data == DataMode::CopyOnWrite && consistency != Consistency::Snapshot {
+            return refuse("content is copied on write on native volumes with snapshots only");
         }
         if consistency == Consistency::Journal && !self.has_journal() {
             return refuse("it has no journal");

@@ -22,7 +22,7 @@ pub enum Consistency {
     Snapshot,
 }
 
-/// What a journal does about file data.
+/// What is done about file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DataMode {
     /// Data is on the device before the metadata that leads to it.
@@ -32,6 +32,9 @@ pub enum DataMode {
     Writeback,
     /// Data goes through the journal as well.
     Journal,
+    /// On a native volume with snapshots: content is never overwritten in its place, so that after a crash it is that of
+    /// the newest whole generation, as all else is.
+    CopyOnWrite,
 }
 
 /// Where new blocks go, on a volume whose format leaves it open.
@@ -65,7 +68,7 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 pub struct WriteOptions {
     /// How it stays sound. Unless set, the best the volume has: snapshots on a native one, its journal, else the dirty bit.
     pub consistency: Option<Consistency>,
-    /// What the journal does about data.
+    /// What is done about file data.
     pub data: DataMode,
     /// How long a change may stay in memory only, as far as [`Volume::tick`] is called. 5 s unless set.
     pub commit: Duration,

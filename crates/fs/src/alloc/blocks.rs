@@ -59,6 +59,11 @@ impl Change<'_> {
         let outcome = space.place(self, begin, claimed, role);
         let used = outcome.as_ref().map_or(0, |extent| extent.count);
         lock(&space.pool).give(u64::from(claimed - used));
+        if let Ok(extent) = &outcome
+            && role == Role::Content
+        {
+            space.note_given(extent.first, extent.count);
+        }
         outcome
     }
 

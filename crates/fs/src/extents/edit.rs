@@ -105,6 +105,33 @@ impl Change<'_> {
         outcome.map(|()| new)
     }
 
+    /// Gives written blocks from `at` on another place, at most `want` and as many as lie in one piece before and after; the
+    /// old ones are freed.
+    pub(crate) fn extents_replace(
+        &self,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        at: FileBlock,
+        want: u64,
+    ) -> Result<Extent> {
+        let path = self.volume.extent_path(owner, buf, at)?;
+        let old = path.extents.iter().find(|e| e.logical <= at && at.get() < end_of(e) && !e.unwritten);
+        let Some(old) = old else { return Err(Error::Invalid("the blocks to be replaced are not mapped")) };
+        let want = want.min(end_of(old) - at.get()).min(u64::from(longest(false))) as u32;
+        let goal = path.goal(at).unwrap_or(old.physical);
+        let data = self.allocate(owner.number, goal, want, role(owner))?;
+        let new = Extent { logical: at, physical: data.first, len: data.count, unwritten: false };
+        let carved = carve(&path.extents, at.get(), end_of(&new), Some(new));
+        if let Err(e) = self.put_leaf(owner, buf, path, carved.entries, u64::from(new.len)) {
+            self.free(data.first, u64::from(data.count), role(owner).purpose())?;
+            return Err(e);
+        }
+        let mut freed = Freed::default();
+        carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len)));
+        self.release(owner, buf, freed)?;
+        Ok(new)
+    }
+
     /// Marks mapped blocks, which are part of one extent, as written or unwritten.
     pub(crate) fn extents_convert(&self, owner: &Inode, buf: &mut InodeBuf, run: Extent) -> Result<()> {
         let path = self.volume.extent_path(owner, buf, run.logical)?;

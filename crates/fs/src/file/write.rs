@@ -2,13 +2,16 @@
 //!
 //! | bytes | go |
 //! | --- | --- |
-//! | of blocks that were written before, inside the file | straight to the device |
+//! | of blocks that were written before, inside the file | straight to the device, where they may be written over |
 //! | of blocks that are delayed already | there |
 //! | whole blocks without a place, many of them | to the device at once, their blocks allocated together |
 //! | else | to the delayed content, which has been promised its space |
 //!
 //! A block's first content and the map that leads to it land in one change, so that no crash shows what the block held
 //! before. The size in the inode moves with them, never before.
+//!
+//! Blocks that must stay as they are (see `Space::in_place`) are treated like a hole that reads as what they hold: their
+//! content is delayed, with the rest of a block where only a part is written, and gets a new place.
 
 use super::edit::{FileEdit, stamp};
 use crate::change::Change;
@@ -136,7 +139,10 @@ impl Volume {
                     change.map_convert(inode, buf, place(first, false))?;
                     place(first, false)
                 }
-                Place::Data(first) => place(first, false),
+                Place::Data(first) => match change.in_place(first, count)? {
+                    (true, same) => Extent { len: same.min(count) as u32, ..place(first, false) },
+                    (false, same) => change.map_replace(inode, buf, run.logical, same.min(count))?,
+                },
             };
             let (mut at, mut left) = (extent.physical, u64::from(extent.len) * block_size);
             for piece in content {
@@ -207,17 +213,24 @@ impl FileEdit<'_> {
         let next = self.state.delayed.next(block_size, block).map_or(run.len, |next| (next - block).min(run.len));
         let data = within(next);
         match run.place {
-            Place::Data(first) => self.write_mapped(first, at, data),
-            Place::Hole | Place::Unwritten(_) => {
-                let after = if into == 0 { data.len() } else { data.len().saturating_sub(block_size - into) };
-                let bulk = after - after % block_size;
-                match (bulk >= BULK, into) {
-                    (true, 0) => self.write_at_once(run, data.get(..bulk).unwrap_or(data), at + bulk as u64),
-                    (true, _) => self.delay(run, at, data.get(..block_size - into).unwrap_or(data)),
-                    (false, _) => self.delay(run, at, data),
-                }
-            }
+            Place::Data(first) => self.write_mapped(run, first, at, data),
+            Place::Hole | Place::Unwritten(_) => self.write_elsewhere(run, at, data),
         }
+    }
+
+    /// Writes into blocks that have no place, or none where they may be written.
+    fn write_elsewhere(&mut self, run: Run, at: u64, data: &[u8]) -> Result<usize> {
+        let block_size = self.block_size();
+        let into = (at % block_size as u64) as usize;
+        let after = if into == 0 { data.len() } else { data.len().saturating_sub(block_size - into) };
+        let bulk = after - after % block_size;
+        let data = match (bulk >= BULK, into) {
+            (true, 0) => return self.write_at_once(run, data.get(..bulk).unwrap_or(data), at + bulk as u64),
+            (true, _) => data.get(..block_size - into).unwrap_or(data),
+            (false, _) => data,
+        };
+        let done = self.delay(run, at, data, at + data.len() as u64)?;
+        Ok(self.written(at, done))
     }
 
     /// The file holds what was written.
@@ -230,7 +243,7 @@ impl FileEdit<'_> {
     }
 
     /// Writes into blocks that were written before. What grows the file waits with the size.
-    fn write_mapped(&mut self, first: FsBlock, at: u64, data: &[u8]) -> Result<usize> {
+    fn write_mapped(&mut self, run: Run, first: FsBlock, at: u64, data: &[u8]) -> Result<usize> {
         let block_size = self.block_size();
         let end = at + data.len() as u64;
         let inside = if end <= self.inode.size {
@@ -243,62 +256,103 @@ impl FileEdit<'_> {
         let into = at % block_size as u64;
         if inside > 0 {
             let data = data.get(..inside).unwrap_or(data);
-            self.overwrite(first, into, data)?;
-            return Ok(data.len());
+            return match self.overwrite(first, into, data)? {
+                0 => self.write_elsewhere(run, at, data),
+                done => Ok(done),
+            };
         }
         let data = data.get(..block_size - into as usize).unwrap_or(data);
-        let block = at / block_size as u64;
-        let mut whole = vec![0; block_size];
-        if data.len() < block_size {
-            self.volume.store.read(first, 0, &mut whole)?;
-            let start = block * block_size as u64;
-            let used = self.size().saturating_sub(start).min(block_size as u64) as usize;
-            whole.get_mut(used..).unwrap_or_default().fill(0);
-        }
-        self.state.delayed.add(block_size, block, 0, &whole);
-        self.state.delayed.overwrite(block_size, at, data);
-        Ok(self.written(at, data.len()))
+        let done = self.delay(run, at, data, end.min(at + data.len() as u64))?;
+        Ok(self.written(at, done))
     }
 
-    /// Changes bytes of blocks that were written before.
-    pub(crate) fn overwrite(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
+    /// The blocks that `data` reaches into, whole, with what they hold around it.
+    fn with_rest(&self, first: FsBlock, at: u64, data: &[u8]) -> Result<Vec<u8>> {
+        let block_size = self.block_size();
+        let (into, start) = ((at % block_size as u64) as usize, at - at % block_size as u64);
+        let end = into + data.len();
+        let mut whole = vec![0; end.next_multiple_of(block_size)];
+        let last = whole.len() - block_size;
+        if into > 0 {
+            self.volume.store.read(first, 0, whole.get_mut(..block_size).unwrap_or_default())?;
+        }
+        if end < whole.len() && (into == 0 || last > 0) {
+            self.volume.store.read(first, last as u64, whole.get_mut(last..).unwrap_or_default())?;
+        }
+        // behind the end of the file blocks may hold anything
+        let used = usize::try_from(self.size().saturating_sub(start)).unwrap_or(usize::MAX);
+        whole.get_mut(used..).unwrap_or_default().fill(0);
+        whole.get_mut(into..end).unwrap_or_default().copy_from_slice(data);
+        Ok(whole)
+    }
+
+    /// Changes bytes of blocks that were written before, as far as they may be written over; how many bytes.
+    pub(crate) fn overwrite(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<usize> {
         let volume = self.volume;
         let block_size = self.block_size() as u64;
         let (mut offset, mut rest) = (offset, data);
         while !rest.is_empty() {
             let room = (volume.data_blocks() * block_size - offset % block_size) as usize;
-            let (part, after) = rest.split_at(rest.len().min(room));
+            let part = rest.get(..room).unwrap_or(rest);
             let journaled = volume.store.journals_data();
             let blocks = if journaled { (part.len() / block_size as usize) + 2 } else { 0 };
             let change = volume.change(blocks)?;
-            change.write_data(self.inode.number, first, offset, part)?;
+            let (at, into) = (FsBlock(first.get() + offset / block_size), offset % block_size);
+            let (in_place, same) = change.in_place(at, (into + part.len() as u64).div_ceil(block_size))?;
+            if !in_place {
+                break;
+            }
+            let len = (part.len() as u64).min(same.saturating_mul(block_size) - into);
+            let part = part.get(..len as usize).unwrap_or(part);
+            change.write_data(self.inode.number, at, into, part)?;
             if journaled {
                 self.node.note_change(change.generation());
             }
             offset += part.len() as u64;
-            rest = after;
+            rest = rest.get(part.len()..).unwrap_or_default();
         }
-        Ok(())
+        Ok(data.len() - rest.len())
     }
 
-    /// Keeps content that has no place. Where it cannot be promised one, it gets one now or never.
-    fn delay(&mut self, run: Run, at: u64, data: &[u8]) -> Result<usize> {
+    /// Whether content that is delayed may need a block where it was so.
+    fn may_take(&self, place: Place) -> bool {
+        match place {
+            Place::Hole => true,
+            // as long as it is delayed, a generation may close, and then the block must stay as it is
+            Place::Data(_) => self.volume.native.is_some(),
+            Place::Unwritten(_) => false,
+        }
+    }
+
+    /// Keeps content that has no place, or none where it may be written. Where it cannot be promised one, it gets one now or
+    /// never, and the file ends at `end` or behind. How many bytes.
+    pub(crate) fn delay(&mut self, run: Run, at: u64, data: &[u8], end: u64) -> Result<usize> {
         let block_size = self.block_size();
         let (block, into) = (at / block_size as u64, (at % block_size as u64) as usize);
         let blocks = (into + data.len()).div_ceil(block_size) as u64;
-        if run.place == Place::Hole {
+        let whole = match run.place {
+            Place::Data(first) => Some(self.with_rest(first, at, data)?),
+            Place::Hole | Place::Unwritten(_) => None,
+        };
+        if self.may_take(run.place) {
             match self.promise(block, blocks) {
                 Err(Error::NoSpace) => {
-                    let mut whole = vec![0; blocks as usize * block_size];
-                    whole.get_mut(into..into + data.len()).unwrap_or_default().copy_from_slice(data);
-                    let done = self.write_at_once(run, &whole, at + data.len() as u64)?;
+                    let whole = whole.unwrap_or_else(|| {
+                        let mut whole = vec![0; blocks as usize * block_size];
+                        whole.get_mut(into..into + data.len()).unwrap_or_default().copy_from_slice(data);
+                        whole
+                    });
+                    let done = self.write_at_once(run, &whole, end)?;
                     return Ok((done - into).min(data.len()));
                 }
                 outcome => outcome?,
             }
         }
-        self.state.delayed.add(block_size, block, into, data);
-        Ok(self.written(at, data.len()))
+        match whole {
+            Some(whole) => self.state.delayed.add(block_size, block, 0, &whole),
+            None => self.state.delayed.add(block_size, block, into, data),
+        }
+        Ok(data.len())
     }
 
     /// Promises blocks of a hole their place, and the metadata that leads there.
@@ -366,12 +420,12 @@ impl FileEdit<'_> {
         let size = self.size();
         while let Some((first, _, content)) = self.state.delayed.first_run(block_size, PIECES) {
             let run = volume.map(&self.inode, FileBlock(first))?;
-            let free_before = run.place == Place::Hole;
+            let taken = self.may_take(run.place);
             let (inode, blocks) = volume.put_content(&self.inode, run, &content, size, true)?;
             self.inode = inode;
             self.state.hole = None;
             self.state.delayed.remove(block_size, first..first + blocks);
-            if let Some(promise) = self.state.promise.as_mut().filter(|_| free_before) {
+            if let Some(promise) = self.state.promise.as_mut().filter(|_| taken) {
                 promise.spend(blocks);
             }
         }

@@ -182,6 +182,18 @@ impl Change<'_> {
         }
     }
 
+    /// Gives written blocks from `at` on another place, at most `want` and as many as lie in one piece before and after; the
+    /// old ones are freed. The content is for the caller to give.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::FileTooLarge`]; then nothing changed.
+    pub(crate) fn map_replace(&self, owner: &Inode, buf: &mut InodeBuf, at: FileBlock, want: u64) -> Result<Extent> {
+        if !by_extents(buf) {
+            return Err(Error::Unsupported("copying the content of a file without extents".into()));
+        }
+        self.extents_replace(owner, buf, at, want)
+    }
+
     /// Marks mapped blocks, which are part of one run, as written or unwritten.
     pub(crate) fn map_convert(&self, owner: &Inode, buf: &mut InodeBuf, run: Extent) -> Result<()> {
         self.extents_convert(owner, buf, run)
