@@ -10,7 +10,7 @@ use crate::floor::{self, Floor};
 use crate::modelled::Modelled;
 use crate::picture::{self, Panel};
 use crate::process::{self, Program};
-use crate::runner::{Peer, Sample, Series, interleave};
+use crate::runner::{Peer, Sample, Series, Told, Watch, interleave, turns};
 use crate::strace;
 use crate::table::{Table, grouped, maybe, mib, spread};
 use crate::{Error, Reads, Result, Spread};
@@ -158,11 +158,14 @@ impl Peer for FloorPeer<'_> {
     }
 }
 
-/// Measures. `say` is told what is done next.
+/// Extant, e2fsck and the floor.
+const PEERS: usize = 3;
+
+/// Measures. `watch` is told what is done next.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without e2fsck; otherwise the first thing that went wrong, with its volume or program.
-pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
+pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     let e2fsck = match &options.e2fsck {
         Some(path) => path.clone(),
         None => process::need("e2fsck", "e2fsprogs")?,
@@ -170,7 +173,8 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
     let environment = Environment::here().with("extant", &options.extant, "--version").with("e2fsck", &e2fsck, "-V");
     let named = |model| Ok::<_, Error>((model, Parameters::named(model)?));
     let model = options.model.as_deref().map(named).transpose()?;
-    let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, model.as_ref(), options, say);
+    let told = Told::new(watch, turns(PEERS, options.runs) * options.volumes.len() as u64);
+    let on_volume = |volume: &PathBuf| on_volume(volume, &e2fsck, model.as_ref(), options, &told);
     Ok(Bench { environment, volumes: options.volumes.iter().map(on_volume).collect::<Result<_>>()? })
 }
 
@@ -179,12 +183,12 @@ fn on_volume(
     e2fsck: &Path,
     model: Option<&(&str, Parameters)>,
     options: &Options,
-    say: &dyn Fn(&str),
+    told: &Told<'_>,
 ) -> Result<OnVolume> {
     // the statuses of a verdict: sound, or damage found
     const VERDICTS: &[i32] = &[0, 4];
     let name = volume.display();
-    say(&format!("{name}: tracing a check"));
+    told.say(&format!("{name}: tracing a check"));
     let mut how = check::Options::default();
     how.threads = options.threads.unwrap_or(how.threads);
     let device = Trace::new(FileDevice::open(volume, blockdev::OpenOptions::default())?);
@@ -211,7 +215,7 @@ fn on_volume(
     let mut events = Vec::new();
     let mut e2fsck_in_turn = None;
     for checker in [&extant, &e2fsck] {
-        say(&format!("{name}: memory and reads of {}", checker.name));
+        told.say(&format!("{name}: memory and reads of {}", checker.name));
         // the cache is warm from here on
         memory.push(checker.program.peak_memory()?);
         if let Some(seen) = strace::watch(&checker.program, volume)? {
@@ -232,14 +236,15 @@ fn on_volume(
         std::fs::write(file, picture::svg(&panels.collect::<Vec<_>>(), bytes)).trying("write", file)?;
     }
     let modelled = model.map(|(model, parameters)| {
-        say(&format!("{name}: the reads on the modelled disk {model}"));
+        told.say(&format!("{name}: the reads on the modelled disk {model}"));
         Modelled::of(model, parameters, volume, e2fsck_in_turn.as_deref())
     });
     let modelled = modelled.transpose()?;
-    say(&format!("{name}: {} turns of each", options.runs));
     let cold = options.cold.then_some(volume);
     (extant.cold, e2fsck.cold, floor.cold) = (cold, cold, cold);
-    let series = interleave(&mut [&mut extant, &mut e2fsck, &mut floor], options.runs)?;
+    let series = interleave(&mut [&mut extant, &mut e2fsck, &mut floor], options.runs, &|what| {
+        told.turn(&format!("{name}: {what}"))
+    })?;
     Ok(OnVolume {
         volume: volume.to_owned(),
         format: report.format,

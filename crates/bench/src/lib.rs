@@ -5,7 +5,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `runner` | [`Peer`], what takes turns; [`interleave`], who is next; [`Sample`], what a turn cost |
+//! | `runner` | [`Peer`], what takes turns; [`interleave`], who is next; [`Sample`], what a turn cost; [`Step`], where a measurement is |
 //! | `figures` | what peers took for the same work, beside each other |
 //! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
 //! | `process` | a turn that is a child process: time, CPU, resident memory |
@@ -49,7 +49,7 @@ mod workload;
 pub mod write;
 
 pub use error::{Error, Result};
-pub use runner::{Peer, Sample, Series, interleave};
+pub use runner::{Peer, Sample, Series, Step, Watch, interleave};
 pub use statistics::Spread;
 pub use strace::Reads;
 pub use workload::{SequentialRead, Walk, Workload};

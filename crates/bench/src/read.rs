@@ -5,8 +5,7 @@ use crate::ceiling::Tree;
 use crate::environment::Environment;
 use crate::figures::Measured;
 use crate::mount::{Attached, FileSystem};
-use crate::runner::{Peer, Sample, Worker, interleave, timed};
-use crate::table::mib;
+use crate::runner::{Peer, Sample, Told, Watch, Worker, interleave, timed, turns};
 use crate::volumes::{self, Kind};
 use crate::{Error, Result, SequentialRead, Walk, Workload};
 use serde::Serialize;
@@ -79,33 +78,37 @@ impl Peer for OnMount<'_> {
     }
 }
 
-/// Measures. `say` is told what is done next.
+/// Extant, the kernel and the ceiling.
+const PEERS: usize = 3;
+
+/// Measures. `watch` is told what is done next.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without root; otherwise the first thing that went wrong.
-pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
+pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::Unsupported("the kernel's mount is one of the peers, and that needs root".into()));
     }
     let Some(volume) = &options.volume else {
         let folder = tempfile::tempdir().map_err(|source| Error::Io { what: "cannot make a folder".into(), source })?;
         let volume = folder.path().join(Kind::ReadExt4.name());
-        volumes::make(Kind::ReadExt4, Kind::ReadExt4.files(), &volume, say)?;
-        return on_volume(&volume, options, say);
+        volumes::make(Kind::ReadExt4, Kind::ReadExt4.files(), &volume, watch)?;
+        return on_volume(&volume, options, watch);
     };
-    on_volume(volume, options, say)
+    on_volume(volume, options, watch)
 }
 
-fn on_volume(volume: &Path, options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
+fn on_volume(volume: &Path, options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     let kernel = FileSystem::Kernel { volume };
     let extant = FileSystem::Extant { program: &options.extant, volume };
-    say(&format!("{}: what is in it", volume.display()));
+    let told = Told::new(watch, turns(PEERS, options.runs) * 3);
+    told.say(&format!("{}: what is in it", volume.display()));
     let attached = kernel.attach()?;
     let tree = Arc::new(Tree::of(attached.path())?);
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
     match largest_file(attached.path())? {
         Some((size, file)) if size >= LARGE => workloads.push(Box::new(SequentialRead { file })),
-        _ => say(&format!("no file of {} to be read in sequence", mib(LARGE))),
+        _ => told.skip(turns(PEERS, options.runs)),
     }
     workloads.extend([false, true].map(|warm| Box::new(Walk { warm }) as Box<dyn Workload>));
     let amounts: Vec<u64> = workloads.iter().map(|workload| workload.run(attached.path())).collect::<Result<_>>()?;
@@ -113,11 +116,11 @@ fn on_volume(volume: &Path, options: &Options, say: &dyn Fn(&str)) -> Result<Ben
 
     let mut results = Vec::new();
     for (workload, amount) in workloads.iter().zip(amounts) {
-        say(&format!("{}: {} turns of each", workload.name(), options.runs));
         let peer = |file_system| OnMount { file_system, volume, workload: &**workload, amount, attached: None };
         let (mut extant, mut kernel) = (peer(extant), peer(kernel));
         let mut ceiling = peer(FileSystem::Ceiling { tree: &tree });
-        let series = interleave(&mut [&mut extant, &mut kernel, &mut ceiling], options.runs)?;
+        let turn = |what: &str| told.turn(&format!("{}: {what}", workload.name()));
+        let series = interleave(&mut [&mut extant, &mut kernel, &mut ceiling], options.runs, &turn)?;
         let walls: Vec<_> = series.into_iter().map(|series| (series.name, series.wall)).collect();
         let (what, unit) = (workload.name().to_owned(), workload.unit());
         results.push(Measured::new(what, unit, amount, &walls, &["kernel", "ceiling"]));

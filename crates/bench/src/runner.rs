@@ -8,6 +8,7 @@ use crate::{Result, Spread};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Something that is timed: one way to do a piece of work.
@@ -51,16 +52,68 @@ pub struct Series {
     pub cpu: Option<Spread>,
 }
 
-/// Gives each peer `runs` turns, after one for each that does not count. At least one run is made.
+/// Where a measurement is: told before each step.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    /// What is done next.
+    pub what: &'a str,
+    /// Turns that are over.
+    pub done: u64,
+    /// Turns of the whole measurement.
+    pub of: u64,
+}
+
+/// Whoever wants to know where a measurement is.
+pub type Watch<'a> = dyn Fn(&Step<'_>) + 'a;
+
+/// Counts the steps of a measurement for whoever watches.
+pub(crate) struct Told<'a> {
+    watch: &'a Watch<'a>,
+    done: Cell<u64>,
+    of: u64,
+}
+
+impl<'a> Told<'a> {
+    /// Of `of` turns.
+    pub(crate) fn new(watch: &'a Watch<'a>, of: u64) -> Self {
+        Self { watch, done: Cell::new(0), of }
+    }
+
+    /// This is done next; it is no turn.
+    pub(crate) fn say(&self, what: &str) {
+        (self.watch)(&Step { what, done: self.done.get(), of: self.of });
+    }
+
+    /// A turn begins.
+    pub(crate) fn turn(&self, what: &str) {
+        self.say(what);
+        self.skip(1);
+    }
+
+    /// So many turns are not made, or over.
+    pub(crate) fn skip(&self, turns: u64) {
+        self.done.set(self.done.get() + turns);
+    }
+}
+
+/// Turns that so many peers have where each gets `runs`, with those that do not count.
+pub(crate) fn turns(peers: usize, runs: usize) -> u64 {
+    (peers * (runs.max(1) + 1)) as u64
+}
+
+/// Gives each peer `runs` turns, after one for each that does not count. At least one run is made. `tell` is told of each
+/// turn before it: which round it belongs to, and whose it is.
 ///
 /// # Errors
 /// The first of a peer.
-pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize) -> Result<Vec<Series>> {
+pub fn interleave(peers: &mut [&mut dyn Peer], runs: usize, tell: &dyn Fn(&str)) -> Result<Vec<Series>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
-    for round in 0..=runs.max(1) {
+    let rounds = runs.max(1) + 1;
+    for round in 0..rounds {
         for turn in 0..peers.len() {
             let which = (round + turn) % peers.len();
             let peer = &mut peers[which];
+            tell(&format!("round {} of {rounds}, {}", round + 1, peer.name()));
             peer.prepare()?;
             let sample = peer.turn()?;
             if round > 0 {
@@ -147,7 +200,10 @@ mod tests {
         let log = RefCell::default();
         let mut a = Noted { name: "a", turns: 0, log: &log };
         let mut b = Noted { name: "b", turns: 0, log: &log };
-        let series = interleave(&mut [&mut a, &mut b], 2).unwrap();
+        let said = RefCell::<Vec<String>>::default();
+        let series = interleave(&mut [&mut a, &mut b], 2, &|what| said.borrow_mut().push(what.to_owned())).unwrap();
+        assert_eq!(said.borrow().len() as u64, turns(2, 2));
+        assert_eq!(said.borrow()[3], "round 2 of 3, a");
         assert_eq!(log.borrow().join(" "), "(a a) (b b) (b b) (a a) (a a) (b b)");
         assert_eq!(series.len(), 2);
         assert_eq!((series[0].name.as_str(), &series[0].wall.turns[..]), ("a", &[2.0, 3.0][..]));

@@ -7,7 +7,7 @@
 use crate::error::Trying;
 use crate::mount::Attached;
 use crate::process::{must, need};
-use crate::{Error, Result};
+use crate::{Error, Result, Step, Watch};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -80,11 +80,11 @@ impl Kind {
     }
 }
 
-/// Makes a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced. `say` is told how it goes.
+/// Makes a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced. `watch` is told of it.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without root or mke2fs; [`Error::Io`] where the disk below is full, among others.
-pub fn make(kind: Kind, files: u64, path: &Path, say: &dyn Fn(&str)) -> Result<()> {
+pub fn make(kind: Kind, files: u64, path: &Path, watch: &Watch<'_>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::Unsupported("the kernel fills the volume, and mounting it there needs root".into()));
     }
@@ -93,7 +93,8 @@ pub fn make(kind: Kind, files: u64, path: &Path, say: &dyn Fn(&str)) -> Result<(
     }
     let mke2fs = need("mke2fs", "e2fsprogs")?;
     let size = kind.size(files);
-    say(&format!("{}: {} with {files} files, {} MiB", path.display(), kind.name(), size >> 20));
+    let what = format!("making {}: {} with {files} files, {} MiB", path.display(), kind.name(), size >> 20);
+    watch(&Step { what: &what, done: 0, of: 1 });
     File::create(path).and_then(|file| file.set_len(size)).trying("make", path)?;
     let hash_seed = format!("hash_seed={UUID}");
     must(

@@ -6,7 +6,7 @@ mod venue;
 
 use crate::environment::Environment;
 use crate::figures::Measured;
-use crate::{Error, Result, Spread};
+use crate::{Error, Result, Spread, Step, Watch};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,12 +47,12 @@ pub struct Bench {
 /// Wall times by phase (in the order they were met), and for each by peer.
 type Times = BTreeMap<usize, Vec<Vec<f64>>>;
 
-/// Measures. `say` is told what is done next.
+/// Measures. `watch` is told what is done next.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without root or a program that a peer needs; otherwise the first thing that went wrong, a
 /// volume that e2fsck finds unsound among them.
-pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
+pub fn run(options: &Options, watch: &Watch<'_>) -> Result<Bench> {
     if options.peers.is_empty() || options.sets.is_empty() {
         return Err(Error::Failed("name at least one peer and one set".into()));
     }
@@ -60,8 +60,8 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
         return Err(Error::Failed(format!("{other}: no ratio can be taken to what is not measured")));
     }
     let mut phases = Vec::new();
-    for &set in &options.sets {
-        phases.extend(measure(set, options, say)?);
+    for (number, &set) in options.sets.iter().enumerate() {
+        phases.extend(measure(set, number, options, watch)?);
     }
     Ok(Bench {
         environment: Environment::here().with("extant", &options.extant, "--version"),
@@ -70,15 +70,19 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Bench> {
     })
 }
 
-fn measure(set: Set, options: &Options, say: &dyn Fn(&str)) -> Result<Vec<Measured>> {
+fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Result<Vec<Measured>> {
+    let rounds = options.runs.max(1);
+    let each = rounds * options.peers.len();
     let mut times = Times::new();
     let mut known = Vec::new();
-    for round in 0..options.runs.max(1) {
+    for round in 0..rounds {
         for turn in 0..options.peers.len() {
             // who begins a round is another each time
             let which = (round + turn) % options.peers.len();
             let spec = &options.peers[which];
-            say(&format!("{}: round {} of {}, {spec}", set.name(), round + 1, options.runs.max(1)));
+            let what = format!("{}: round {} of {rounds}, {spec}", set.name(), round + 1);
+            let done = number * each + round * options.peers.len() + turn;
+            watch(&Step { what: &what, done: done as u64, of: (options.sets.len() * each) as u64 });
             let folder = tempfile::tempdir_in(&options.dir).map_err(|source| Error::Io {
                 what: format!("cannot make a folder in {}", options.dir.display()),
                 source,

@@ -1,11 +1,12 @@
 //! `extant bench`: Extant beside its peers, measured in one run.
 
-use crate::failure::{Failure, Result, say};
+use crate::failure::{Failure, Result};
 use crate::output::{print_json, stdout};
+use crate::progress::Bar;
 use bench::volumes::{self, Kind};
-use bench::{check, read, write};
+use bench::{Step, check, read, write};
 use clap::{Args, Subcommand, ValueEnum};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
@@ -270,7 +271,7 @@ impl Check {
             picture: self.picture.clone(),
             model: self.model.clone(),
         };
-        let bench = check::run(&options, &tell)?;
+        let bench = watched(|bar| check::run(&options, &|step| show(bar, step)))?;
         if self.json {
             print_json(&bench)?
         } else {
@@ -289,7 +290,7 @@ impl Check {
             let partly = dir.join(format!("{}-{files}.part", kind.name()));
             let failed = |e| Failure::Message(format!("cannot make {}: {e}", path.display()));
             std::fs::create_dir_all(dir).map_err(failed)?;
-            volumes::make(kind, files, &partly, &tell)?;
+            watched(|bar| volumes::make(kind, files, &partly, &|step| show(bar, step)))?;
             std::fs::rename(&partly, &path).map_err(failed)?;
         }
         Ok(path)
@@ -299,7 +300,7 @@ impl Check {
 impl Read {
     fn run(&self, extant: PathBuf) -> Result<u8> {
         let options = read::Options { volume: self.volume.clone(), extant, runs: self.runs };
-        let bench = read::run(&options, &tell)?;
+        let bench = watched(|bar| read::run(&options, &|step| show(bar, step)))?;
         if self.json {
             print_json(&bench)?
         } else {
@@ -317,7 +318,7 @@ impl WriteSets {
         let peers = self.peers.clone();
         let to = self.to.clone();
         let options = write::Options { peers, to, sets, scale: self.scale, runs: self.runs, dir, extant };
-        let bench = write::run(&options, &tell)?;
+        let bench = watched(|bar| write::run(&options, &|step| show(bar, step)))?;
         if self.json {
             print_json(&bench)?
         } else {
@@ -327,11 +328,16 @@ impl WriteSets {
     }
 }
 
-/// What is done next, for those who wait at a terminal.
-fn tell(what: &str) {
-    if std::io::stderr().is_terminal() {
-        say(what);
-    }
+/// Does what takes long, with a bar for those who wait at a terminal.
+fn watched<T>(work: impl FnOnce(&Bar) -> bench::Result<T>) -> Result<T> {
+    let bar = Bar::steps();
+    let outcome = work(&bar);
+    bar.finish();
+    Ok(outcome?)
+}
+
+fn show(bar: &Bar, step: &Step<'_>) {
+    bar.step(step.what, step.done, step.of);
 }
 
 fn print(text: &str) -> Result<()> {

@@ -16,6 +16,8 @@ pub(crate) enum Unit {
     Share,
     /// Files, of which nobody knows how many there are.
     Files,
+    /// Steps, each of which has a name.
+    Steps,
 }
 
 /// The bar. Any thread may move it on.
@@ -45,6 +47,7 @@ impl Bar {
             Unit::Bytes => "{msg} [{bar:40}] {percent:>3} %  {binary_bytes} of {binary_total_bytes}, {eta} left",
             Unit::Share => "{msg} [{bar:40}] {percent:>3} %, {eta} left",
             Unit::Files => "{msg}: {pos} files, {elapsed}",
+            Unit::Steps => "[{bar:20}] {pos} of {len}, {eta} left: {msg}",
         };
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -52,6 +55,18 @@ impl Bar {
         }
         bar.set_message(what.to_owned());
         Self { bar, started: Instant::now(), shown: AtomicBool::new(false) }
+    }
+
+    /// A bar of steps, which shows itself with the first: each may take long.
+    pub(crate) fn steps() -> Self {
+        Self::new("", 0, Unit::Steps)
+    }
+
+    /// The next step begins, with `done` of `of` behind it.
+    pub(crate) fn step(&self, what: &str, done: u64, of: u64) {
+        self.bar.set_message(what.to_owned());
+        self.reveal();
+        self.set(done, of);
     }
 
     /// So much more is done.
@@ -68,10 +83,13 @@ impl Bar {
     }
 
     fn show(&self) {
-        if !self.shown.load(Ordering::Relaxed)
-            && self.started.elapsed() >= QUIET
-            && !self.shown.swap(true, Ordering::Relaxed)
-        {
+        if !self.shown.load(Ordering::Relaxed) && self.started.elapsed() >= QUIET {
+            self.reveal();
+        }
+    }
+
+    fn reveal(&self) {
+        if !self.shown.swap(true, Ordering::Relaxed) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
     }
