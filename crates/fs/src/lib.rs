@@ -67,6 +67,7 @@ pub use map::{Place, Run};
 pub use names::{NewFile, RenameFlags};
 pub use notes::Note;
 pub use stat::{Attributes, StatFs};
+pub use store::native::Facts as NativeFacts;
 pub use volume::{OpenOptions, Volume};
 pub use walk::Walk;
 pub use writing::{Clock, Consistency, DataMode, Placement, WriteOptions};

@@ -3,7 +3,7 @@
 use crate::alloc::lock;
 use crate::inline::is_inline;
 use crate::native::groups_for;
-use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Timestamp, Volume};
+use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, NativeFacts, Result, Timestamp, Volume};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::Group;
 use space::Purpose;
@@ -105,6 +105,15 @@ impl Volume {
             flags: raw.flags(),
             generation: raw.disk.i_generation.get(),
         }
+    }
+
+    /// What lies below the volume of a native one, as the device has it now; `None` for other volumes.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
+    pub fn native_facts(&self) -> Result<Option<NativeFacts>> {
+        let facts = self.native.as_ref().map(|native| NativeFacts::read(native.mapped.below()));
+        Ok(facts.transpose()?)
     }
 
     /// What statfs(2) says about the volume: blocks without the overhead of metadata, and free space as the group

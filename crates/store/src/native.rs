@@ -4,11 +4,13 @@
 //! checked against the checksum in its entry; its file data lies in the device's own blocks. Metadata is written by the
 //! engine alone ([`Snapshot`](crate::engine::Snapshot)), which gives changed blocks new places.
 
+mod facts;
 mod map;
 mod mapped;
 mod places;
 mod snapshots;
 
+pub use facts::Facts;
 pub use mapped::Mapped;
 
 pub(crate) use map::{Map, NodeName, above, leaf_of, node_over};

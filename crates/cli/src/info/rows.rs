@@ -9,24 +9,32 @@ use format::hash::HashVersion;
 use format::jbd2::JournalSuperblock;
 use format::mmp::{Mmp, Use};
 use format::superblock::{DiskSuperblock, Flags, State};
-use fs::{Timestamp, Volume};
+use fs::{NativeFacts, Timestamp, Volume};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Everything that applies to this volume.
 pub(super) fn sections(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Section> {
-    let mut sections = vec![identity(volume), state(volume), space(volume), layout(volume), history(volume)];
+    let native = volume.native_facts().unwrap_or_else(|e| {
+        complaints.about(b"below the map", e);
+        None
+    });
+    let native = native.as_ref();
+    let mut sections = vec![identity(volume, native), state(volume, native), space(volume, native)];
+    sections.extend(native.map(generations));
+    sections.extend([layout(volume), history(volume)]);
     sections.extend(errors(volume));
     sections.extend(journal(volume, complaints));
     sections.extend(multiple_mount(volume, complaints));
     sections
 }
 
-fn identity(volume: &Volume) -> Section {
+fn identity(volume: &Volume, native: Option<&NativeFacts>) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("Volume", "identity");
-    s.row("Format", "format", sb.features.format_name(), sb.features.format_name());
+    let format = if native.is_some() { "extant" } else { sb.features.format_name() };
+    s.row("Format", "format", format, format);
     s.row("Label", "label", quoted(&disk.label()), disk.label());
     let uuid = Uuid::from_bytes(disk.s_uuid).to_string();
     s.row("UUID", "uuid", uuid.clone(), uuid);
@@ -48,13 +56,18 @@ fn identity(volume: &Volume) -> Section {
     s
 }
 
-fn state(volume: &Volume) -> Section {
+fn state(volume: &Volume, native: Option<&NativeFacts>) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("State", "state");
     let state = State::from_bits_retain(disk.s_state.get());
     let recover = sb.features.incompat.contains(format::feature::Incompat::NEEDS_RECOVERY);
-    let mut words = vec![if state.contains(State::VALID) && !recover { "clean" } else { "not unmounted" }];
+    let mut words = match native {
+        // what the ext4 superblock above the map says of that goes for engines that need recovery
+        Some(native) if native.superblock.unordered => vec!["in use without consistency, or not unmounted"],
+        Some(_) => vec!["clean"],
+        None => vec![if state.contains(State::VALID) && !recover { "clean" } else { "not unmounted" }],
+    };
     if recover {
         words.push("journal not empty");
     }
@@ -108,7 +121,7 @@ fn state(volume: &Volume) -> Section {
     s
 }
 
-fn space(volume: &Volume) -> Section {
+fn space(volume: &Volume, native: Option<&NativeFacts>) -> Section {
     let sb = volume.superblock();
     let (disk, geometry) = (&sb.disk, &sb.geometry);
     let block_size = u64::from(geometry.block_size);
@@ -117,16 +130,48 @@ fn space(volume: &Volume) -> Section {
         let size = human(count.saturating_mul(block_size));
         s.row(label, key, format!("{size} ({})", counted(count, "block", "blocks")), count);
     };
-    blocks("Size", "blocks", geometry.blocks);
+    // the groups of metadata stand for no blocks of the device
+    let all = native.map_or(geometry.blocks, |native| native.shape().blocks());
+    blocks("Size", "blocks", all);
     blocks("Free", "free_blocks", disk.free_blocks_count());
     blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
     let statfs = volume.statfs();
-    blocks("Metadata", "overhead_blocks", geometry.blocks.saturating_sub(statfs.blocks));
+    blocks("Metadata", "overhead_blocks", all.saturating_sub(statfs.blocks));
     let user = u32::from(disk.s_def_resuid_hi.get()) << 16 | u32::from(disk.s_def_resuid.get());
     let group = u32::from(disk.s_def_resgid_hi.get()) << 16 | u32::from(disk.s_def_resgid.get());
     s.row("Reserved for", "reserved_for", format!("user {user}, group {group}"), json!({"uid": user, "gid": group}));
     s.number("Inodes", "inodes", geometry.inodes);
     s.number("Free inodes", "free_inodes", disk.s_free_inodes_count.get());
+    s
+}
+
+/// What lies below the ext4 volume of a native one.
+fn generations(native: &NativeFacts) -> Section {
+    let mut s = Section::new("Generations", "native");
+    s.number("Generation", "generation", native.superblock.generation);
+    s.number("Superblock in force", "superblock_block", native.copy);
+    let shape = native.shape();
+    let levels = u64::from(shape.levels());
+    let map = format!("{} of nodes over {} metadata blocks", counted(levels, "level", "levels"), shape.indexes());
+    s.row("Map", "map", map, json!({"levels": levels, "indexes": shape.indexes()}));
+    let size = |places: u64| human(places.saturating_mul(format::native::BLOCK_SIZE.into()));
+    let chunks = format!("{} ({})", counted(native.chunks, "chunk", "chunks"), size(native.places));
+    s.row("Metadata regions", "chunks", chunks, native.chunks);
+    let mut places = |label, key, count: u64| {
+        s.row(label, key, format!("{} ({})", size(count), counted(count, "place", "places")), count);
+    };
+    places("In use", "used_places", native.used);
+    places("Held by snapshots", "held_places", native.held);
+    places("Free", "free_places", native.places.saturating_sub(native.used + native.held));
+    let snapshots = native.snapshots.iter().map(|snapshot| {
+        json!({
+            "name": String::from_utf8_lossy(&snapshot.name),
+            "generation": snapshot.generation,
+            "time": utc_time(Timestamp { seconds: snapshot.time, nanos: 0 }),
+        })
+    });
+    let names: Vec<String> = native.snapshots.iter().map(|snapshot| escape(&snapshot.name)).collect();
+    s.row("Snapshots", "snapshots", list(&names), snapshots.collect::<Vec<_>>());
     s
 }
 

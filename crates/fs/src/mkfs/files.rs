@@ -30,12 +30,21 @@ const ORPHAN_SHARE: u64 = 4096;
 pub(super) struct Content {
     /// Inodes in use, and reserved ones that must carry a checksum; not sealed.
     pub(super) inodes: Vec<(InodeNo, InodeBuf)>,
-    /// Whole blocks.
-    pub(super) blocks: Vec<(FsBlock, Vec<u8>)>,
+    /// Blocks of these inodes.
+    pub(super) blocks: Vec<OwnBlock>,
     /// Blocks of the journal.
     pub(super) journal: Vec<Range<u64>>,
     /// The last inode that is in use.
     pub(super) last_inode: u32,
+}
+
+/// A whole block of an inode.
+#[derive(Debug, Clone)]
+pub(super) struct OwnBlock {
+    pub(super) at: FsBlock,
+    pub(super) kind: store::Kind,
+    pub(super) owner: InodeNo,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// Makes all files. Takes their blocks, and writes into the superblock what it says of them. `regions` are the metadata
@@ -230,7 +239,7 @@ impl Maker<'_> {
                 let _ = IndirectTail::write(&mut bytes, number, table.level as u8);
                 let _ = IndirectTail::seal(&mut bytes, at, geometry.checksum_seed);
             }
-            (at, bytes)
+            OwnBlock { at, kind: store::Kind::Indirect, owner: number, bytes }
         }));
         self.set_sectors(inode, taken.sectors + of_tables.sectors)?;
         Ok(runs_of(&data))
@@ -282,7 +291,7 @@ impl Maker<'_> {
                         extent::seal_block(seed, &mut node);
                     }
                 }
-                self.content.blocks.push((FsBlock(at), node));
+                self.put_block(at, store::Kind::ExtentNode, number, node);
                 children.push(Child { logical: part[0].logical, block: FsBlock(at) });
             }
             if children.len() > extent::room(root.len()) || extent::write_inner(&mut root, 1, &children).is_none() {
@@ -314,6 +323,10 @@ impl Maker<'_> {
     }
 
     /// The next inode that is not in use.
+    fn put_block(&mut self, at: u64, kind: store::Kind, owner: InodeNo, bytes: Vec<u8>) {
+        self.content.blocks.push(OwnBlock { at: FsBlock(at), kind, owner, bytes });
+    }
+
     fn new_inode(&mut self) -> Result<InodeNo> {
         self.content.last_inode += 1;
         if self.content.last_inode > self.shape.geometry.inodes {
@@ -331,7 +344,9 @@ impl Maker<'_> {
         let at = self.give_blocks(InodeNo::ROOT, &mut root, 0, 1, Purpose::Metadata)?;
         let entries = [(InodeNo::ROOT, &b"."[..]), (InodeNo::ROOT, b".."), (LOST_FOUND, b"lost+found")];
         let block = self.directory_block(InodeNo::ROOT, FileBlock(0), &entries);
-        self.content.blocks.extend(at.into_iter().flatten().map(|at| (FsBlock(at), block.clone())));
+        for at in at.into_iter().flatten() {
+            self.put_block(at, store::Kind::Directory, InodeNo::ROOT, block.clone());
+        }
         self.own(&root);
         self.put_inode(InodeNo::ROOT, root);
 
@@ -345,7 +360,7 @@ impl Maker<'_> {
         let dots = [(LOST_FOUND, &b"."[..]), (InodeNo::ROOT, b"..")];
         for (place, at) in (0..).zip(at.into_iter().flatten()) {
             let block = self.directory_block(LOST_FOUND, FileBlock(place), if place == 0 { &dots } else { &[] });
-            self.content.blocks.push((FsBlock(at), block));
+            self.put_block(at, store::Kind::Directory, LOST_FOUND, block);
         }
         self.own(&lost);
         self.put_inode(LOST_FOUND, lost);
@@ -415,9 +430,9 @@ impl Maker<'_> {
                 blocks += 1;
             }
             blocks += 1;
-            self.content.blocks.push((primary, copies));
+            self.put_block(primary.get(), store::Kind::Indirect, InodeNo::RESIZE, copies);
         }
-        self.content.blocks.push((FsBlock(at), table));
+        self.put_block(at, store::Kind::Indirect, InodeNo::RESIZE, table);
         let reach = pointers * pointers + pointers + DIRECT;
         let len = reach * u64::from(geometry.block_size);
         if len > i32::MAX as u64 {
@@ -445,7 +460,7 @@ impl Maker<'_> {
         let mut first = journal.as_bytes().to_vec();
         first.resize(self.block_size(), 0);
         let at = runs.first().map_or(0, |run| run.start);
-        self.content.blocks.push((FsBlock(at), first));
+        self.put_block(at, store::Kind::Data, InodeNo::JOURNAL, first);
         self.content.journal = runs;
         // a copy of the inode's map, by which a checker can find the journal when the inode is lost
         let map = inode.raw().block_words::<15>();
@@ -488,7 +503,7 @@ impl Maker<'_> {
         let interval = self.shape.disk.s_mmp_interval.get();
         let mut block = DiskMmp::clean(self.options.time.seconds.unsigned_abs(), interval, seed).as_bytes().to_vec();
         block.resize(self.block_size(), 0);
-        self.content.blocks.push((FsBlock(at), block));
+        self.put_block(at, store::Kind::Data, InodeNo(0), block);
         self.disk().s_mmp_block = at.into();
         Ok(())
     }
@@ -546,7 +561,7 @@ impl Maker<'_> {
         for (at, part) in at.into_iter().flatten().zip(bytes.chunks(self.block_size())) {
             let mut block = part.to_vec();
             block.resize(self.block_size(), 0);
-            self.content.blocks.push((FsBlock(at), block));
+            self.put_block(at, store::Kind::Data, number, block);
         }
         self.put_inode(number, inode);
         Ok(())
@@ -568,7 +583,7 @@ impl Maker<'_> {
         for at in at.into_iter().flatten().map(FsBlock) {
             let mut block = vec![0; self.block_size()];
             let _ = orphan::seal(&mut block, at, seed);
-            self.content.blocks.push((at, block));
+            self.put_block(at.get(), store::Kind::OrphanFile, number, block);
         }
         self.disk().s_orphan_file_inum = number.get().into();
         self.put_inode(number, inode);

@@ -30,7 +30,7 @@ enum Piece<'a> {
     Descriptors(Range<u32>),
     BlockBitmap(GroupNo),
     InodeBitmap(GroupNo),
-    Bytes(Kind, &'a [u8]),
+    Bytes(Kind, InodeNo, &'a [u8]),
 }
 
 impl Layout {
@@ -102,23 +102,24 @@ impl Layout {
     fn write_pieces(&self, device: &dyn BlockDevice) -> Result<()> {
         let block_size = u64::from(self.superblock().geometry.block_size);
         let mut batch = Batch { device, runs: Vec::new(), bytes: 0 };
-        self.each_piece(|at, _, bytes| batch.add(at.get() * block_size, bytes))?;
+        self.each_piece(|at, _, _, bytes| batch.add(at.get() * block_size, bytes))?;
         batch.write()
     }
 
     /// A native volume: what would lie in the metadata groups, and in the front, goes through the map.
     fn write_native(&self, device: &dyn BlockDevice, native: &Native) -> Result<()> {
         wipe(device, native.shape.blocks() * u64::from(BLOCK_SIZE))?;
-        let tag = |kind| Tag { kind, owner: InodeNo(0), seed: 0 };
+        let tag = |kind, owner| Tag { kind, owner, seed: 0 };
         let mut first = vec![0; BLOCK_SIZE as usize];
         let superblock = self.superblock().disk.copy_for(GroupNo(0));
         first[OFFSET as usize..][..superblock.as_bytes().len()].copy_from_slice(superblock.as_bytes());
-        let mut blocks = vec![BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock), data: Arc::from(first) }];
-        self.each_piece(|at, kind, bytes| {
+        let mut blocks =
+            vec![BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock, InodeNo(0)), data: Arc::from(first) }];
+        self.each_piece(|at, kind, owner, bytes| {
             let block = bytes.chunks(BLOCK_SIZE as usize).zip(at.get()..);
             blocks.extend(block.map(|(data, at)| BlockWrite {
                 block: FsBlock(at),
-                tag: tag(kind),
+                tag: tag(kind, owner),
                 data: Arc::from(data),
             }));
             Ok(())
@@ -131,31 +132,34 @@ impl Layout {
         })
     }
 
-    /// Shows everything but the primary superblock, ascending: its first block, what it is, and whole blocks of bytes.
-    fn each_piece(&self, mut see: impl FnMut(FsBlock, Kind, &[u8]) -> Result<()>) -> Result<()> {
+    /// Shows everything but the primary superblock, ascending: its first block, what it is, the inode it belongs to (0 for
+    /// none), and whole blocks of bytes.
+    fn each_piece(&self, mut see: impl FnMut(FsBlock, Kind, InodeNo, &[u8]) -> Result<()>) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = geometry.block_size as usize;
         let descriptors = self.descriptors();
         let inode_blocks = self.inode_blocks();
+        let nobody = InodeNo(0);
         let mut pieces = self.group_pieces();
-        let blocks = self.content().blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::Directory, bytes)));
+        let blocks =
+            self.content().blocks.iter().map(|block| (block.at, Piece::Bytes(block.kind, block.owner, &block.bytes)));
         pieces.extend(blocks);
-        pieces.extend(inode_blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::InodeTable, bytes))));
+        pieces.extend(inode_blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::InodeTable, nobody, bytes))));
         pieces.sort_unstable_by_key(|(at, _)| *at);
         for (at, piece) in &pieces {
             match piece {
                 Piece::Superblock(group) => {
                     let mut block = self.superblock().disk.copy_for(*group).as_bytes().to_vec();
                     block.resize(block_size, 0);
-                    see(*at, Kind::Superblock, &block)?;
+                    see(*at, Kind::Superblock, nobody, &block)?;
                 }
                 Piece::Descriptors(which) => {
                     let bytes = which.start as usize * block_size..which.end as usize * block_size;
-                    see(*at, Kind::Descriptors, &descriptors[bytes])?;
+                    see(*at, Kind::Descriptors, nobody, &descriptors[bytes])?;
                 }
-                Piece::BlockBitmap(group) => see(*at, Kind::BlockBitmap, &self.block_bitmap(*group))?,
-                Piece::InodeBitmap(group) => see(*at, Kind::InodeBitmap, &self.inode_bitmap(*group))?,
-                Piece::Bytes(kind, bytes) => see(*at, *kind, bytes)?,
+                Piece::BlockBitmap(group) => see(*at, Kind::BlockBitmap, nobody, &self.block_bitmap(*group))?,
+                Piece::InodeBitmap(group) => see(*at, Kind::InodeBitmap, nobody, &self.inode_bitmap(*group))?,
+                Piece::Bytes(kind, owner, bytes) => see(*at, *kind, *owner, bytes)?,
             }
         }
         Ok(())

@@ -1,0 +1,63 @@
+//! What lies below the ext4 volume, for those who look at a volume and change nothing.
+
+use super::{Map, Snapshots, superblock, table};
+use crate::Result;
+use blockdev::BlockDevice;
+use format::native::places::Chunk;
+use format::native::snapshots::Snapshot;
+use format::native::superblock::NativeSuperblock;
+use format::native::{CHUNK_BLOCKS, Shape};
+use std::sync::Arc;
+
+/// A native volume as its newest superblock has it.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The superblock.
+    pub superblock: NativeSuperblock,
+    /// The block of the device where it lies: 0 or 1.
+    pub copy: u64,
+    /// Chunks of the metadata regions.
+    pub chunks: u64,
+    /// Places in them, each a block.
+    pub places: u64,
+    /// Places that the newest generation uses, those of the two superblocks among them.
+    pub used: u64,
+    /// Places that it does not use and a snapshot does.
+    pub held: u64,
+    /// The snapshots, in the order of their list.
+    pub snapshots: Vec<Snapshot>,
+}
+
+impl Facts {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Those of the device, and for a superblock, a map or a table that is not sound.
+    pub fn read(device: &Arc<dyn BlockDevice>) -> Result<Self> {
+        let (superblock, copy) = superblock(&**device)?;
+        let map = Map::new(Arc::clone(device), superblock.shape, superblock.seed(), Some(superblock.root));
+        let live: Vec<Chunk> = table(&map, superblock.chunks)?.into_iter().flatten().collect();
+        let list = Snapshots::load(&map, superblock.snapshots)?;
+        let mut held = list.held(&map)?;
+        for chunk in &live {
+            if let Some(bits) = held.get_mut(&chunk.number) {
+                bits.iter_mut().zip(chunk.used).for_each(|(held, used)| *held &= !used);
+            }
+        }
+        Ok(Self {
+            copy,
+            chunks: live.len() as u64,
+            places: live.len() as u64 * u64::from(CHUNK_BLOCKS),
+            used: live.iter().map(|chunk| u64::from(chunk.count())).sum(),
+            held: held.values().flatten().map(|word| u64::from(word.count_ones())).sum(),
+            snapshots: list.iter().cloned().collect(),
+            superblock,
+        })
+    }
+
+    /// Its numbers.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.superblock.shape
+    }
+}
