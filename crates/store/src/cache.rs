@@ -325,6 +325,20 @@ impl BlockCache {
         closed
     }
 
+    /// Throws away what the open generation has changed. No operation may run, nobody may read, and every earlier generation
+    /// is home: the device has what the blocks held before.
+    pub(crate) fn discard(&self) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            for block in std::mem::take(&mut shard.dirty) {
+                if shard.slot(block).is_some_and(|slot| slot.dirty.take().is_some()) {
+                    shard.remove(block);
+                }
+            }
+        }
+        self.dirty.store(0, Ordering::Relaxed);
+    }
+
     /// The content that a closed generation gave these blocks is home.
     pub(crate) fn unpin(&self, blocks: &[FsBlock]) {
         for &block in blocks {

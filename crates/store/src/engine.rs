@@ -55,11 +55,14 @@ pub struct Room {
     pub promised: usize,
     /// One that frees, or only changes what is there.
     pub freeing: usize,
+    /// One that deletes a snapshot.
+    pub deleting: usize,
 }
 
 impl Room {
     /// As much as the engine's limits allow.
-    pub const ANY: Self = Self { ordinary: usize::MAX, promised: usize::MAX, freeing: usize::MAX };
+    pub const ANY: Self =
+        Self { ordinary: usize::MAX, promised: usize::MAX, freeing: usize::MAX, deleting: usize::MAX };
 }
 
 /// How much is needed, and how much more would be good to have.
@@ -114,6 +117,15 @@ pub trait Engine: Send {
 
     /// These chunks are the engine's from the closing generation on.
     fn give_chunks(&mut self, _chunks: &[u32]) {}
+
+    /// Chunks that the engine can do without, before a generation of so many blocks is planned; from then on they are not its
+    /// own any more.
+    fn spare_chunks(&mut self, _blocks: usize) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// The newest plan was carried out.
+    fn durable(&mut self) {}
 }
 
 /// Every changed block to its home place, in any order; with a flush where there is something to flush, and somebody waits or

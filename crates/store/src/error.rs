@@ -32,6 +32,12 @@ pub enum Error {
         /// Blocks a generation can hold.
         limit: usize,
     },
+    /// The generation is held open and has no room for one more operation.
+    #[error("what is to be done at once changes more than the {limit} metadata blocks that a generation can hold")]
+    HeldTooLarge {
+        /// Blocks this generation can hold.
+        limit: usize,
+    },
 }
 
 /// The result of a call into the store.

@@ -68,6 +68,25 @@ pub enum Cause {
     Timeout,
     /// Somebody waits for it to be durable: sync, fsync, unmount.
     Sync,
+    /// The next one is to be held open, and needs as much room as there may be.
+    Hold,
+}
+
+/// A change to a volume's list of snapshots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VersionChange {
+    /// The generation that closes is kept, all of it.
+    Create {
+        /// What [`format::native::snapshots::Snapshot::is_name`] accepts, and no snapshot has.
+        name: Vec<u8>,
+        /// When it was made, in seconds since 1970.
+        time: i64,
+    },
+    /// A snapshot is not kept any more.
+    Delete {
+        /// Its name.
+        name: Vec<u8>,
+    },
 }
 
 /// The file system, as a generation that closes sees it.
@@ -89,6 +108,14 @@ pub trait Client: Send + Sync {
     /// As [`Client::finish`].
     fn give_chunks(&self, _closing: &Closing<'_>, _need: Need<u64>) -> Result<Vec<u32>> {
         Ok(Vec::new())
+    }
+
+    /// Chunks that the engine has no use for come back: in the closing generation their blocks are free.
+    ///
+    /// # Errors
+    /// As [`Client::finish`].
+    fn take_chunks_back(&self, _closing: &Closing<'_>, _chunks: &[u32]) -> Result<()> {
+        Ok(())
     }
 
     /// Puts the checksum into a block that was changed in the closing generation, once however often it was changed.
@@ -156,6 +183,12 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// Changes the volume's list of snapshots, when the generation closes. Only on the native format; who asks for it sees to
+    /// it that the change can be made.
+    pub fn versions(&self, change: VersionChange) {
+        self.store.change_versions(change);
+    }
+
     /// Writes file data from byte `offset` of block `first` on. Blocks that were just allocated must be written whole.
     /// It is on the device before the generation counts as durable.
     ///
@@ -176,6 +209,7 @@ impl Drop for Operation<'_> {
 pub struct Closing<'a> {
     pub(crate) store: &'a Store,
     pub(crate) generation: u64,
+    pub(crate) versions: &'a [VersionChange],
 }
 
 impl Closing<'_> {
@@ -183,6 +217,12 @@ impl Closing<'_> {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// What becomes of the volume's snapshots with it.
+    #[must_use]
+    pub fn versions(&self) -> &[VersionChange] {
+        self.versions
     }
 
     /// The store, for reading.
@@ -230,4 +270,6 @@ pub struct ClosedGeneration {
     pub forgotten: Vec<Run>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.
     pub unflushed: bool,
+    /// Changes to the list of snapshots.
+    pub versions: Vec<VersionChange>,
 }

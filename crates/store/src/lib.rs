@@ -19,11 +19,12 @@ mod generation;
 pub mod native;
 mod plan;
 pub mod recovery;
+mod transaction;
 mod volume;
 mod writer;
 
 pub use engine::{Engine, Need, Room};
 pub use error::{Error, Result};
-pub use generation::{BlockWrite, Cause, Client, ClosedGeneration, Closing, Kind, Mark, Operation, Tag};
+pub use generation::{BlockWrite, Cause, Client, ClosedGeneration, Closing, Kind, Mark, Operation, Tag, VersionChange};
 pub use plan::{Plan, PlannedWrite, Stage};
 pub use volume::{DataRead, Store};

@@ -13,9 +13,11 @@ mod snapshots;
 pub use facts::Facts;
 pub use mapped::Mapped;
 
-pub(crate) use map::{Map, NodeName, above, leaf_of, node_over};
+pub use snapshots::List;
+
+pub(crate) use map::{Map, NodeName, above, leaf_of, node_over, slot_at};
 pub(crate) use places::{Bits, Places, table, worst_case};
-pub(crate) use snapshots::Snapshots;
+pub(crate) use snapshots::{Shared, Snapshots};
 
 use crate::Result;
 use blockdev::BlockDevice;

@@ -17,6 +17,7 @@ use crate::engine::{Idle, Limits};
 use crate::recovery::Run;
 use crate::{
     Cause, Client, ClosedGeneration, Closing, Engine, Error, Kind, Need, Operation, Plan, Result, Room, Store, Tag,
+    VersionChange,
 };
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
@@ -30,8 +31,10 @@ pub(crate) struct Writer {
     limits: Limits,
     interval: Duration,
     /// The number of the open generation; numbers begin at 1.
-    gate: RwLock<u64>,
-    committer: Mutex<Committer>,
+    pub(crate) gate: RwLock<u64>,
+    pub(crate) committer: Mutex<Committer>,
+    /// Somebody holds the open generation: see [`Store::hold_generation`].
+    pub(crate) held: AtomicBool,
     /// The newest generation that is durable.
     durable: AtomicU64,
     /// Blocks that running operations may still change.
@@ -47,6 +50,8 @@ pub(crate) struct Writer {
     flusher: Mutex<()>,
     /// Freed in the open generation.
     forgotten: Mutex<Vec<Run>>,
+    /// What becomes of the snapshots when the open generation closes.
+    versions: Mutex<Vec<VersionChange>>,
     failed: OnceLock<Arc<str>>,
     stopped: AtomicBool,
 }
@@ -54,6 +59,12 @@ pub(crate) struct Writer {
 impl Writer {
     fn has_unflushed(&self) -> bool {
         self.written.load(Ordering::Acquire) > self.flushed.load(Ordering::Acquire)
+    }
+
+    /// What the open generation has besides its blocks goes with it.
+    pub(crate) fn discard(&self) {
+        lock(&self.forgotten).clear();
+        lock(&self.versions).clear();
     }
 
     /// Writing goes on.
@@ -65,7 +76,7 @@ impl Writer {
     }
 }
 
-struct Committer {
+pub(crate) struct Committer {
     engine: Box<dyn Engine>,
     clock: Clock,
 }
@@ -89,7 +100,7 @@ impl Drop for EndOnPanic<'_> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -117,6 +128,7 @@ impl Store {
             interval,
             gate: RwLock::new(1),
             committer: Mutex::new(Committer { engine, clock: Clock::default() }),
+            held: AtomicBool::new(false),
             durable: AtomicU64::new(0),
             credits: AtomicUsize::new(0),
             operations: AtomicU64::new(0),
@@ -124,6 +136,7 @@ impl Store {
             flushed: AtomicU64::new(0),
             flusher: Mutex::new(()),
             forgotten: Mutex::new(Vec::new()),
+            versions: Mutex::new(Vec::new()),
             failed: OnceLock::new(),
             stopped: AtomicBool::new(false),
         };
@@ -131,7 +144,7 @@ impl Store {
         Ok(())
     }
 
-    fn writer(&self) -> Result<&Writer> {
+    pub(crate) fn writer(&self) -> Result<&Writer> {
         let writer = self.writer.get().ok_or(Error::ReadOnly)?;
         writer.check().map(|()| writer)
     }
@@ -179,6 +192,9 @@ impl Store {
             let full = *open;
             drop(open);
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
+            if writer.is_held() {
+                return Err(Error::HeldTooLarge { limit: limit.min(most) });
+            }
             // a generation of its own is not large enough, and the one before it is durable
             if credits > most
                 && dirty == 0
@@ -211,6 +227,11 @@ impl Store {
         if writer.limits.wants_forgotten {
             lock(&writer.forgotten).push(Run { first, count });
         }
+    }
+
+    pub(crate) fn change_versions(&self, change: VersionChange) {
+        let Some(writer) = self.writer.get() else { return };
+        lock(&writer.versions).push(change);
     }
 
     pub(crate) fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
@@ -309,10 +330,18 @@ impl Store {
         let mut committer = lock(&writer.committer);
         let _guard = EndOnPanic(self);
         writer.check()?;
-        // another thread may have written it while this one waited
-        if self.durable_generation() >= generation {
+        // another thread may have written it while this one waited; one that is held is not waited for
+        if self.durable_generation() >= generation || writer.is_held() {
             return Ok(());
         }
+        self.close_and_write(writer, &mut committer, cause).inspect_err(|e| self.fail(e))
+    }
+
+    /// Closes the open generation, whatever it holds.
+    pub(crate) fn commit_now(&self, writer: &Writer, cause: Cause) -> Result<()> {
+        let mut committer = lock(&writer.committer);
+        let _guard = EndOnPanic(self);
+        writer.check()?;
         self.close_and_write(writer, &mut committer, cause).inspect_err(|e| self.fail(e))
     }
 
@@ -328,6 +357,7 @@ impl Store {
         let number = closed.number;
         let plan = committer.engine.plan(closed, &*writer.client)?;
         self.carry_out(writer, &plan)?;
+        committer.engine.durable();
         *lock(&writer.room) = committer.engine.room();
         writer.durable.store(number, Ordering::Release);
         writer.client.durable(number);
@@ -357,19 +387,28 @@ impl Store {
     ) -> Result<ClosedGeneration> {
         let number = *gate;
         let mut forgotten = std::mem::take(&mut *lock(&writer.forgotten));
-        let closing = Closing { store: self, generation: number };
-        let need = engine.wanted_chunks(self.cache.dirty());
-        if need != Need::default() {
+        let versions = std::mem::take(&mut *lock(&writer.versions));
+        let closing = Closing { store: self, generation: number, versions: &versions };
+        let mut need = engine.wanted_chunks(self.cache.dirty());
+        if cause == Cause::Hold {
+            need.should = need.should.max(engine.wanted_chunks(writer.limits.dirty_blocks / 2).should);
+        }
+        if need == Need::default() {
+            let spare = engine.spare_chunks(self.cache.dirty());
+            if !spare.is_empty() {
+                writer.client.take_chunks_back(&closing, &spare)?;
+            }
+        } else {
             engine.give_chunks(&writer.client.give_chunks(&closing, need)?);
         }
-        if self.cache.dirty() > 0 || !forgotten.is_empty() {
+        if self.cache.dirty() > 0 || !forgotten.is_empty() || !versions.is_empty() {
             writer.client.finish(&closing)?;
         }
         *lock(&writer.room) = engine.room_behind(self.cache.dirty());
         let blocks = self.cache.close(|block, tag, bytes| writer.client.seal(block, tag, bytes));
         forgotten.sort_unstable_by_key(|run| run.first);
         *gate = number + 1;
-        Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed() })
+        Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed(), versions })
     }
 
     /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long, flushes
@@ -387,6 +426,9 @@ impl Store {
         };
         let _guard = EndOnPanic(self);
         writer.check()?;
+        if writer.is_held() {
+            return Ok(());
+        }
         let dirty = self.cache.dirty() > 0;
         let operations = writer.operations.load(Ordering::Relaxed);
         let clock = &mut committer.clock;

@@ -20,8 +20,10 @@
 mod build;
 
 use super::{Engine, Idle, Limits};
-use crate::native::{Map, Mapped, Places};
-use crate::{Cause, Client, ClosedGeneration, Error, Kind, Mark, Need, Plan, PlannedWrite, Result, Room, Stage};
+use crate::native::{Map, Mapped, Places, Shared};
+use crate::{
+    Cause, Client, ClosedGeneration, Error, Kind, Mark, Need, Plan, PlannedWrite, Result, Room, Stage, VersionChange,
+};
 use crate::{native, native::Snapshots};
 use blockdev::{BlockDevice, MemoryDevice};
 use build::Change;
@@ -44,6 +46,11 @@ pub struct Snapshot {
     /// The block that the next superblock is written to.
     next_copy: u64,
     places: Places,
+    snapshots: Snapshots,
+    /// What others see of the list of snapshots.
+    shared: Arc<Shared>,
+    /// The generation on its way leaves a snapshot out.
+    removed: bool,
     /// Without order, over the old places.
     in_place: bool,
     limits: Limits,
@@ -62,9 +69,10 @@ impl Snapshot {
             return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
         }
         let map = Arc::clone(&mapped.map);
-        let held = Snapshots::load(&map, superblock.snapshots)?.held(&map)?;
-        let places = Places::new(native::table(&map, superblock.chunks)?, held)?;
-        Ok(Self::over(map, superblock, COPIES - 1 - copy, places, ordered, dirty_blocks))
+        let snapshots = Snapshots::load(mapped)?;
+        let places = Places::new(native::table(&map, superblock.chunks)?, snapshots.held())?;
+        let engine = Self::over(map, superblock, COPIES - 1 - copy, places, ordered, dirty_blocks);
+        Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), ..engine })
     }
 
     fn over(
@@ -85,17 +93,28 @@ impl Snapshot {
             holds_content: ordered,
             atomic: ordered,
         };
-        Self { map, superblock, next_copy, places, in_place: !ordered, limits }
+        let (snapshots, shared) = Default::default();
+        Self { map, superblock, next_copy, places, snapshots, shared, removed: false, in_place: !ordered, limits }
     }
 
-    /// Places that a generation of so many changed blocks may take.
+    /// Places that a generation of so many changed blocks may take, and that which adds its snapshot to the list.
     fn worst_case(&self, blocks: usize) -> usize {
-        native::worst_case(&self.map.shape, self.places.records(), blocks)
+        let of = |blocks| native::worst_case(&self.map.shape, self.places.records(), blocks);
+        of(blocks).saturating_add(of(1))
     }
 
     /// Places that are kept for operations that free.
     fn kept(&self) -> usize {
         self.worst_case(FREEING + CLOSING)
+    }
+
+    /// Places that are kept for the deletion of a snapshot, where there are any: nothing else may bring a place back then. It
+    /// changes the counts of all data groups.
+    fn kept_to_delete(&self) -> usize {
+        if self.snapshots.count() == 0 {
+            return 0;
+        }
+        2 * self.worst_case(self.map.shape.front() as usize + CLOSING)
     }
 
     /// The most blocks that a generation may change with so many places.
@@ -109,9 +128,9 @@ impl Snapshot {
     }
 
     fn room_with(&self, places: usize) -> Room {
-        let kept = self.kept();
+        let (kept, last) = (self.kept(), self.kept_to_delete());
         let of = |behind: usize| self.blocks_for(places.saturating_sub(behind));
-        Room { ordinary: of(2 * kept), promised: of(kept), freeing: of(0) }
+        Room { ordinary: of(2 * kept + last), promised: of(kept + last), freeing: of(last), deleting: of(0) }
     }
 
     /// The superblock that makes everything before it count.
@@ -153,6 +172,38 @@ impl Snapshot {
             changes.insert(index, Change::Write { kind, owner, data: Arc::clone(&write.data), tag: write.tag.kind });
         }
         Ok(changes)
+    }
+
+    /// Keeps the generation that was built last: another one, built upon it, has it in its list.
+    fn add_snapshot(&mut self, name: &[u8], time: i64, writes: &mut Vec<PlannedWrite>) -> Result<bool> {
+        let NativeSuperblock { root, generation, chunks, .. } = self.superblock;
+        let record = format::native::snapshots::Snapshot { name: name.to_vec(), root, generation, time, chunks };
+        let block = self.snapshots.add(record, self.places.tables()).ok_or(Error::NoRoom)?;
+        self.places.hold_used();
+        self.superblock.snapshots = self.snapshots.count();
+        let mut changes = BTreeMap::new();
+        self.change_list(block, &mut changes);
+        self.build(changes, writes)
+    }
+
+    /// Leaves a snapshot out of the generation under construction; what it held is held until that is durable.
+    fn remove_snapshot(&mut self, name: &[u8], changes: &mut BTreeMap<u64, Change>) {
+        if let Some(block) = self.snapshots.remove(name) {
+            self.removed = true;
+            self.superblock.snapshots = self.snapshots.count();
+            self.change_list(block, changes);
+        }
+    }
+
+    /// A block of the list of snapshots is as the list is now.
+    fn change_list(&self, block: u64, changes: &mut BTreeMap<u64, Change>) {
+        let change = match self.snapshots.block(block) {
+            None => Change::Drop,
+            Some(data) => {
+                Change::Write { kind: BlockKind::SnapshotList, owner: 0, data: Arc::from(data), tag: Kind::Engine }
+            }
+        };
+        changes.insert(self.map.shape.list().start + block, change);
     }
 
     fn is_unchanged(&self, index: u64, data: &[u8]) -> Result<bool> {
@@ -202,11 +253,23 @@ impl Engine for Snapshot {
     }
 
     fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
-        self.places.begin();
         self.map.shed();
         let mut writes = Vec::with_capacity(closed.blocks.len() + 8);
-        let changes = self.changes(&closed, &mut writes)?;
-        let changed = self.build(changes, &mut writes)?;
+        let mut changes = self.changes(&closed, &mut writes)?;
+        for version in &closed.versions {
+            if let VersionChange::Delete { name } = version {
+                self.remove_snapshot(name, &mut changes);
+            }
+        }
+        let mut changed = self.build(changes, &mut writes)?;
+        for version in &closed.versions {
+            if let VersionChange::Create { name, time } = version {
+                changed |= self.add_snapshot(name, *time, &mut writes)?;
+            }
+        }
+        if !closed.versions.is_empty() {
+            self.shared.prepare(self.snapshots.list());
+        }
         let home = closed.blocks.iter().map(|write| write.block).collect();
         let flush = closed.cause != Cause::DirtyLimit || !self.in_place;
         let mut stages = Vec::with_capacity(2);
@@ -254,8 +317,21 @@ impl Engine for Snapshot {
         // one of the largest operations at least fits into the next generation
         let most = self.limits.dirty_blocks;
         let next = |blocks: usize| self.worst_case(blocks.clamp(most / 4, most) + CLOSING);
-        let behind = self.worst_case(blocks + CLOSING) + 2 * self.kept();
+        let behind = self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete();
         Need { must: chunks(behind + next(0)), should: chunks(behind + next(2 * blocks)) }
+    }
+
+    fn spare_chunks(&mut self, blocks: usize) -> Vec<u32> {
+        let next = self.worst_case((4 * blocks).max(self.limits.dirty_blocks / 2) + CLOSING);
+        let room = self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete() + next;
+        self.places.spare(room)
+    }
+
+    fn durable(&mut self) {
+        self.places.begin();
+        if std::mem::take(&mut self.removed) {
+            self.places.set_held(self.snapshots.held());
+        }
     }
 
     fn give_chunks(&mut self, chunks: &[u32]) {
@@ -280,15 +356,8 @@ pub fn make(
 ) -> Result<()> {
     let nothing =
         format::native::map::Entry { place: 0, generation: 0, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
-    let superblock = NativeSuperblock {
-        shape,
-        uuid,
-        generation: 0,
-        unordered: false,
-        root: nothing,
-        chunks: 0,
-        snapshots: 0,
-    };
+    let superblock =
+        NativeSuperblock { shape, uuid, generation: 0, unordered: false, root: nothing, chunks: 0, snapshots: 0 };
     // nothing is below it yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
     let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None));
@@ -300,7 +369,14 @@ pub fn make(
         device.write_zeroes(copy * u64::from(BLOCK_SIZE), BLOCK_SIZE.into())?;
     }
     device.flush()?;
-    let closed = ClosedGeneration { number: 0, cause: Cause::Sync, blocks, forgotten: Vec::new(), unflushed: true };
+    let closed = ClosedGeneration {
+        number: 0,
+        cause: Cause::Sync,
+        blocks,
+        forgotten: Vec::new(),
+        unflushed: true,
+        versions: Vec::new(),
+    };
     let mut writes = Vec::new();
     let changes = engine.changes(&closed, &mut writes)?;
     engine.build(changes, &mut writes)?;

@@ -1,6 +1,6 @@
 //! What lies below the ext4 volume, for those who look at a volume and change nothing.
 
-use super::{Map, Snapshots, superblock, table};
+use super::{Mapped, Snapshots, superblock, table};
 use crate::Result;
 use blockdev::BlockDevice;
 use format::native::places::Chunk;
@@ -35,10 +35,10 @@ impl Facts {
     /// Those of the device, and for a superblock, a map or a table that is not sound.
     pub fn read(device: &Arc<dyn BlockDevice>) -> Result<Self> {
         let (superblock, copy) = superblock(&**device)?;
-        let map = Map::new(Arc::clone(device), superblock.shape, superblock.seed(), Some(superblock.root));
-        let live: Vec<Chunk> = table(&map, superblock.chunks)?.into_iter().flatten().collect();
-        let list = Snapshots::load(&map, superblock.snapshots)?;
-        let mut held = list.held(&map)?;
+        let mapped = Mapped::new(Arc::clone(device), &superblock);
+        let live: Vec<Chunk> = table(&mapped.map, superblock.chunks)?.into_iter().flatten().collect();
+        let snapshots = Snapshots::load(&mapped)?;
+        let mut held = snapshots.held();
         for chunk in &live {
             if let Some(bits) = held.get_mut(&chunk.number) {
                 bits.iter_mut().zip(chunk.used).for_each(|(held, used)| *held &= !used);
@@ -50,7 +50,7 @@ impl Facts {
             places: live.len() as u64 * u64::from(CHUNK_BLOCKS),
             used: live.iter().map(|chunk| u64::from(chunk.count())).sum(),
             held: held.values().flatten().map(|word| u64::from(word.count_ones())).sum(),
-            snapshots: list.iter().cloned().collect(),
+            snapshots: snapshots.list().iter().flatten().cloned().collect(),
             superblock,
         })
     }

@@ -47,6 +47,11 @@ pub(crate) fn node_over(index: u64, level: u8) -> NodeName {
     (level, index >> (BITS * (u32::from(level) + 1)))
 }
 
+/// The slot, in the node of a level that leads to an index, which does so.
+pub(crate) fn slot_at(index: u64, level: u8) -> usize {
+    (index >> (BITS * u32::from(level))) as usize % ENTRIES
+}
+
 /// The node above another, and the slot there.
 pub(crate) fn above((level, number): NodeName) -> (NodeName, usize) {
     ((level + 1, number >> BITS), number as usize % ENTRIES)
@@ -104,7 +109,7 @@ impl Map {
         }
     }
 
-    fn read_node(&self, (level, number): NodeName, entry: &Entry) -> Result<Node> {
+    pub(crate) fn read_node(&self, (level, number): NodeName, entry: &Entry) -> Result<Node> {
         if entry.kind != BlockKind::MapNode {
             return Err(FormatError::corrupt(Structure::Map, "an entry above the leaves leads to no node").into());
         }

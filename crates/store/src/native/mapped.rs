@@ -1,6 +1,7 @@
 //! The ext4 volume above a map, as a device.
 
 use super::Map;
+use super::snapshots::Shared;
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result, Write};
 use format::FsBlock;
 use format::native::BLOCK_SIZE;
@@ -15,6 +16,9 @@ const SIZE: u64 = BLOCK_SIZE as u64;
 /// an engine, every write is refused.
 pub struct Mapped {
     pub(crate) map: Arc<Map>,
+    /// Records of the list of snapshots that may be in use, as the superblock says.
+    pub(crate) count: u32,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// A piece of a read that is one request to the device below.
@@ -27,10 +31,11 @@ struct Piece<'b> {
 }
 
 impl Mapped {
-    /// The volume on `device` as a superblock's map has it: that of the live generation, or one with a snapshot's root.
+    /// The volume on `device` as a superblock's map has it; [`Mapped::at`] is that of a snapshot.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, superblock: &NativeSuperblock) -> Self {
-        Self { map: Arc::new(Map::new(device, superblock.shape, superblock.seed(), Some(superblock.root))) }
+        let map = Map::new(device, superblock.shape, superblock.seed(), Some(superblock.root));
+        Self { map: Arc::new(map), count: superblock.snapshots, shared: Arc::default() }
     }
 
     /// The device below.

@@ -55,14 +55,12 @@ pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
     Ok(all)
 }
 
-/// What snapshots hold, from the chunks of each.
-pub(crate) fn union<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> BTreeMap<u32, Bits> {
-    let mut held: BTreeMap<u32, Bits> = BTreeMap::new();
+/// Adds what chunks use to what is held.
+pub(crate) fn unite<'a>(held: &mut BTreeMap<u32, Bits>, chunks: impl IntoIterator<Item = &'a Chunk>) {
     for chunk in chunks {
         let bits = held.entry(chunk.number).or_insert([0; WORDS]);
         bits.iter_mut().zip(chunk.used).for_each(|(held, used)| *held |= used);
     }
-    held
 }
 
 impl Places {
@@ -94,7 +92,9 @@ impl Places {
         Ok(places)
     }
 
+    /// Reckons anew what can be given out.
     fn count(&mut self) {
+        self.available = 0;
         for slot in self.slots.iter_mut().flatten() {
             let held = self.held.get(&slot.chunk.number).copied().unwrap_or_default();
             for ((busy, used), held) in slot.busy.iter_mut().zip(slot.chunk.used).zip(held) {
@@ -102,6 +102,60 @@ impl Places {
                 self.available += busy.count_zeros() as usize;
             }
         }
+        // what runs were looked for may not be free any more
+        self.run = 0..0;
+    }
+
+    /// From now on snapshots hold this. Nothing is left by the generation on its way.
+    pub(crate) fn set_held(&mut self, held: BTreeMap<u32, Bits>) {
+        self.held = held;
+        self.count();
+    }
+
+    /// A snapshot holds all that is used now.
+    pub(crate) fn hold_used(&mut self) {
+        unite(&mut self.held, self.slots.iter().flatten().map(|slot| &slot.chunk));
+    }
+
+    /// The chunks, by the blocks of the table.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = Vec<Option<Chunk>>> + '_ {
+        self.slots
+            .chunks(RECORDS as usize)
+            .map(|slots| slots.iter().map(|slot| slot.as_ref().map(|s| s.chunk)).collect())
+    }
+
+    /// Lets go of chunks in which nothing is used, left or held, and which no snapshot has: the ones farthest behind, and as
+    /// many as leave `room` places or more.
+    pub(crate) fn spare(&mut self, room: usize) -> Vec<u32> {
+        let mut given = Vec::new();
+        let numbers: Vec<u32> = self.by_number.keys().rev().copied().collect();
+        for number in numbers {
+            if self.room() < room.saturating_add(CHUNK_BLOCKS as usize) {
+                break;
+            }
+            let Some(&at) = self.by_number.get(&number) else { continue };
+            let empty = self.slots.get(at).and_then(Option::as_ref).is_some_and(|slot| slot.busy == [0; WORDS]);
+            if !empty || self.held.contains_key(&number) {
+                continue;
+            }
+            self.slots[at] = None;
+            self.by_number.remove(&number);
+            self.available -= CHUNK_BLOCKS as usize;
+            self.dirty.insert(at as u64 / u64::from(RECORDS));
+            given.push(number);
+        }
+        while self.slots.last().is_some_and(Option::is_none) {
+            self.slots.pop();
+        }
+        if !given.is_empty() {
+            self.run = 0..0;
+        }
+        given
+    }
+
+    /// Whether a block of the table holds a record.
+    pub(crate) fn has_table_block(&self, block: u64) -> bool {
+        block < self.records().div_ceil(RECORDS).into()
     }
 
     /// The generation before this one is durable: what it left can be given out.

@@ -1,43 +1,260 @@
 //! The list of snapshots in memory, and what they hold.
 
-use super::places::{table, union};
-use super::{Bits, Map};
+use super::places::{table, unite};
+use super::{Bits, Map, Mapped, node_over, slot_at};
 use crate::Result;
+use format::native::map::{Entry, Node, Position};
+use format::native::places::{Chunk, RECORDS as TABLE_RECORDS};
 use format::native::snapshots::{RECORDS, Snapshot, parse};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use format::{Error as FormatError, FsBlock, Structure};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All snapshots of a volume, in the order of its list.
+/// Most nodes of snapshots' maps that are kept in memory, all snapshots together: 20 MiB.
+const KEPT: usize = 1 << 12;
+
+/// The list, in its order; `None` for a record that is not in use.
+pub type List = Arc<[Option<Snapshot>]>;
+
+/// What a volume's users share of its snapshots.
+#[derive(Default)]
+pub(crate) struct Shared {
+    lists: Mutex<Lists>,
+    /// By place, generation and checksum: what a place holds changes when nobody holds it any more.
+    nodes: Mutex<HashMap<(u64, u64, u32), Arc<Node>>>,
+}
+
+#[derive(Default)]
+struct Lists {
+    /// That of the newest durable generation, once somebody asked.
+    now: Option<List>,
+    /// That of the generation on its way.
+    next: Option<List>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// The generation on its way has this list.
+    pub(crate) fn prepare(&self, list: List) {
+        lock(&self.lists).next = Some(list);
+    }
+}
+
+/// Reads the list of a generation.
+fn load(map: &Map, count: u32) -> Result<Vec<Option<Snapshot>>> {
+    let mut records = Vec::new();
+    for block in 0..u64::from(count).div_ceil(RECORDS as u64) {
+        match map.block(map.shape.list().start + block)? {
+            Some(bytes) => records.extend(parse(&bytes, &map.shape)?),
+            None => records.extend(vec![None; RECORDS]),
+        }
+    }
+    records.truncate(count as usize);
+    let mut names: Vec<&[u8]> = records.iter().flatten().map(|record| &record.name[..]).collect();
+    names.sort_unstable();
+    if names.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(FormatError::corrupt(Structure::SnapshotList, "a name stands in it twice").into());
+    }
+    Ok(records)
+}
+
+impl Mapped {
+    /// The list of snapshots of the newest durable generation. Of a snapshot that is open as a volume: none.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged list.
+    pub fn snapshots(&self) -> Result<List> {
+        if let Some(list) = &lock(&self.shared.lists).now {
+            return Ok(Arc::clone(list));
+        }
+        let list: List = load(&self.map, self.count)?.into();
+        Ok(Arc::clone(lock(&self.shared.lists).now.get_or_insert(list)))
+    }
+
+    /// The generation that was on its way is durable.
+    pub fn publish_snapshots(&self) {
+        let mut lists = lock(&self.shared.lists);
+        if let Some(next) = lists.next.take() {
+            lists.now = Some(next);
+        }
+    }
+
+    /// The volume as a snapshot has it.
+    #[must_use]
+    pub fn at(&self, snapshot: &Snapshot) -> Self {
+        let Map { device, shape, seed, .. } = &*self.map;
+        let map = Map::new(Arc::clone(device), *shape, *seed, Some(snapshot.root));
+        Self { map: Arc::new(map), count: 0, shared: Arc::default() }
+    }
+
+    /// Where a metadata block lies in the newest generation that was planned; `None` where it was never written.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged map.
+    pub fn entry_of(&self, block: FsBlock) -> Result<Option<Entry>> {
+        self.map.shape.index_of(block).map_or(Ok(None), |index| self.map.entry(index))
+    }
+
+    /// Where a metadata block lies in a snapshot.
+    ///
+    /// # Errors
+    /// As [`Mapped::entry_of`].
+    pub fn entry_at(&self, snapshot: &Snapshot, block: FsBlock) -> Result<Option<Entry>> {
+        self.map.shape.index_of(block).map_or(Ok(None), |index| self.entry_below(&snapshot.root, index))
+    }
+
+    /// What a metadata block of a snapshot holds.
+    ///
+    /// # Errors
+    /// As [`Mapped::entry_of`]; where what lies there is not what the entry says.
+    pub fn read_entry(&self, block: FsBlock, entry: &Entry) -> Result<Vec<u8>> {
+        let index = self.map.shape.index_of(block).unwrap_or(u64::MAX);
+        self.map.read(entry, Position::Block(index))
+    }
+
+    fn entry_below(&self, root: &Entry, index: u64) -> Result<Option<Entry>> {
+        let mut entry = *root;
+        for level in (0..self.map.shape.levels()).rev() {
+            let key = (entry.place, entry.generation, entry.checksum);
+            let there = lock(&self.shared.nodes).get(&key).cloned();
+            let node = match there {
+                Some(node) => node,
+                None => {
+                    let node = Arc::new(self.map.read_node(node_over(index, level), &entry)?);
+                    let mut nodes = lock(&self.shared.nodes);
+                    if nodes.len() >= KEPT {
+                        nodes.clear();
+                    }
+                    nodes.insert(key, Arc::clone(&node));
+                    node
+                }
+            };
+            match node.get(slot_at(index, level)) {
+                Some(next) => entry = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(entry))
+    }
+
+    /// Places that a snapshot holds and neither another one nor the newest durable generation.
+    ///
+    /// # Errors
+    /// As [`Mapped::snapshots`].
+    pub fn places_held_by(&self, snapshot: &Snapshot) -> Result<u64> {
+        let list = self.snapshots()?;
+        let mut others = BTreeMap::new();
+        for other in list.iter().flatten().filter(|other| other.name != snapshot.name) {
+            unite(&mut others, self.table_at(other)?.iter().flatten());
+        }
+        let (superblock, _) = super::superblock(&*self.map.device)?;
+        unite(&mut others, table(&self.map, superblock.chunks)?.iter().flatten());
+        let own = |chunk: &Chunk| {
+            let held = others.get(&chunk.number).copied().unwrap_or_default();
+            chunk.used.iter().zip(held).map(|(used, held)| u64::from((used & !held).count_ones())).sum::<u64>()
+        };
+        Ok(self.table_at(snapshot)?.iter().flatten().map(own).sum())
+    }
+
+    fn table_at(&self, snapshot: &Snapshot) -> Result<Vec<Option<Chunk>>> {
+        table(&self.at(snapshot).map, snapshot.chunks)
+    }
+}
+
+/// A block of a snapshot's place table, shared by those that have the same.
+type Table = Arc<[Option<Chunk>]>;
+
+/// The list as an engine keeps it, with what each snapshot holds.
+#[derive(Default)]
 pub(crate) struct Snapshots {
     records: Vec<Option<Snapshot>>,
+    /// The place table of each.
+    tables: Vec<Vec<Table>>,
 }
 
 impl Snapshots {
-    /// Reads the list.
-    pub(crate) fn load(map: &Map, count: u32) -> Result<Self> {
-        let mut records = Vec::new();
-        for block in 0..u64::from(count).div_ceil(RECORDS as u64) {
-            match map.block(map.shape.list().start + block)? {
-                Some(bytes) => records.extend(parse(&bytes, &map.shape)?),
-                None => records.extend(vec![None; RECORDS]),
-            }
+    /// Reads the list and all place tables.
+    pub(crate) fn load(mapped: &Mapped) -> Result<Self> {
+        let mut all = Self { records: mapped.snapshots()?.to_vec(), tables: Vec::new() };
+        for record in &all.records {
+            let chunks = record.as_ref().map_or(Ok(Vec::new()), |record| mapped.table_at(record))?;
+            let blocks = chunks.chunks(TABLE_RECORDS as usize).map(<[_]>::to_vec);
+            let table = shared(blocks, all.tables.iter().rev().find(|table| !table.is_empty()));
+            all.tables.push(table);
         }
-        records.truncate(count as usize);
-        Ok(Self { records })
+        Ok(all)
     }
 
-    /// Those that there are.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Snapshot> {
-        self.records.iter().flatten()
+    /// The list as it is now.
+    pub(crate) fn list(&self) -> List {
+        self.records.clone().into()
+    }
+
+    /// Records that may be in use, from the start of the list.
+    pub(crate) fn count(&self) -> u32 {
+        // at most the list's length
+        self.records.len() as u32
+    }
+
+    /// Adds a snapshot with its place table; the block of the list that changes, `None` where the list is full.
+    pub(crate) fn add(&mut self, snapshot: Snapshot, table: impl Iterator<Item = Vec<Option<Chunk>>>) -> Option<u64> {
+        let slot = self.records.iter().position(Option::is_none).unwrap_or(self.records.len());
+        if slot as u64 >= format::native::snapshots::MOST {
+            return None;
+        }
+        let newest =
+            self.records.iter().zip(&self.tables).filter_map(|(record, t)| Some((record.as_ref()?.generation, t)));
+        let table = shared(table, newest.max_by_key(|(generation, _)| *generation).map(|(_, table)| table));
+        if slot == self.records.len() {
+            self.records.push(None);
+            self.tables.push(Vec::new());
+        }
+        (self.records[slot], self.tables[slot]) = (Some(snapshot), table);
+        Some((slot / RECORDS) as u64)
+    }
+
+    /// Removes the snapshot of a name; the block of the list that changes, `None` where there is none of that name.
+    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<u64> {
+        let slot = self.records.iter().position(|record| record.as_ref().is_some_and(|record| record.name == name))?;
+        (self.records[slot], self.tables[slot]) = (None, Vec::new());
+        while self.records.last().is_some_and(Option::is_none) {
+            self.records.pop();
+            self.tables.pop();
+        }
+        Some((slot / RECORDS) as u64)
+    }
+
+    /// The bytes of a block of the list; `None` where no record in it is in use.
+    pub(crate) fn block(&self, block: u64) -> Option<Vec<u8>> {
+        let records = self.records.chunks(RECORDS).nth(usize::try_from(block).ok()?)?;
+        records.iter().any(Option::is_some).then(|| format::native::snapshots::to_bytes(records))
     }
 
     /// The places that they hold, all together.
-    pub(crate) fn held(&self, map: &Map) -> Result<BTreeMap<u32, Bits>> {
-        let mut chunks = Vec::new();
-        for snapshot in self.iter() {
-            let map = Map::new(Arc::clone(&map.device), map.shape, map.seed, Some(snapshot.root));
-            chunks.extend(table(&map, snapshot.chunks)?.into_iter().flatten());
+    pub(crate) fn held(&self) -> BTreeMap<u32, Bits> {
+        let mut held = BTreeMap::new();
+        let blocks = self.tables.iter().map(Vec::len).max().unwrap_or(0);
+        for block in 0..blocks {
+            let mut before: Option<&Table> = None;
+            for table in self.tables.iter().filter_map(|table| table.get(block)) {
+                if before.is_none_or(|before| !Arc::ptr_eq(before, table)) {
+                    unite(&mut held, table.iter().flatten());
+                }
+                before = Some(table);
+            }
         }
-        Ok(union(&chunks))
+        held
     }
+}
+
+/// The blocks of a table, those that are equal shared with another one.
+fn shared(blocks: impl Iterator<Item = Vec<Option<Chunk>>>, like: Option<&Vec<Table>>) -> Vec<Table> {
+    let share = |(n, block): (usize, Vec<Option<Chunk>>)| match like.and_then(|like| like.get(n)) {
+        Some(same) if same[..] == block[..] => Arc::clone(same),
+        _ => block.into(),
+    };
+    blocks.enumerate().map(share).collect()
 }

@@ -56,7 +56,7 @@ fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneratio
         blocks.iter().map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data) }).collect();
     blocks.sort_by_key(|write| write.block);
     let forgotten = forgotten.iter().map(|&(first, count)| Run { first: FsBlock(first), count }).collect();
-    ClosedGeneration { number: 0, cause: Cause::Sync, blocks, forgotten, unflushed: false }
+    ClosedGeneration { number: 0, cause: Cause::Sync, blocks, forgotten, unflushed: false, versions: Vec::new() }
 }
 
 /// Where the byte lies: the journal's block, or the volume's.

@@ -53,7 +53,12 @@ impl Snapshot {
         while let Some(block) = self.places.next_dirty() {
             let index = self.map.shape.table().start + block;
             if !draft.places.contains_key(&index) {
-                self.relocate_block(&mut draft, index, true)?;
+                let stays = self.places.has_table_block(block);
+                self.relocate_block(&mut draft, index, stays)?;
+                if !stays {
+                    changes.insert(index, Change::Drop);
+                    continue;
+                }
                 let data = Arc::from([]);
                 changes.insert(index, Change::Write { kind: BlockKind::PlaceTable, owner: 0, data, tag: Kind::Engine });
             }
