@@ -204,7 +204,7 @@ impl FileDevice {
 
     /// Makes a read if the page cache has all of it; if not, nothing has been waited for, and the kernel has begun to
     /// read it.
-    fn read_cached(&self, r: &mut Read<'_>) -> bool {
+    fn take_cached(&self, r: &mut Read<'_>) -> bool {
         self.direct.is_none()
             && self.batching() != Batching::Serial
             && preadv2(&self.file, &mut [IoSliceMut::new(r.buf)], r.offset, ReadWriteFlags::NOWAIT) == Ok(r.buf.len())
@@ -321,7 +321,7 @@ impl BlockDevice for FileDevice {
         let mut waiting = Vec::new();
         for r in reads {
             r.result = self.geometry.admit(Op::Read, r.offset, r.buf.len() as u64);
-            if r.result.is_ok() && !self.read_cached(r) {
+            if r.result.is_ok() && !self.take_cached(r) {
                 waiting.push(r);
             }
         }
@@ -336,6 +336,14 @@ impl BlockDevice for FileDevice {
             |r| self.misfit(r.offset, r.buf).map_or(0, |_| r.buf.len()),
             |part| self.read_part(part),
         );
+    }
+
+    fn read_cached(&self, reads: &mut [Read<'_>]) -> usize {
+        let waits = |r: &mut Read<'_>| {
+            r.result = self.geometry.admit(Op::Read, r.offset, r.buf.len() as u64);
+            r.result.is_err() || !self.take_cached(r)
+        };
+        reads.iter_mut().position(waits).unwrap_or(reads.len())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {

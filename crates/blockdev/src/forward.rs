@@ -20,6 +20,10 @@ macro_rules! forward {
                 (**self).read_many(reads);
             }
 
+            fn read_cached(&self, reads: &mut [Read<'_>]) -> usize {
+                (**self).read_cached(reads)
+            }
+
             fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
                 (**self).write(offset, data)
             }

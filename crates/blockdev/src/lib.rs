@@ -136,6 +136,13 @@ pub trait BlockDevice: Send + Sync {
         }
     }
 
+    /// Makes as many of the first reads as need no waiting, because the system has their bytes in memory, and returns how
+    /// many; each of these has its `result`. One that it cannot make is the caller's to make. A device that cannot tell
+    /// makes none.
+    fn read_cached(&self, _reads: &mut [Read<'_>]) -> usize {
+        0
+    }
+
     /// Writes `data` at `offset`. When it returns, later reads see it; a crash may still lose it, whole or by sectors.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
 

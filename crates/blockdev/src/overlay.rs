@@ -138,6 +138,12 @@ fn cover(changes: &Changes, offset: u64, buf: &mut [u8]) {
     }
 }
 
+fn cover_all(changes: &Changes, reads: &mut [Read<'_>]) {
+    for r in reads.iter_mut().filter(|r| r.result.is_ok() && !r.buf.is_empty()) {
+        cover(changes, r.offset, r.buf);
+    }
+}
+
 impl BlockDevice for Overlay {
     fn geometry(&self) -> Geometry {
         self.geometry
@@ -155,9 +161,14 @@ impl BlockDevice for Overlay {
     fn read_many(&self, reads: &mut [Read<'_>]) {
         let changes = self.changes();
         self.base.read_many(reads);
-        for r in reads.iter_mut().filter(|r| r.result.is_ok() && !r.buf.is_empty()) {
-            cover(&changes, r.offset, r.buf);
-        }
+        cover_all(&changes, reads);
+    }
+
+    fn read_cached(&self, reads: &mut [Read<'_>]) -> usize {
+        let changes = self.changes();
+        let made = self.base.read_cached(reads);
+        cover_all(&changes, reads.get_mut(..made).unwrap_or_default());
+        made
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {

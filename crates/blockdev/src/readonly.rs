@@ -31,6 +31,10 @@ impl<D: BlockDevice> BlockDevice for ReadOnly<D> {
         self.0.read_many(reads);
     }
 
+    fn read_cached(&self, reads: &mut [Read<'_>]) -> usize {
+        self.0.read_cached(reads)
+    }
+
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.geometry().admit(Op::Write, offset, data.len() as u64)
     }

@@ -1,23 +1,24 @@
 //! How much a check will read and how long that may take, from the superblock and the group descriptors alone.
 //!
 //! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the blocks
-//! of the resize inode. Guessed is what hangs below the inodes:
+//! of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which is counted in
+//! the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions. Elsewhere is guessed what hangs below the inodes:
 //! - A directory has one block, and all together one more for each [`NAMES_IN_4_KIB`] names.
 //! - Sizes of files fall off exponentially about their mean (blocks in use by the number of files), so that
 //!   `exp(-12 / mean)` of them have more than twelve blocks. With a block map each of these has an indirect block, and one
 //!   more for every block of numbers it begins; of those with extents, one in [`FRAGMENTED`] has a tree block.
-//! - In metadata regions all that lies behind the inode tables and is read on the way: it takes no seek of its own.
-//! - Elsewhere the directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that
+//! - The directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that
 //!   one request reads them all, and [`TREE_GAP`] bytes between each two. (Both measured on volumes aged by 250 000
 //!   changes.) They are *scattered* over the volume, and read in batches that the device serves in its own order.
 //!
-//! The device's figures are measured by reading as the check will: a piece of the inode tables in order, the beginnings of
-//! groups one after the other, and a batch of blocks as far apart as the tree blocks are thought to lie.
+//! The device's figures are measured by reading as the check will: a piece of the inode tables in order, the places where
+//! the first pass will have to seek one after the other, and a batch of blocks as far apart as the tree blocks are thought to
+//! lie.
 //!
-//! On volumes with regions that have aged, time and bytes come out right to a tenth, on fresh ones and small ones to a
-//! fifth, as on those of many small files, where inode tables rule. How far a volume without regions has aged no descriptor
-//! says: what comes of scattered blocks is good to a factor of two. The time is as good as the device's figures: those
-//! measured here on a device whose blocks the system has in memory are memory's.
+//! On volumes with regions time and bytes come out right to a tenth, on those of many small files, where inode tables rule,
+//! to a fifth. How far a volume without regions has aged no descriptor says: what comes of scattered blocks is good to a
+//! factor of two. The time is as good as the device's figures: those measured here on a device whose blocks the system has
+//! in memory are memory's.
 
 use crate::bitmaps;
 use crate::checker::Options;
@@ -27,9 +28,11 @@ use crate::problem::Problems;
 use crate::rounds::BitmapKind;
 use crate::scan::{Counters, GAP, REQUEST, Scanner};
 use blockdev::{BlockDevice, Read};
+use format::GroupNo;
 use format::feature::Incompat;
 use serde::Serialize;
 use std::fmt;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Names that 4 KiB of a directory hold when they are two thirds full, at 32 bytes a name.
@@ -40,6 +43,10 @@ const FRAGMENTED: f64 = 4.0;
 const TREE_RUN: u64 = 3;
 /// Bytes between two of them.
 const TREE_GAP: u64 = 8 << 10;
+/// Groups with regions whose block bitmaps are read.
+const COUNTED_GROUPS: usize = 64;
+/// Up to so many bytes a region lies behind what is read before it without a seek that would be worth counting.
+const FAR: u64 = 4 << 20;
 /// Bytes read in order to measure a device.
 const MEASURED_BYTES: u64 = 8 << 20;
 /// Beginnings of groups, and scattered blocks, read to measure a device.
@@ -123,17 +130,31 @@ pub fn estimate_by(
     let scanner =
         Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let volume = open::open(&scanner, options, &Problems::default())?;
-    let work = of_volume(&volume);
+    let mut plan = known(&volume);
+    let regions = count_regions(&scanner, &volume, &mut plan);
+    let work = of_plan(&volume, &plan, regions);
     let measured = speed.is_none();
-    let speed = speed.unwrap_or_else(|| measure(device, &volume, &work, clock));
+    let speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, &work, clock));
     Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) })
 }
 
-/// What a check of an open volume will read.
+/// What a check of an open volume will read, as far as the descriptors tell.
 pub(crate) fn of_volume(volume: &Volume) -> Work {
+    of_plan(volume, &known(volume), None)
+}
+
+/// What is known of the reads.
+struct Plan {
+    work: Work,
+    /// Where the first pass will seek, ascending: the bytes from each such place on that follow one another.
+    stops: Vec<Range<u64>>,
+}
+
+/// `regions` is what was counted of them.
+fn of_plan(volume: &Volume, plan: &Plan, regions: Option<Work>) -> Work {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
-    let mut work = known(volume);
+    let mut work = plan.work;
     work.known_bytes = work.bytes;
 
     let mut groups_with_directories = 0;
@@ -144,6 +165,12 @@ pub(crate) fn of_volume(volume: &Volume) -> Work {
         work.directories += directories;
         groups_with_directories += u64::from(directories > 0);
         free_clusters += u64::from(descriptor.free_clusters);
+    }
+    if let Some(Work { bytes, requests, seeks, .. }) = regions {
+        work.bytes = work.bytes.saturating_add(bytes);
+        work.requests += requests;
+        work.seeks += seeks;
+        return work;
     }
     let used_blocks = geometry.blocks.saturating_sub(free_clusters.saturating_mul(geometry.cluster_blocks.into()));
     let names_in_a_block = (NAMES_IN_4_KIB * block_size / 4096).max(1);
@@ -183,7 +210,7 @@ pub(crate) fn of_volume(volume: &Volume) -> Work {
 }
 
 /// What will be read whatever the files are.
-fn known(volume: &Volume) -> Work {
+fn known(volume: &Volume) -> Plan {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
     let mut first_pass = Vec::new();
@@ -207,46 +234,110 @@ fn known(volume: &Volume) -> Work {
     let after_table = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
     let third_pass = vec![(after_table.saturating_mul(block_size), reserved * block_size)];
     let mut work = Work::default();
-    for mut pass in [first_pass, second_pass, third_pass] {
+    let [first, stops, third] = [first_pass, second_pass, third_pass].map(|mut pass| {
         pass.sort_unstable();
-        add_pass(&mut work, pass.into_iter().filter(|(_, len)| *len > 0));
+        joined(pass.into_iter().filter(|(_, len)| *len > 0))
+    });
+    for run in first.iter().chain(&stops).chain(&third) {
+        work.add(run);
+        work.seeks += 1;
     }
-    work
+    Plan { work, stops }
 }
 
-/// Adds what is read in one ascending pass; neighbours become one request, as the reader joins them.
-fn add_pass(work: &mut Work, runs: impl Iterator<Item = (u64, u64)>) {
-    let mut joined: Option<(u64, u64)> = None;
-    let mut add = |start: u64, end: u64| {
-        work.bytes = work.bytes.saturating_add(end - start);
-        work.requests += (end - start).div_ceil(REQUEST);
-        work.seeks += 1;
+/// What is in use of the regions, by the block bitmaps of some of the groups that have any; where it begins becomes a stop.
+/// `None` on volumes without regions, and where a bitmap cannot be read.
+fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Option<Work> {
+    let geometry = &volume.geometry;
+    if !(geometry.has_regions() && geometry.is_owned()) {
+        return None;
+    }
+    let block_size = u64::from(geometry.block_size);
+    let with_regions = |group: &GroupNo| {
+        volume.group(*group).is_some_and(|descriptor| descriptor.regions != 0)
+            && bitmaps::is_written(volume, *group, BitmapKind::Block)
     };
-    for (start, len) in runs {
-        let end = start.saturating_add(len);
-        joined = match joined {
-            Some((first, last)) if start <= last.saturating_add(GAP) => Some((first, last.max(end))),
-            before => {
-                if let Some((first, last)) = before {
-                    add(first, last);
-                }
-                Some((start, end))
-            }
+    let groups: Vec<_> = geometry.group_numbers().filter(with_regions).collect();
+    let mut tables: Vec<u64> = volume.groups.iter().map(|group| group.inode_table.get()).collect();
+    tables.sort_unstable();
+    // the first chunk of a region begins with the end of one
+    let is_table = |block: u64| {
+        let before = tables.partition_point(|start| *start <= block).checked_sub(1).and_then(|n| tables.get(n));
+        before.is_some_and(|start| block - start < u64::from(geometry.itable_blocks))
+    };
+    let step = groups.len().div_ceil(COUNTED_GROUPS).max(1);
+    let mut all = Work::default();
+    let mut bitmap = vec![0; geometry.block_size as usize];
+    let (mut counted, mut found) = (0, Vec::new());
+    for group in groups.iter().step_by(step) {
+        let descriptor = volume.group(*group)?;
+        scanner.device.read(geometry.byte_offset(descriptor.block_bitmap)?, &mut bitmap).ok()?;
+        let start = geometry.group_blocks(*group).start;
+        let in_use = |block: &u64| {
+            let place = (*block - start) as usize;
+            bitmap.get(place / 8).is_some_and(|byte| byte >> (place % 8) & 1 == 1)
         };
+        let used = geometry.region_blocks(*group, descriptor.regions).flatten().filter(in_use);
+        let used = used.filter(|block| !is_table(*block)).map(|block| (block.saturating_mul(block_size), block_size));
+        let runs = joined(used);
+        let mut end = runs.first().and_then(|first| {
+            let before = plan.stops.partition_point(|stop| stop.start <= first.start).checked_sub(1)?;
+            plan.stops.get(before).map(|stop| stop.end)
+        });
+        for run in runs {
+            all.add(&run);
+            if end.is_none_or(|end| run.start > end + FAR) {
+                all.seeks += 1;
+                found.push(run.clone());
+            }
+            end = Some(run.end);
+        }
+        counted += 1;
     }
-    if let Some((first, last)) = joined {
-        add(first, last);
+    plan.stops.append(&mut found);
+    plan.stops.sort_unstable_by_key(|stop| stop.start);
+    let scale = |n: u64| (n as f64 * groups.len() as f64 / f64::from(counted.max(1))) as u64;
+    Some(Work { bytes: scale(all.bytes), requests: scale(all.requests), seeks: scale(all.seeks), ..all })
+}
+
+impl Work {
+    fn add(&mut self, run: &Range<u64>) {
+        self.bytes = self.bytes.saturating_add(run.end - run.start);
+        self.requests += (run.end - run.start).div_ceil(REQUEST);
     }
+}
+
+/// Neighbours become one run, as the reader joins them; what is given ascends.
+fn joined(parts: impl Iterator<Item = (u64, u64)>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for (start, len) in parts {
+        let end = start.saturating_add(len);
+        match runs.last_mut() {
+            Some(last) if start <= last.end.saturating_add(GAP) => last.end = last.end.max(end),
+            _ => runs.push(start..end),
+        }
+    }
+    runs
 }
 
 /// Reads as the check of such a volume will, and takes the time.
-fn measure(device: &dyn BlockDevice, volume: &Volume, work: &Work, clock: &dyn Fn() -> Duration) -> DeviceSpeed {
+fn measure(
+    device: &dyn BlockDevice,
+    volume: &Volume,
+    plan: &Plan,
+    work: &Work,
+    clock: &dyn Fn() -> Duration,
+) -> DeviceSpeed {
     let len = device.geometry().len;
     // a device that cannot be read will tell the check so
     let timed = |batch: usize, offsets: &mut dyn Iterator<Item = u64>, size: u64| {
         let size = size.min(len);
         let offsets: Vec<u64> = offsets.filter(|at| at.checked_add(size).is_some_and(|end| end <= len)).collect();
         let mut bytes = vec![0; size as usize * batch];
+        if let (Some(first), Some(place)) = (offsets.first(), bytes.get_mut(..size as usize)) {
+            // from there on: how the device comes to the first place is no part of it
+            device.read_many(&mut [Read::new(first.saturating_sub(size), place)]);
+        }
         let start = clock();
         for offsets in offsets.chunks(batch) {
             let places = bytes.chunks_mut(size.max(1) as usize);
@@ -257,14 +348,13 @@ fn measure(device: &dyn BlockDevice, volume: &Volume, work: &Work, clock: &dyn F
     };
     let block_size = u64::from(volume.geometry.block_size);
     let table = volume.groups.get(volume.groups.len() / 2).map_or(0, |group| group.inode_table.get() * block_size);
-    let whole = timed(1, &mut (0..MEASURED_BYTES / REQUEST).map(|n| table + n * REQUEST), REQUEST);
+    let whole = timed(2, &mut (0..MEASURED_BYTES / REQUEST).map(|n| table + n * REQUEST), REQUEST);
     let bytes_per_second = len.clamp(1, REQUEST) as f64 / whole;
     let transfer = block_size as f64 / bytes_per_second;
-    let fronts: Vec<u64> =
-        volume.groups.iter().filter_map(|group| volume.geometry.byte_offset(group.block_bitmap)).collect();
     // from the middle on, as far from the device's fast end as most of the volume is
-    let middle = fronts.len().saturating_sub(MEASURED_SEEKS as usize) / 2;
-    let seek = timed(1, &mut fronts.into_iter().skip(middle).take(MEASURED_SEEKS as usize), block_size);
+    let middle = plan.stops.len().saturating_sub(MEASURED_SEEKS as usize) / 2;
+    let stops = plan.stops.iter().skip(middle).take(MEASURED_SEEKS as usize).map(|stop| stop.start);
+    let seek = timed(1, &mut { stops }, block_size) - transfer;
     let stride = if work.scattered > 0 { len / (work.scattered + 1) } else { STRIDE }.max(block_size);
     let from = len / 2 / block_size * block_size;
     let scattered = timed(
@@ -302,10 +392,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_one_request_and_long_runs_several() {
+    fn neighbours_are_one_run_and_long_runs_several_requests() {
+        let runs = joined([(0, 4096), (4096, 4096), (8192 + GAP, 4096), (10 << 20, 3 << 20)].into_iter());
+        assert_eq!(runs, [0..12_288 + GAP, 10 << 20..13 << 20]);
         let mut work = Work::default();
-        add_pass(&mut work, [(0, 4096), (4096, 4096), (8192 + GAP, 4096), (10 << 20, 3 << 20)].into_iter());
-        assert_eq!((work.requests, work.seeks), (1 + (3 << 20) / REQUEST, 2));
+        runs.iter().for_each(|run| work.add(run));
+        assert_eq!(work.requests, 1 + (3 << 20) / REQUEST);
         assert_eq!(work.bytes, 8192 + GAP + 4096 + (3 << 20));
     }
 

@@ -69,6 +69,33 @@ pub(crate) struct OpenFile {
     pub(crate) tally: Mutex<Tally>,
 }
 
+/// The files that were kept open.
+pub(crate) struct OpenFiles {
+    /// Ascending by inode.
+    files: Vec<OpenFile>,
+    /// Their inodes: each tree block looks for its file, and looking among these alone stays in the processor's cache.
+    inodes: Vec<InodeNo>,
+}
+
+impl OpenFiles {
+    /// Puts them in order.
+    pub(crate) fn new(mut files: Vec<OpenFile>) -> Self {
+        files.sort_unstable_by_key(|f| f.facts.inode);
+        let inodes = files.iter().map(|f| f.facts.inode).collect();
+        Self { files, inodes }
+    }
+
+    /// The file of this inode, where it was kept open.
+    pub(crate) fn get(&self, inode: InodeNo) -> Option<&OpenFile> {
+        self.files.get(self.inodes.binary_search(&inode).ok()?)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, OpenFile> {
+        self.files.iter()
+    }
+}
+
 /// Judges size and space of a file whose map was walked to its end.
 pub(crate) fn judge_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
     if facts.inode == InodeNo::BAD_BLOCKS || tally.incomplete {

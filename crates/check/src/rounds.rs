@@ -13,7 +13,7 @@
 use crate::bitmaps;
 use crate::claims::Claims;
 use crate::context::Context;
-use crate::files::{OpenFile, Tally, judge_sums};
+use crate::files::{OpenFiles, Tally, judge_sums};
 use crate::inodes::{Harvest, InlineDirectory, InodeCheck};
 use crate::metadata;
 use crate::multiply::Recount;
@@ -162,7 +162,7 @@ impl Rounds<'_> {
         if let Some(layers) = self.layers {
             self.put_together(layers, &mut harvest);
         }
-        harvest.files.sort_unstable_by_key(|f| f.facts.inode);
+        let files = OpenFiles::new(std::mem::take(&mut harvest.files));
         harvest.links.sort_unstable();
         // inodes read in part would make names look as if they led nowhere
         if !(self.scanner.cancelled)() {
@@ -175,15 +175,15 @@ impl Rounds<'_> {
         while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
             dir_runs.extend_from_slice(&found.dir_runs);
             let number = lock(&self.trail.rounds).len();
-            let round = self.plan(&harvest.files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
+            let round = self.plan(&files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
             self.trail.end(&self.ctx.claims, Stretch::Planned(number));
-            found = self.read(number, &round, &harvest.files, &harvest.links, visitor);
+            found = self.read(number, &round, &files, &harvest.links, visitor);
             edges.append(&mut found.edges);
             lock(&self.trail.rounds).push(Planned { nodes: round.nodes, others: round.others });
         }
-        self.claim_edges(&harvest.files, edges);
+        self.claim_edges(&files, edges);
         if !(self.scanner.cancelled)() {
-            self.close(&harvest.files, &mut harvest.counts);
+            self.close(&files, &mut harvest.counts);
         }
         let Harvest { counts, large_file, large_directory, quota, .. } = harvest;
         Outcome { counts, large_file, large_directory, dir_runs, quota }
@@ -237,7 +237,8 @@ impl Rounds<'_> {
     /// Divides a pass into stretches: only where nothing that came before leads any farther.
     fn stretches<'i, T>(&self, items: &'i [Item<T>], leads_behind: impl Fn(&T) -> u64) -> Vec<&'i [Item<T>]> {
         let total = items.iter().map(|item| u64::from(item.len)).sum();
-        let size = self.trail.stretch_bytes(total);
+        // from memory all of it is read again as fast as the part that matters is found
+        let size = if self.scanner.counters.is_cached() { u64::MAX } else { self.trail.stretch_bytes(total) };
         let mut stretches = Vec::new();
         let (mut start, mut bytes, mut behind) = (0, 0, 0);
         for (n, item) in items.iter().enumerate() {
@@ -398,13 +399,13 @@ impl Rounds<'_> {
     }
 
     /// Puts what was found in disk order and claims it; what another map has already is not followed.
-    fn plan(&self, files: &[OpenFile], mut found: Found, mut xattrs: Vec<XattrRef>) -> Round {
+    fn plan(&self, files: &OpenFiles, mut found: Found, mut xattrs: Vec<XattrRef>) -> Round {
         let mut others = Vec::new();
         let one = |block: u64| self.ctx.claims.clusters_of(&(block..block + 1));
         found.nodes.sort_unstable();
         found.nodes.retain(|node| {
             let fresh = self.claims_of_node(files, node);
-            if !fresh && let Some(file) = open_file(files, node.inode) {
+            if !fresh && let Some(file) = files.get(node.inode) {
                 lock(&file.tally).incomplete = true;
             }
             if !fresh {
@@ -441,11 +442,11 @@ impl Rounds<'_> {
         Round { nodes: found.nodes, dir_runs: found.dir_runs, links: found.links, xattrs, xattr_groups, others }
     }
 
-    fn claims_of_node(&self, files: &[OpenFile], node: &Node) -> bool {
+    fn claims_of_node(&self, files: &OpenFiles, node: &Node) -> bool {
         // inode 7's numbers name the descriptor blocks kept for growth, which the groups claim themselves: only the
         // doubly indirect block above them is its own
         if node.is_growth_copy() {
-            return open_file(files, node.inode).is_some();
+            return files.get(node.inode).is_some();
         }
         self.claim_block(node.inode, node.block)
     }
@@ -458,7 +459,7 @@ impl Rounds<'_> {
         &self,
         number: usize,
         round: &Round,
-        files: &[OpenFile],
+        files: &OpenFiles,
         links: &[(InodeNo, u64)],
         visitor: &dyn Visitor,
     ) -> Found {
@@ -498,12 +499,12 @@ impl Rounds<'_> {
     fn judge_node(
         &self,
         trees: &Trees<'_>,
-        files: &[OpenFile],
+        files: &OpenFiles,
         node: &Node,
         bytes: Result<&[u8], &blockdev::Error>,
         found: &mut Found,
     ) {
-        let Some(file) = open_file(files, node.inode) else { return };
+        let Some(file) = files.get(node.inode) else { return };
         let mut tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(bytes) = bytes else {
             tally.incomplete = true;
@@ -526,7 +527,7 @@ impl Rounds<'_> {
         &self,
         link: &LinkTarget,
         links: &[(InodeNo, u64)],
-        files: &[OpenFile],
+        files: &OpenFiles,
         bytes: Result<&[u8], &blockdev::Error>,
     ) {
         let Ok(bytes) = bytes else {
@@ -540,7 +541,7 @@ impl Rounds<'_> {
             [low, high, ..] if encrypted => u64::from(*low) + u64::from(*high) * 256 + 2,
             _ => bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()) as u64,
         };
-        if length != size && open_file(files, link.inode).is_none() {
+        if length != size && files.get(link.inode).is_none() {
             self.report(
                 Problem::new(Code::SymlinkInvalid)
                     .inode(link.inode)
@@ -552,11 +553,11 @@ impl Rounds<'_> {
     }
 
     /// Claims the clusters that leaves of one file may share, once for each file.
-    fn claim_edges(&self, files: &[OpenFile], mut edges: Vec<(InodeNo, u64)>) {
+    fn claim_edges(&self, files: &OpenFiles, mut edges: Vec<(InodeNo, u64)>) {
         edges.sort_unstable();
         edges.dedup();
         for (inode, cluster) in edges {
-            if let Some(file) = open_file(files, inode) {
+            if let Some(file) = files.get(inode) {
                 file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += 1;
             }
             self.claimer.claim(inode, cluster..cluster + 1);
@@ -566,8 +567,8 @@ impl Rounds<'_> {
     }
 
     /// All maps were walked: judges the sums of the files that were kept open.
-    fn close(&self, files: &[OpenFile], counts: &mut Counts) {
-        for file in files {
+    fn close(&self, files: &OpenFiles, counts: &mut Counts) {
+        for file in files.iter() {
             let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
             counts.count_runs(file.facts.kind, tally.runs);
             judge_sums(self.ctx, &file.facts, &tally);
@@ -586,7 +587,7 @@ type Held = (Item<Part>, Vec<u8>);
 struct Reader<'r> {
     rounds: &'r Rounds<'r>,
     round: &'r Round,
-    files: &'r [OpenFile],
+    files: &'r OpenFiles,
     links: &'r [(InodeNo, u64)],
     visitor: &'r dyn Visitor,
     /// What the next round reads.
@@ -622,7 +623,7 @@ impl Reader<'_> {
                 let inodes = self.round.xattrs.get(group).unwrap_or_default();
                 let Some(first) = inodes.first() else { return };
                 let elsewhere = self.visitor.xattr_block(FsBlock(first.block), inodes, bytes);
-                for file in inodes.iter().filter_map(|user| open_file(self.files, user.inode)) {
+                for file in inodes.iter().filter_map(|user| self.files.get(user.inode)) {
                     file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += elsewhere;
                 }
             }
@@ -689,11 +690,6 @@ fn bytes_of<T>(stretch: &[Item<T>]) -> Range<u64> {
         [only] => only.offset..only.offset + 1,
         [] => 0..0,
     }
-}
-
-fn open_file(files: &[OpenFile], inode: InodeNo) -> Option<&OpenFile> {
-    let at = files.binary_search_by_key(&inode, |f| f.facts.inode).ok()?;
-    files.get(at)
 }
 
 /// A deletion time below the number of inodes betrays an inode that was on the orphan list, unless the clock itself

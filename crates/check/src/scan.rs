@@ -2,18 +2,20 @@
 //!
 //! Invariants
 //! 1. Requests of one pass go to the device in ascending order and never backwards: a worker reads while it holds the
-//!    cursor and judges what it read after letting go, so reading and judging overlap but reads never race.
+//!    cursor and judges what it read after letting go, so reading and judging overlap but reads never race. Only what
+//!    the system has in memory is read by several workers at once: there order gains nothing, and copying is half the work.
 //! 2. Neighbours are joined: items that touch, or are at most [`Scanner::gap`] bytes apart, become one request of at
 //!    most [`REQUEST`] bytes. Reading through a small gap costs less than a seek.
 //! 3. Memory is bounded: each worker holds one batch of at most [`BATCH`] bytes (or one item), and where its requests are
-//!    short [`SCATTERED`] for each, [`DEPTH`] of them at most.
+//!    short [`SCATTERED`] for each, [`DEPTH`] of them at most. What the system has in memory comes in batches of
+//!    [`CACHED_BATCH`] bytes.
 //! 4. A pass may grow: a [`Feed`] says what an item that was read leads to. What is read next is chosen only after that
 //!    is known, so invariant 1 holds for what was added, too.
 //! 5. A request that fails is split into its items, so that one bad sector costs one item.
 
 use blockdev::{BlockDevice, Error, Read};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Gaps up to this many bytes are read and thrown away: from memory they take 2 µs, which is what a request more takes;
@@ -21,14 +23,31 @@ use std::sync::{Condvar, Mutex, PoisonError};
 pub(crate) const GAP: u64 = 16 << 10;
 /// The largest joined request in bytes.
 pub(crate) const REQUEST: u64 = 256 << 10;
-/// Bytes a worker reads before it lets the next one read: few enough to be judged while they are in the processor's
-/// own cache.
+/// Bytes a worker reads before it lets the next one read.
 const BATCH: u64 = 512 << 10;
 /// A batch may be larger where its requests are shorter than this, in bytes: what lies here and there is handed over many
 /// requests at a time, so that the device can choose among them.
 const SCATTERED: u64 = 48 << 10;
 /// Requests a worker hands to the device at once: the depth of the queue.
 const DEPTH: usize = 128;
+/// Bytes of a batch that comes from memory: few enough to be judged while they are in the processor's own cache, and to
+/// leave the block map there.
+const CACHED_BATCH: u64 = 256 << 10;
+
+/// How large a batch may be.
+struct Shape {
+    /// Bytes in all,
+    bytes: u64,
+    /// or, where that is more, for each of its requests.
+    request: u64,
+}
+
+impl Shape {
+    /// For a device that has to be waited for.
+    const QUEUED: Self = Self { bytes: BATCH, request: SCATTERED };
+    /// For what the system has in memory: there is no queue to fill.
+    const CACHED: Self = Self { bytes: CACHED_BATCH, request: 0 };
+}
 
 /// One thing to read, and what the reader wants to know when it has come.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +73,7 @@ pub(crate) struct Counters {
     reads: AtomicU64,
     seeks: AtomicU64,
     last_end: AtomicU64,
+    cached: AtomicBool,
 }
 
 impl Counters {
@@ -61,6 +81,11 @@ impl Counters {
     pub(crate) fn totals(&self) -> (u64, u64, u64) {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         (get(&self.bytes), get(&self.reads), get(&self.seeks))
+    }
+
+    /// Whether the system had all of what was read last in memory.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cached.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count(&self, offset: u64, len: u64) {
@@ -192,17 +217,27 @@ impl Scanner<'_> {
                 if (self.cancelled)() {
                     return;
                 }
-                let batch = cursor.next_batch(self.gap, feed);
+                let cached = self.counters.is_cached();
+                let shape = if cached { Shape::CACHED } else { Shape::QUEUED };
+                let batch = cursor.next_batch(&shape, self.gap, feed);
                 if batch.requests.is_empty() {
                     return;
+                }
+                for request in &batch.requests {
+                    self.counters.count(request.offset, request.end - request.offset);
                 }
                 let first = batch.items.iter().any(|item| feed.comes_first(&item.tag));
                 let opened = first.then(|| {
                     fence.open.lock().unwrap_or_else(PoisonError::into_inner).push(batch.number);
                     Opened(&fence, batch.number)
                 });
+                // what comes next may hang on what is read now
+                let mut cursor =
+                    (!cached || batch.items.iter().any(|item| feed.leads_to(&item.tag).is_some())).then_some(cursor);
                 let results = self.read(&batch.requests, &mut buffer);
-                cursor.grow(&batch, &buffer, &results, feed);
+                if let Some(cursor) = &mut cursor {
+                    cursor.grow(&batch, &buffer, &results, feed);
+                }
                 drop(cursor);
                 if batch.items.iter().any(|item| feed.comes_after(&item.tag)) {
                     fence.wait(batch.number);
@@ -254,10 +289,14 @@ impl Scanner<'_> {
             let len = (request.end - request.offset) as usize;
             let (head, tail) = rest.split_at_mut(len);
             rest = tail;
-            self.counters.count(request.offset, len as u64);
             reads.push(Read::new(request.offset, head));
         }
-        self.device.read_many(&mut reads);
+        let made = self.device.read_cached(&mut reads);
+        let rest = reads.get_mut(made..).unwrap_or_default();
+        self.counters.cached.store(rest.is_empty(), Ordering::Relaxed);
+        if !rest.is_empty() {
+            self.device.read_many(rest);
+        }
         reads.into_iter().map(|r| r.result).collect()
     }
 
@@ -331,14 +370,14 @@ impl<T: Copy> Cursor<'_, T> {
         }
     }
 
-    fn next_batch(&mut self, gap: u64, feed: &impl Feed<T>) -> Batch<T> {
+    fn next_batch(&mut self, shape: &Shape, gap: u64, feed: &impl Feed<T>) -> Batch<T> {
         let mut batch = Batch { items: Vec::new(), requests: Vec::new(), number: self.batches };
         self.batches += 1;
         let mut total = 0;
         // what comes behind this may not be known yet
         let mut barrier = u64::MAX;
         while let Some(item) = self.peek().filter(|item| item.offset < barrier) {
-            let most = BATCH.max(batch.requests.len() as u64 * SCATTERED);
+            let most = shape.bytes.max(batch.requests.len() as u64 * shape.request);
             let joined = batch.requests.last_mut().and_then(|request| {
                 let end = request.end.max(item.end());
                 let near = item.offset <= request.end.saturating_add(gap) && end - request.offset <= REQUEST;
@@ -438,5 +477,60 @@ mod tests {
         let seen = Mutex::new(Vec::new());
         scanner.pass(&items, |item, bytes| seen.lock().unwrap().push((item.offset, bytes.is_ok())));
         assert_eq!(seen.into_inner().unwrap(), [(1024, true), (3072, true), (4096, false)]);
+    }
+
+    /// Has everything in memory but what lies between these bytes.
+    struct Half(MemoryDevice, std::ops::Range<u64>);
+
+    impl BlockDevice for Half {
+        fn geometry(&self) -> blockdev::Geometry {
+            self.0.geometry()
+        }
+
+        fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
+            self.0.read(offset, buf)
+        }
+
+        fn read_cached(&self, reads: &mut [Read<'_>]) -> usize {
+            let cached = reads.iter_mut().take_while(|r| !self.1.contains(&r.offset));
+            cached.map(|r| r.result = self.0.read(r.offset, r.buf)).count()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
+            self.0.write(offset, data)
+        }
+
+        fn flush(&self) -> blockdev::Result<()> {
+            self.0.flush()
+        }
+
+        fn discard(&self, offset: u64, len: u64) -> blockdev::Result<()> {
+            self.0.discard(offset, len)
+        }
+    }
+
+    #[test]
+    fn what_is_in_memory_only_in_part_is_read_whole() {
+        let bytes = (0..8u32 << 20).map(|n| (n >> 10) as u8).collect();
+        let device = Half(MemoryDevice::from_vec(bytes), 2 << 20..3 << 20);
+        let counters = Counters::default();
+        let scanner = Scanner {
+            device: &device,
+            threads: 3,
+            gap: 0,
+            counters: &counters,
+            cancelled: &|| false,
+            advanced: &|_| (),
+        };
+        let items: Vec<_> = (0..4096).map(|n| Item { offset: n * 2048, len: 1024, tag: () }).collect();
+        let seen = Mutex::new(Vec::new());
+        scanner.pass(&items, |item, bytes| {
+            assert!(bytes.unwrap().iter().all(|b| *b == (item.offset >> 10) as u8));
+            seen.lock().unwrap().push(item.offset);
+        });
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(items.iter().map(|item| item.offset)));
+        assert_eq!(counters.totals().0, 4 << 20);
     }
 }

@@ -4,6 +4,9 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+/// How the numbers of loop devices begin, by the kernel's list of devices. Where none is mounted none has to be looked at.
+const LOOP: &str = "7:";
+
 /// How a volume is mounted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mounted {
@@ -17,16 +20,19 @@ pub(super) struct Mounted {
 
 /// How the volume on `device` is mounted; `None` where it is not, or where nothing can be learnt of it.
 pub(super) fn of(device: &str) -> Option<Mounted> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let path = fs::canonicalize(device).ok()?;
     let metadata = fs::metadata(&path).ok()?;
     let numbers = if metadata.file_type().is_block_device() {
         let number = metadata.rdev();
         vec![format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))]
-    } else {
+    } else if table.lines().any(|line| line.split(' ').nth(2).is_some_and(|number| number.starts_with(LOOP))) {
         // also FUSE mounts a file through one, where it may
         blockdev::loop_devices(&metadata).into_iter().map(|(_, number)| number).collect()
+    } else {
+        Vec::new()
     };
-    among(&fs::read_to_string("/proc/self/mountinfo").ok()?, &numbers, &path)
+    among(&table, &numbers, &path)
 }
 
 /// Looks a device up by its numbers or, as for mounts through FUSE without a block device, by its name. The lines are proc(5)'s: number of the
