@@ -15,23 +15,28 @@ mod chunks;
 mod content;
 mod groups;
 mod inodes;
+mod kept;
 mod placement;
 #[cfg(test)]
 mod tests;
+mod undo;
 mod zones;
 
 pub(crate) use blocks::Reservation;
 pub(crate) use placement::Role;
 pub(crate) use space::Purpose;
+pub(crate) use undo::Sums;
 
 use crate::native::{counterpart, groups_for};
 use crate::{Clock, Error, Placement, Result, Volume};
+use content::Runs;
 use format::group::Group;
 use format::native::Shape;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{FsBlock, GroupNo, Structure, Where};
-use content::Runs;
 use groups::GroupState;
+use kept::Kept;
+pub(crate) use kept::held_alone;
 use placement::Rule;
 use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +61,8 @@ pub(crate) struct GroupCell {
     pub(crate) table: FsBlock,
     /// Blocks that may be given out.
     blocks: AtomicU32,
+    /// Its descriptor counts blocks that snapshots hold.
+    counts_held: bool,
     inodes: AtomicU32,
     directories: AtomicU32,
     /// The chunks that are set aside for metadata.
@@ -105,6 +112,8 @@ pub(crate) struct Space {
     zones: Zones,
     /// Set on a native volume.
     pub(crate) native: Option<Shape>,
+    /// What snapshots hold; set on a native volume.
+    kept: Option<Kept>,
     /// Free blocks of a native volume's metadata groups.
     free_metadata: AtomicU64,
     policy: Policy,
@@ -162,7 +171,10 @@ impl Space {
         };
         let free_metadata = AtomicU64::new(free(of_data.end..geometry.groups));
         let of_metadata = of_data.end;
-        let free = free(of_data);
+        let held = |group: &Group| if native.is_some() { group.held() } else { 0 };
+        let held = groups.iter().take(of_data.end as usize).map(held).fold(0, u64::saturating_add);
+        let snapshots = volume.native.as_ref().map(|native| Kept::new(&native.mapped, held)).transpose()?;
+        let free = free(of_data).saturating_sub(held);
         let (kept, superuser) = (volume.kept_for_extents(), sb.disk.reserved_blocks_count());
         let pool = Pool::new(free, kept, superuser);
         let policy = Policy {
@@ -179,12 +191,14 @@ impl Space {
         let cells = geometry.group_numbers().zip(&groups).map(|(number, group)| {
             let own_end = zones.front(geometry.group_blocks(number)) as u32;
             let apart = rule == Rule::Native && number.get() >= of_metadata;
-            GroupCell::new(*group, if apart { !0 } else { rule.mask(geometry, group, own_end) })
+            let mask = if apart { !0 } else { rule.mask(geometry, group, own_end) };
+            GroupCell::new(*group, mask, rule == Rule::Native && !apart)
         });
         let cells = cells.collect();
         Ok(Self {
             zones,
             native,
+            kept: snapshots,
             free_metadata,
             policy,
             rule,

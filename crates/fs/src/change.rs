@@ -46,9 +46,15 @@ impl Volume {
         self.change_with(credits, |room| room.promised)
     }
 
+    /// As [`Volume::change`], for the deletion of a snapshot: it finds room where all else does not.
+    pub(crate) fn change_deleting(&self, credits: usize) -> Result<Change<'_>> {
+        self.change_with(credits, |room| room.deleting)
+    }
+
     fn change_with(&self, credits: usize, room: fn(Room) -> usize) -> Result<Change<'_>> {
         let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
-        let op = self.store.begin_with(all, room)?;
+        debug_assert!(!self.has_gate() || crate::gate::is_changing(), "nobody asked at the gate");
+        let op = self.store.begin_with(all, room).map_err(Error::from).inspect_err(|e| self.note_too_large(e))?;
         let (claim, freed) = (Cell::new(self.usual_claim()), RefCell::default());
         Ok(Change { volume: self, op, now: self.now(), claim, freed })
     }
@@ -146,6 +152,7 @@ impl<'v> Change<'v> {
             native.made(number, self.generation());
         }
         volume.inodes.put(Arc::clone(&inode));
+        volume.note_inode(number);
         volume.node(number).note_change(self.generation());
         Ok(inode)
     }
@@ -161,6 +168,7 @@ impl<'v> Change<'v> {
             self.write_slot(number, buf.bytes())?;
         }
         self.volume.inodes.forget(number);
+        self.volume.note_inode(number);
         self.volume.nodes.forget(number);
         Ok(())
     }

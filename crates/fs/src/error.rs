@@ -70,6 +70,18 @@ pub enum Error {
     /// The file's flags (immutable, append-only) forbid it, or the format does.
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
+    /// A transaction changes more than a generation can hold; it can only be rolled back.
+    #[error("the transaction changes more than the {limit} metadata blocks that it may, and has to be rolled back")]
+    TransactionTooLarge {
+        /// Blocks it may change.
+        limit: usize,
+    },
+    /// The transaction was rolled back, with the reason.
+    #[error("the transaction was rolled back: {0}")]
+    Cancelled(String),
+    /// There is another transaction.
+    #[error("another transaction is under way")]
+    Busy,
     /// The volume is read-only, with the reason.
     #[error("{0}")]
     ReadOnly(String),
@@ -124,6 +136,7 @@ impl From<store::Error> for Error {
             store::Error::Device(e) => e.into(),
             store::Error::Format(e) => e.into(),
             e @ (store::Error::ReadOnly | store::Error::Failed(_)) => Error::ReadOnly(e.to_string()),
+            store::Error::HeldTooLarge { limit } => Error::TransactionTooLarge { limit },
             // no operation of ours is that large
             e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
             store::Error::NoRoom => Error::NoSpace,

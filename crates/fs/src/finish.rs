@@ -18,7 +18,7 @@ impl Space {
     fn close_superblock(&self) -> DiskSuperblock {
         let mut sb = lock(&self.superblock);
         let free = lock(&self.pool).free() * u64::from(self.sb.geometry.cluster_blocks);
-        sb.set_free_blocks_count(free + self.free_metadata());
+        sb.set_free_blocks_count(free + self.kept_blocks() + self.free_metadata());
         sb.s_free_inodes_count = (self.free_inodes.load(Ordering::Relaxed) as u32).into();
         let now = (self.options.clock)().seconds;
         sb.s_wtime = (now as u32).into();
@@ -49,7 +49,7 @@ impl Space {
 }
 
 /// Takes over what a superblock says of errors.
-fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
+pub(crate) fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
     let state = State::from_bits_retain(from.s_state.get()) & State::ERROR;
     sb.s_state = (sb.s_state.get() | state.bits()).into();
     sb.s_error_count = from.s_error_count;
@@ -61,6 +61,7 @@ fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
 
 impl Client for Space {
     fn finish(&self, closing: &Closing<'_>) -> store::Result<()> {
+        self.close_versions(closing.versions());
         self.finish_groups(closing)?;
         self.forget_given();
         let sb = self.close_superblock();
@@ -76,6 +77,10 @@ impl Client for Space {
 
     fn give_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
         self.take_chunks(closing, need)
+    }
+
+    fn take_chunks_back(&self, closing: &Closing<'_>, chunks: &[u32]) -> store::Result<()> {
+        self.put_chunks_back(closing, chunks)
     }
 
     fn seal(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]) {
@@ -101,6 +106,7 @@ impl Client for Space {
     }
 
     fn durable(&self, generation: u64) {
+        self.versions_are_durable();
         self.release(generation);
     }
 

@@ -13,6 +13,8 @@
 //! | change names | [`Volume::create`], [`Volume::symlink`], [`Volume::link`], [`Volume::unlink`], [`Volume::rmdir`], [`Volume::rename`] |
 //! | change what an inode says | [`Volume::set_attributes`], [`Volume::set_xattr`], [`Volume::remove_xattr`] |
 //! | use a file without a name | [`Volume::tmpfile`], [`Volume::hold`], [`Volume::release`] |
+//! | do several things at once or not at all | [`Volume::transaction`] |
+//! | keep versions | [`Volume::create_snapshot`], [`Volume::snapshots`], [`Volume::open_snapshot`], [`Volume::delete_snapshot`] |
 //! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`]; [`Volume::on_behalf_of`], [`Volume::trim`] |
 //!
 //! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
@@ -32,6 +34,7 @@ mod extents;
 mod fallocate;
 mod file;
 mod finish;
+mod gate;
 mod indirect;
 mod inline;
 mod inode;
@@ -47,7 +50,9 @@ mod nokey;
 mod notes;
 mod orphan;
 mod path;
+mod snapshots;
 mod stat;
+mod transaction;
 mod trim;
 mod truncate;
 mod volume;
@@ -63,11 +68,14 @@ pub use error::{Error, Result};
 pub use fallocate::AllocateMode;
 pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};
 pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+pub use gate::{Inside, Pass, Touched};
 pub use map::{Place, Run};
 pub use names::{NewFile, RenameFlags};
 pub use notes::Note;
+pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
 pub use store::native::Facts as NativeFacts;
+pub use transaction::Transaction;
 pub use volume::{OpenOptions, Volume};
 pub use walk::Walk;
 pub use writing::{Clock, Consistency, DataMode, Placement, WriteOptions};

@@ -21,8 +21,8 @@ use store::native::Mapped;
 pub(crate) struct Native {
     pub(crate) mapped: Arc<Mapped>,
     pub(crate) shape: Shape,
-    /// It has had snapshots, and may have some.
-    pub(crate) has_snapshots: bool,
+    /// Held by whoever makes or deletes a snapshot.
+    pub(crate) versions: Mutex<()>,
     /// Inodes made in the generation of that number, in slots that were never used.
     made: Mutex<(u64, HashSet<InodeNo>)>,
 }
@@ -43,8 +43,13 @@ impl Native {
         made.0 == generation && made.1.contains(&number)
     }
 
+    /// What the open generation made is not there any more.
+    pub(crate) fn made_nothing(&self) {
+        *lock(&self.made) = Default::default();
+    }
+
     pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
-        Self { mapped, shape: superblock.shape, has_snapshots: superblock.snapshots > 0, made: Mutex::default() }
+        Self { mapped, shape: superblock.shape, versions: Mutex::default(), made: Mutex::default() }
     }
 }
 
@@ -90,12 +95,21 @@ pub(crate) fn no_superblock(error: store::Error) -> Error {
     }
 }
 
-/// The superblock in force of a native volume, and the device as it is seen through its map; `None` for other volumes.
-pub(crate) fn open(device: &Arc<dyn blockdev::BlockDevice>) -> Result<Option<(NativeSuperblock, Arc<Mapped>)>> {
+/// The superblock in force of a native volume, and the device as it is seen through its map, or through that of a snapshot;
+/// `None` for other volumes.
+pub(crate) fn open(
+    device: &Arc<dyn blockdev::BlockDevice>,
+    snapshot: Option<&[u8]>,
+) -> Result<Option<(NativeSuperblock, Arc<Mapped>)>> {
     if !store::native::is_native(&**device)? {
-        return Ok(None);
+        let none = "snapshots of a volume that is not native";
+        return if snapshot.is_some() { Err(Error::Unsupported(none.into())) } else { Ok(None) };
     }
     let (superblock, _) = store::native::superblock(&**device).map_err(no_superblock)?;
-    let mapped = Arc::new(Mapped::new(Arc::clone(device), &superblock));
-    Ok(Some((superblock, mapped)))
+    let mapped = Mapped::new(Arc::clone(device), &superblock);
+    let mapped = match snapshot {
+        Some(name) => mapped.at(&crate::snapshots::find(&mapped, name)?),
+        None => mapped,
+    };
+    Ok(Some((superblock, Arc::new(mapped))))
 }

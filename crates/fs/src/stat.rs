@@ -117,7 +117,7 @@ impl Volume {
     }
 
     /// What statfs(2) says about the volume: blocks without the overhead of metadata, and free space as the group
-    /// descriptors count it. A group whose descriptor cannot be read counts as full.
+    /// descriptors count it, without what snapshots hold. A group whose descriptor cannot be read counts as full.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
         let geometry = &self.sb.geometry;
@@ -152,7 +152,9 @@ impl Volume {
             return (pool.free().saturating_sub(pool.promised()), free_inodes);
         }
         let range = groups_for(self.native.as_ref().map(|native| &native.shape), self.groups_there(), Purpose::Data);
-        let of_data = |n: u32, group: &Group| if range.contains(&n) { u64::from(group.free_clusters) } else { 0 };
+        let held = |group: &Group| if self.native.is_some() { group.held() } else { 0 };
+        let available = |group: &Group| u64::from(group.free_clusters).saturating_sub(held(group));
+        let of_data = |n: u32, group: &Group| if range.contains(&n) { available(group) } else { 0 };
         (0..self.groups_there())
             .filter_map(|g| Some((g, self.group(GroupNo(g)).ok()?)))
             .fold((0, 0), |(clusters, inodes), (n, group)| {

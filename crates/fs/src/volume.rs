@@ -43,6 +43,8 @@ pub struct OpenOptions {
     pub external_journal: Option<Arc<dyn BlockDevice>>,
     /// Show the volume without what its journal holds, even where it was not unmounted.
     pub ignore_journal: bool,
+    /// Open a native volume as the snapshot of this name has it, for reading only.
+    pub snapshot: Option<Vec<u8>>,
     /// Open the volume for writing as well. For reading only unless set.
     pub write: Option<WriteOptions>,
 }
@@ -55,6 +57,7 @@ impl Default for OpenOptions {
             block_size: None,
             external_journal: None,
             ignore_journal: false,
+            snapshot: None,
             write: None,
         }
     }
@@ -82,9 +85,10 @@ impl Volume {
     /// [`Error::NoSuperblock`] where there is none to be read at the place asked for; [`Error::Unsupported`] for features
     /// this version cannot read (by name) and for an external journal that has to be replayed; [`Error::Corrupt`] for a
     /// journal that has to be replayed and cannot be read (then [`OpenOptions::ignore_journal`] opens it all the same).
+    /// [`Error::NotFound`] where there is no such snapshot.
     /// Where it is to be opened for writing: [`Error::ReadOnly`] with the reason why it can only be read.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
-        let native = native::open(&device)?;
+        let native = native::open(&device, options.snapshot.as_deref())?;
         let (device, below) = match &native {
             Some((_, mapped)) => (Arc::clone(mapped) as Arc<dyn BlockDevice>, device),
             None => (Arc::clone(&device), device),
@@ -128,6 +132,12 @@ impl Volume {
             }
         }
         Ok(volume)
+    }
+
+    /// The volume above the map of a native one, for reading.
+    pub(crate) fn over_map(superblock: &NativeSuperblock, mapped: Arc<Mapped>, options: &OpenOptions) -> Result<Self> {
+        let sb = primary_superblock(&*mapped)?;
+        Self::native(superblock, mapped, sb, options)
     }
 
     /// The volume above the map of a native one.

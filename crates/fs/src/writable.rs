@@ -50,6 +50,7 @@ impl Volume {
         let space = Arc::new(Space::load(self, superblock, space)?);
         self.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::Client>, options.commit)?;
         self.writing = Some(Writing::new(options, consistency, space));
+        let _pass = self.changing()?;
         self.recover_orphans()
     }
 
@@ -89,6 +90,9 @@ impl Volume {
         }
         if self.backup.is_some() {
             return refuse("it was opened with a copy of its superblock");
+        }
+        if open.snapshot.is_some() {
+            return refuse("it is a snapshot");
         }
         if open.ignore_journal {
             return refuse("its journal was to be ignored");
@@ -142,9 +146,6 @@ impl Volume {
         let native = matches!(consistency, Consistency::Snapshot | Consistency::None);
         if self.native.is_some() && !native {
             return refuse("a native volume is written with snapshots, or without consistency");
-        }
-        if self.native.as_ref().is_some_and(|native| native.has_snapshots) {
-            return refuse("it has snapshots, whose files' content this version does not keep");
         }
         if self.native.is_none() && consistency == Consistency::Snapshot {
             return refuse("snapshots need a native volume");

@@ -1,8 +1,10 @@
 //! A volume that is open for writing: how it was asked to be, and what it keeps beside the cache.
 
 use crate::alloc::{DamagedGroup, Space, lock};
+use crate::gate::Gate;
 use crate::mmp::Beacon;
 use crate::orphan::Orphans;
+use crate::transaction::Before;
 use crate::{InodeNo, Result, Timestamp, Volume};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -131,6 +133,8 @@ pub(crate) struct Writing {
     pub(crate) overhead: OnceLock<u64>,
     /// Inodes without a name that somebody holds, and those whose truncation has not finished.
     pub(crate) orphans: Orphans,
+    /// Where transactions are possible.
+    pub(crate) gate: Option<Gate<Before>>,
     /// Says that the volume is in use, where it has a block for that.
     pub(crate) beacon: Mutex<Option<Beacon>>,
     background: Mutex<Option<Background>>,
@@ -155,6 +159,7 @@ impl Writing {
             space,
             overhead: OnceLock::new(),
             orphans: Orphans::default(),
+            gate: (consistency == Consistency::Snapshot).then(Gate::new),
             beacon: Mutex::default(),
             background: Mutex::default(),
             delayed_since: Mutex::default(),
@@ -192,7 +197,9 @@ impl Volume {
             return;
         }
         space.note_error();
-        // where nothing can be written any more, the volume is not marked as sound either
+        // where nothing can be written any more, the volume is not marked as sound either; behind a transaction the next
+        // change brings it along
+        let Some(_pass) = self.try_change() else { return };
         if let Ok(change) = self.change(1) {
             change.edit_superblock(|_| ()).ok();
         }
@@ -206,6 +213,7 @@ impl Volume {
     /// the device fails; [`Error::ReadOnly`] where the volume was not opened for writing.
     pub fn sync(&self) -> Result<()> {
         self.writing()?;
+        let Some(_pass) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_all_delayed()?;
         Ok(self.store.sync()?)
     }
@@ -218,15 +226,19 @@ impl Volume {
     /// As [`Volume::sync`].
     pub fn tick(&self, now: Duration) -> Result<()> {
         let writing = self.writing()?;
+        if let Some(beacon) = lock(&writing.beacon).as_mut() {
+            beacon.tick(now, &writing.options).inspect_err(|e| self.store.fail(e))?;
+        }
+        if self.has_transaction() {
+            return Ok(());
+        }
+        let Some(_pass) = self.try_change() else { return Ok(()) };
         let due = {
             let mut since = lock(&writing.delayed_since);
             let oldest = self.nodes.has_delayed().then(|| *since.get_or_insert(now));
             *since = oldest.filter(|oldest| now.saturating_sub(*oldest) < writing.options.commit);
             *since != oldest
         };
-        if let Some(beacon) = lock(&writing.beacon).as_mut() {
-            beacon.tick(now, &writing.options).inspect_err(|e| self.store.fail(e))?;
-        }
         if due {
             // what got its place now has waited for as long as anything may
             let placed = self.flush_all_delayed();
@@ -245,6 +257,7 @@ impl Volume {
         if let Some(background) = lock(&writing.background).take() {
             background.stop();
         }
+        let _pass = self.changing_at_last()?;
         // what one file cannot have does not keep the volume from being put away
         let outcome = self.end_orphans().and(self.flush_all_delayed());
         self.store.stop_writing()?;

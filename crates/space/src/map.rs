@@ -21,12 +21,13 @@ impl Run {
 
 /// What is free in one stretch of the volume, counted from 0.
 ///
-/// A unit is *used*, *free*, or *held*: freed, but not to be given out yet. What is stored shows held units as free.
+/// A unit is *used*, *free*, or *held*: freed, but not to be given out yet; or *kept*: freed, but still part of an older
+/// version of the volume. What is stored shows held and kept units as free.
 pub trait FreeMap {
     /// Units of the stretch.
     fn units(&self) -> u32;
 
-    /// Units that what is stored shows as free: free ones and held ones.
+    /// Units that what is stored shows as free: free ones, held ones and kept ones.
     fn free(&self) -> u32;
 
     /// Units that may be given out.
@@ -44,8 +45,8 @@ pub trait FreeMap {
     #[must_use]
     fn take(&mut self, run: Run) -> bool;
 
-    /// Takes a run back; where `held`, it is not given out before [`FreeMap::release`]. False, with nothing changed, where
-    /// not all of it is used.
+    /// Takes a run back; where `held`, it is not given out before [`FreeMap::release`], and no unit of it may be kept. False,
+    /// with nothing changed, where not all of it is used.
     #[must_use]
     fn give(&mut self, run: Run, held: bool) -> bool;
 
@@ -62,9 +63,13 @@ pub struct GroupMap {
     used: Box<[u64]>,
     /// A set bit is a unit that is held; its `used` bit is clear. Empty where none is.
     held: Box<[u64]>,
+    /// A set bit is a unit that an older version of the volume uses, whether this one does or not. Empty where there is none.
+    kept: Box<[u64]>,
     units: u32,
     free: u32,
     held_units: u32,
+    /// Units that are kept and not used.
+    kept_units: u32,
 }
 
 impl GroupMap {
@@ -91,7 +96,8 @@ impl GroupMap {
             *last |= u64::MAX << (units % BITS);
         }
         let free = used.iter().map(|word| word.count_zeros()).sum();
-        Self { used, held: Box::default(), units, free, held_units: 0 }
+        let (held, kept) = Default::default();
+        Self { used, held, kept, units, free, held_units: 0, kept_units: 0 }
     }
 
     /// Writes the bitmap into a block, held units as free; all bits behind the last unit are set.
@@ -107,6 +113,79 @@ impl GroupMap {
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held_units
+    }
+
+    /// Units that are kept: an older version of the volume uses them, and this one does not.
+    #[must_use]
+    pub fn kept(&self) -> u32 {
+        self.kept_units
+    }
+
+    /// An older version of the volume uses the units whose bits are set, and those that were said before. None of them is
+    /// held.
+    pub fn keep(&mut self, units: &[u64]) {
+        if self.kept.is_empty() && units.iter().any(|word| *word != 0) {
+            self.kept = vec![0; self.used.len()].into();
+        }
+        self.kept.iter_mut().zip(units).for_each(|(kept, more)| *kept |= more);
+        self.count_kept();
+    }
+
+    /// What is used now is part of an older version of the volume from now on.
+    pub fn keep_used(&mut self) {
+        let used = self.used.clone();
+        self.keep(&used);
+    }
+
+    /// No older version of the volume uses the units whose bits are set any more. Those of them that were kept become held,
+    /// and are given, ascending.
+    pub fn unkeep(&mut self, units: &[u64]) -> Vec<Run> {
+        let mut freed: Vec<Run> = Vec::new();
+        for (word, mask) in units.iter().enumerate() {
+            let (Some(kept), Some(used)) = (self.kept.get_mut(word), self.used.get(word)) else { break };
+            let mut bits = *kept & mask & !used;
+            *kept &= !mask;
+            while bits != 0 {
+                let from = bits.trailing_zeros();
+                let len = (bits >> from).trailing_ones();
+                let start = word as u32 * BITS + from;
+                match freed.last_mut() {
+                    Some(last) if last.end() == start => last.len += len,
+                    _ => freed.push(Run { start, len }),
+                }
+                bits = if from + len >= BITS { 0 } else { bits & (u64::MAX << (from + len)) };
+            }
+        }
+        freed.iter().for_each(|run| self.hold(*run));
+        self.count_kept();
+        freed
+    }
+
+    /// The first units of a run that are alike in whether an older version uses them: how many, and whether.
+    #[must_use]
+    pub fn kept_at(&self, run: Run) -> (u32, bool) {
+        let is_kept = |at: u32| self.kept.get((at / BITS) as usize).is_some_and(|word| word >> (at % BITS) & 1 == 1);
+        let first = is_kept(run.start);
+        if self.kept.is_empty() {
+            return (run.len, false);
+        }
+        let len = (run.start..run.end()).take_while(|at| is_kept(*at) == first).count() as u32;
+        (len, first)
+    }
+
+    fn count_kept(&mut self) {
+        self.kept_units = self.kept.iter().zip(&self.used).map(|(kept, used)| (kept & !used).count_ones()).sum();
+        if self.kept.iter().all(|word| *word == 0) {
+            self.kept = Box::default();
+        }
+    }
+
+    fn hold(&mut self, run: Run) {
+        if self.held.is_empty() {
+            self.held = vec![0; self.used.len()].into();
+        }
+        parts(run).for_each(|(word, mask)| self.held[word] |= mask);
+        self.held_units += run.len;
     }
 
     /// Whether all units of a run are in use, as it is stored. A run that reaches beyond the last unit is.
@@ -140,7 +219,8 @@ impl GroupMap {
 
     /// The bits of a word that may not be given out.
     fn taken(&self, word: usize) -> u64 {
-        self.used.get(word).copied().unwrap_or(u64::MAX) | self.held.get(word).copied().unwrap_or(0)
+        let of = |bits: &[u64]| bits.get(word).copied().unwrap_or(0);
+        self.used.get(word).copied().unwrap_or(u64::MAX) | of(&self.held) | of(&self.kept)
     }
 
     /// The first unit at or behind `at` that is available, or is not; the number of units where there is none.
@@ -199,7 +279,7 @@ impl FreeMap for GroupMap {
     }
 
     fn available(&self) -> u32 {
-        self.free - self.held_units
+        self.free - self.held_units - self.kept_units
     }
 
     fn run_at(&self, at: u32, most: u32) -> u32 {
@@ -245,12 +325,10 @@ impl FreeMap for GroupMap {
         }
         parts(run).for_each(|(word, mask)| self.used[word] &= !mask);
         self.free += run.len;
+        let kept = |(word, mask): (usize, u64)| self.kept.get(word).map_or(0, |kept| (kept & mask).count_ones());
+        self.kept_units += parts(run).map(kept).sum::<u32>();
         if held {
-            if self.held.is_empty() {
-                self.held = vec![0; self.used.len()].into();
-            }
-            parts(run).for_each(|(word, mask)| self.held[word] |= mask);
-            self.held_units += run.len;
+            self.hold(run);
         }
         true
     }

@@ -15,6 +15,8 @@ enum Step {
     Take(Run),
     Give(Run, bool),
     Release(Run),
+    Keep(Option<[u64; 5]>),
+    Unkeep([u64; 5]),
     Find(Vec<Run>, u32, u32),
 }
 
@@ -24,6 +26,8 @@ fn step(units: u32) -> impl Strategy<Value = Step> {
         run.clone().prop_map(Step::Take),
         (run.clone(), any::<bool>()).prop_map(|(run, held)| Step::Give(run, held)),
         run.prop_map(Step::Release),
+        proptest::option::of(any::<[u64; 5]>()).prop_map(Step::Keep),
+        any::<[u64; 5]>().prop_map(Step::Unkeep),
         (within(units), 0..units + 9, 1..units + 9).prop_map(|(within, from, want)| Step::Find(within, from, want)),
     ]
 }
@@ -51,6 +55,11 @@ fn case() -> impl Strategy<Value = (u32, Vec<u8>, Vec<Step>)> {
 
 fn longest_from(model: &[Unit], at: usize) -> u32 {
     model.get(at..).unwrap_or_default().iter().take_while(|unit| **unit == Unit::Free).count() as u32
+}
+
+/// The model with what is kept as used: neither may be given out.
+fn available(model: &[Unit], kept: &[bool]) -> Vec<Unit> {
+    model.iter().zip(kept).map(|(unit, kept)| if *kept { Unit::Used } else { *unit }).collect()
 }
 
 fn check_find(model: &[Unit], within: &[Run], from: u32, want: u32, found: Option<Run>) {
@@ -81,15 +90,19 @@ proptest! {
         let mut map = GroupMap::from_bytes(&bytes, units);
         let used = |n: u32| bytes[n as usize / 8] >> (n % 8) & 1 == 1;
         let mut model: Vec<Unit> = (0..units).map(|n| if used(n) { Unit::Used } else { Unit::Free }).collect();
+        let mut kept = vec![false; units as usize];
+        let bit = |words: &[u64; 5], n: usize| words[n / 64] >> (n % 64) & 1 == 1;
         for step in steps {
             let place = |run: Run| (run.end() <= units).then_some(run.start as usize..run.end() as usize);
             match step {
                 Step::Take(run) => {
-                    let fits = place(run).filter(|place| model[place.clone()].iter().all(|u| *u == Unit::Free));
+                    let free = |n: usize| model[n] == Unit::Free && !kept[n];
+                    let fits = place(run).filter(|place| place.clone().all(free));
                     prop_assert_eq!(map.take(run), fits.is_some());
                     fits.into_iter().for_each(|place| model[place].fill(Unit::Used));
                 }
                 Step::Give(run, held) => {
+                    let held = held && !place(run).is_some_and(|place| kept[place].contains(&true));
                     let fits = place(run).filter(|place| model[place.clone()].iter().all(|u| *u == Unit::Used));
                     prop_assert_eq!(map.give(run, held), fits.is_some());
                     let now = if held { Unit::Held } else { Unit::Free };
@@ -100,13 +113,43 @@ proptest! {
                     let inside = (run.start.min(units) as usize)..(run.end().min(units) as usize);
                     model[inside].iter_mut().filter(|u| **u == Unit::Held).for_each(|u| *u = Unit::Free);
                 }
-                Step::Find(within, from, want) => check_find(&model, &within, from, want, map.find(&within, from, want)),
+                Step::Keep(None) => {
+                    map.keep_used();
+                    kept.iter_mut().zip(&model).for_each(|(kept, unit)| *kept |= *unit == Unit::Used);
+                }
+                Step::Keep(Some(mut words)) => {
+                    let held = (0..units as usize).filter(|n| model[*n] == Unit::Held);
+                    held.for_each(|n| words[n / 64] &= !(1 << (n % 64)));
+                    map.keep(&words);
+                    kept.iter_mut().enumerate().for_each(|(n, kept)| *kept |= bit(&words, n));
+                }
+                Step::Unkeep(words) => {
+                    let gone: Vec<usize> =
+                        (0..units as usize).filter(|n| bit(&words, *n) && kept[*n] && model[*n] == Unit::Free).collect();
+                    let found = map.unkeep(&words);
+                    prop_assert_eq!(found.iter().flat_map(|run| run.start as usize..run.end() as usize).collect::<Vec<_>>(), gone.clone());
+                    prop_assert!(found.windows(2).all(|pair| pair[0].end() < pair[1].start));
+                    gone.into_iter().for_each(|n| model[n] = Unit::Held);
+                    kept.iter_mut().enumerate().for_each(|(n, kept)| *kept &= !bit(&words, n));
+                }
+                Step::Find(within, from, want) => {
+                    let there = available(&model, &kept);
+                    check_find(&there, &within, from, want, map.find(&within, from, want));
+                }
             }
-            let count = |kind| model.iter().filter(|unit| **unit == kind).count() as u32;
-            prop_assert_eq!((map.available(), map.held()), (count(Unit::Free), count(Unit::Held)));
-            prop_assert_eq!(map.free(), count(Unit::Free) + count(Unit::Held));
+            let stored = |kind| model.iter().filter(|unit| **unit == kind).count() as u32;
+            prop_assert_eq!(map.free(), stored(Unit::Free) + stored(Unit::Held));
+            let kept_units = model.iter().zip(&kept).filter(|(unit, kept)| **unit == Unit::Free && **kept).count() as u32;
+            prop_assert_eq!(map.kept(), kept_units);
+            prop_assert_eq!((map.available(), map.held()), (stored(Unit::Free) - kept_units, stored(Unit::Held)));
+            for at in 0..units {
+                let run = Run { start: at, len: (units - at).min(70) };
+                let same = kept[at as usize..].iter().take(run.len as usize).take_while(|k| **k == kept[at as usize]);
+                prop_assert_eq!(map.kept_at(run), (same.count() as u32, kept[at as usize]));
+            }
+            let there = available(&model, &kept);
             for at in [0, 5, 63, 64, units - 1, units] {
-                prop_assert_eq!(map.run_at(at, 100), longest_from(&model, at as usize).min(100));
+                prop_assert_eq!(map.run_at(at, 100), longest_from(&there, at as usize).min(100));
             }
         }
         let mut block = [0; 64];

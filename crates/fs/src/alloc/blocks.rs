@@ -4,9 +4,9 @@
 //! free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few groups have
 //! no such run, the longest that was seen.
 
-use super::groups::Bitmap;
+use super::groups::{Bitmap, GroupState};
 use super::placement::{Role, Try};
-use super::{Space, lock};
+use super::{GroupCell, Space, lock};
 use crate::change::Change;
 use crate::native::{counterpart, groups_for};
 use crate::{Error, FileKind, Inode, Result, Volume};
@@ -118,25 +118,48 @@ impl Space {
             return Ok(());
         }
         self.touch(op, group.get(), &mut state, Bitmap::Blocks)?;
-        let given = state.blocks.as_mut().is_some_and(|map| map.give(run, held));
-        debug_assert!(given, "all of the run is used");
-        state.descriptor.free_clusters += run.len;
-        if !self.counts(group.get()) {
-            self.free_metadata.fetch_add(u64::from(run.len), Ordering::Relaxed);
-        }
-        if held {
-            lock(&self.held).entry(change.generation()).or_default().push((group.get(), run));
-            if self.counts(group.get()) {
-                lock(&self.pool).hold(u64::from(run.len));
-            }
-        } else {
-            cell.blocks.fetch_add(run.len, Ordering::Relaxed);
-            cell.forget_bounds();
-            if self.counts(group.get()) {
-                lock(&self.pool).give(u64::from(run.len));
-            }
-        }
+        let held = held.then(|| change.generation());
+        self.put_back(cell, group.get(), &mut state, run, held);
         Ok(())
+    }
+
+    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is held by it; the rest may be given out
+    /// when the generation `held` is durable, without one at once.
+    pub(super) fn put_back(&self, cell: &GroupCell, group: u32, state: &mut GroupState, run: Run, held: Option<u64>) {
+        let counts = self.counts(group);
+        let mut at = run.start;
+        while at < run.end() {
+            let Some(map) = &mut state.blocks else { return };
+            let (len, is_kept) = map.kept_at(Run { start: at, len: run.end() - at });
+            let part = Run { start: at, len };
+            at += len;
+            let given = map.give(part, held.is_some() && !is_kept);
+            debug_assert!(given, "all of the run is used");
+            state.descriptor.free_clusters += len;
+            if !counts {
+                self.free_metadata.fetch_add(u64::from(len), Ordering::Relaxed);
+            }
+            match held {
+                _ if is_kept => {
+                    let all = state.descriptor.held() + u64::from(len);
+                    state.descriptor.set_held(all);
+                    self.note_kept(len);
+                }
+                Some(generation) => {
+                    lock(&self.held).entry(generation).or_default().push((group, part));
+                    if counts {
+                        lock(&self.pool).hold(u64::from(len));
+                    }
+                }
+                None => {
+                    cell.blocks.fetch_add(len, Ordering::Relaxed);
+                    cell.forget_bounds();
+                    if counts {
+                        lock(&self.pool).give(u64::from(len));
+                    }
+                }
+            }
+        }
     }
 
     /// What was freed up to a generation may be given out again.
@@ -391,10 +414,12 @@ impl Volume {
     /// Does `work`; where there is no room, once more, when content in memory has its place and what was freed may be used.
     /// It must leave everything as it was then, or not mind that a part was done. To be called outside of a change and
     /// without a node's lock.
+    /// Waits for transactions of others.
     ///
     /// # Errors
     /// Those of `work`, and of a sync.
     pub(crate) fn with_space<R>(&self, work: impl Fn() -> Result<R>) -> Result<R> {
+        let _pass = self.changing()?;
         match work() {
             Err(Error::NoSpace) => {
                 // whose content finds no place hears of it from fsync

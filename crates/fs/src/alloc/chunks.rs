@@ -49,6 +49,24 @@ impl Space {
         Ok(taken)
     }
 
+    /// Chunks of the metadata regions are free blocks of the data groups again. Only while a generation closes.
+    pub(crate) fn put_chunks_back(&self, closing: &Closing<'_>, chunks: &[u32]) -> store::Result<()> {
+        for chunk in chunks {
+            let group = chunk / CHUNKS;
+            let run = Run { start: chunk % CHUNKS * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
+            let Some(cell) = self.cell(GroupNo(group)) else { continue };
+            // a group that cannot be read, or contradicts itself, keeps them until a check
+            let Some(mut state) = self.lock_to_free(closing.store(), group, Bitmap::Blocks) else { continue };
+            if !state.blocks.as_ref().is_some_and(|map| map.is_used(run)) {
+                self.spoil(cell, group, &mut state, "a chunk of the metadata regions is free in its block bitmap");
+                continue;
+            }
+            self.touch_to_close(closing, group, &mut state)?;
+            self.put_back(cell, group, &mut state, run, None);
+        }
+        Ok(())
+    }
+
     /// Takes a wholly free chunk of a group; its number there.
     fn take_chunk(&self, closing: &Closing<'_>, group: u32) -> store::Result<Option<u32>> {
         // a group whose bitmap cannot be read is passed over

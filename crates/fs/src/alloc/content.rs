@@ -46,9 +46,10 @@ impl Space {
     /// and for how many of `len` it holds. It holds as long as the operation.
     ///
     /// Blocks that no durable generation leads to always may: they were given out in the open one.
-    pub(crate) fn in_place(&self, _op: &Operation<'_>, first: FsBlock, len: u64) -> Result<(bool, u64)> {
-        if !self.copies.load(Ordering::Acquire) {
-            return Ok((true, len));
+    pub(crate) fn in_place(&self, op: &Operation<'_>, first: FsBlock, len: u64) -> Result<(bool, u64)> {
+        let (unkept, len) = self.is_unkept(op.store(), first, len)?;
+        if !unkept || !self.copies.load(Ordering::Acquire) {
+            return Ok((unkept, len));
         }
         Ok(lock(&self.given).answer(first.get(), len))
     }

@@ -1,5 +1,6 @@
 //! A group in memory: its descriptor, its bitmaps once they are needed, and what of them has changed.
 
+use super::kept::{Keepers, Kept};
 use super::{DamagedGroup, GroupCell, Space, lock};
 use crate::Result;
 use format::group::{Group, GroupFlags, bitmap_checksum};
@@ -19,6 +20,10 @@ pub(crate) struct GroupState {
     blocks_changed: bool,
     inodes_changed: bool,
     damaged: bool,
+    /// How many snapshots the map of blocks has taken note of; see [`Kept`].
+    pub(super) epoch: u64,
+    /// The generation that last changed the map of blocks.
+    pub(super) generation: u64,
 }
 
 /// One of a group's bitmaps.
@@ -28,12 +33,32 @@ pub(super) enum Bitmap {
     Inodes,
 }
 
+/// Blocks that may be given out, as a descriptor on the device has it; `counts_held` where it counts what snapshots hold.
+pub(super) fn available(descriptor: &Group, counts_held: bool) -> u32 {
+    let held = if counts_held { descriptor.held() } else { 0 };
+    u64::from(descriptor.free_clusters).saturating_sub(held) as u32
+}
+
 impl GroupCell {
-    pub(super) fn new(descriptor: Group, mask: u64) -> Self {
+    /// The group is again as the device has it, but for what is known to be damaged. Nobody uses it.
+    pub(super) fn reset(&self, descriptor: Group) {
+        let mut state = lock(&self.state);
+        state.forget_maps();
+        state.descriptor = descriptor;
+        (state.changed, state.blocks_changed, state.inodes_changed) = (false, false, false);
+        let usable = if state.damaged { 0 } else { u32::MAX };
+        self.blocks.store(available(&descriptor, self.counts_held) & usable, Ordering::Relaxed);
+        self.inodes.store(descriptor.free_inodes & usable, Ordering::Relaxed);
+        self.directories.store(descriptor.directories, Ordering::Relaxed);
+        self.forget_bounds();
+    }
+
+    pub(super) fn new(descriptor: Group, mask: u64, counts_held: bool) -> Self {
         Self {
             mask: AtomicU64::new(mask),
             table: descriptor.inode_table,
-            blocks: AtomicU32::new(descriptor.free_clusters),
+            blocks: AtomicU32::new(available(&descriptor, counts_held)),
+            counts_held,
             inodes: AtomicU32::new(descriptor.free_inodes),
             directories: AtomicU32::new(descriptor.directories),
             longest: [const { AtomicU32::new(u32::MAX) }; 3],
@@ -45,6 +70,8 @@ impl GroupCell {
                 blocks_changed: false,
                 inodes_changed: false,
                 damaged: false,
+                epoch: 0,
+                generation: 0,
             }),
         }
     }
@@ -55,6 +82,13 @@ impl GroupState {
         match which {
             Bitmap::Blocks => &mut self.blocks,
             Bitmap::Inodes => &mut self.inodes,
+        }
+    }
+
+    fn map_of(&self, which: Bitmap) -> Option<&GroupMap> {
+        match which {
+            Bitmap::Blocks => self.blocks.as_ref(),
+            Bitmap::Inodes => self.inodes.as_ref(),
         }
     }
 
@@ -119,33 +153,70 @@ impl Space {
         which: Bitmap,
     ) -> Result<Option<MutexGuard<'_, GroupState>>> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
-        let mut state = lock(&cell.state);
+        let state = lock(&cell.state);
+        if state.damaged || state.map_of(which).is_some() {
+            return Ok(self.up_to_date(group, state));
+        }
+        drop(state);
+        let kept = self.kept.as_ref().filter(|_| which == Bitmap::Blocks && self.counts(group));
+        let keepers = kept.map(Kept::read);
+        self.lock_loaded(store, group, which, keepers.as_deref())
+    }
+
+    /// A group whose bitmap is in memory, in the newest epoch; `None` for one that is damaged.
+    fn up_to_date<'s>(&self, group: u32, mut state: MutexGuard<'s, GroupState>) -> Option<MutexGuard<'s, GroupState>> {
         if state.damaged {
-            return Ok(None);
+            return None;
         }
-        if state.map(which).is_some() {
-            return Ok(Some(state));
+        if let Some(kept) = self.kept.as_ref().filter(|_| self.counts(group)) {
+            kept.catch_up(&mut state);
         }
-        let read = if self.is_uninit(&state, which) {
-            self.first_map(group, &state.descriptor, which)
-        } else {
-            // not under the lock: others need the group meanwhile
-            let block = state.block_of(which);
-            drop(state);
-            let bytes = store.block(block);
-            state = lock(&cell.state);
-            if state.damaged {
-                return Ok(None);
-            }
-            if state.map(which).is_some() {
-                return Ok(Some(state));
-            }
-            match bytes {
-                Ok(bytes) => self.accept(group, &state.descriptor, which, &bytes),
-                Err(e @ store::Error::Device(_)) => return Err(e.into()),
-                Err(_) => Err("its bitmap cannot be read"),
-            }
+        Some(state)
+    }
+
+    /// As [`Space::lock_with`], by whoever keeps snapshots from being deleted; `keepers` is set for bitmaps that they hold
+    /// something of.
+    pub(super) fn lock_loaded(
+        &self,
+        store: &Store,
+        group: u32,
+        which: Bitmap,
+        keepers: Option<&Keepers>,
+    ) -> Result<Option<MutexGuard<'_, GroupState>>> {
+        let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
+        let mut state = lock(&cell.state);
+        if state.damaged || state.map_of(which).is_some() {
+            return Ok(self.up_to_date(group, state));
+        }
+        let block = state.block_of(which);
+        let is_uninit = self.is_uninit(&state, which);
+        // not under the lock: others need the group meanwhile
+        drop(state);
+        let bytes = if is_uninit { None } else { Some(store.block(block)) };
+        let held = match self.kept.as_ref().zip(keepers) {
+            Some((kept, keepers)) => kept.of_group(keepers, block).map(Some),
+            None => Ok(None),
         };
+        state = lock(&cell.state);
+        if state.damaged || state.map_of(which).is_some() {
+            return Ok(self.up_to_date(group, state));
+        }
+        let read = match (bytes, held) {
+            (Some(Err(e @ store::Error::Device(_))), _) | (_, Err(e @ store::Error::Device(_))) => return Err(e.into()),
+            (Some(Err(_)), _) => Err("its bitmap cannot be read"),
+            (_, Err(_)) => Err("what snapshots hold of it cannot be read"),
+            (None, Ok(held)) => self.first_map(group, &state.descriptor, which).map(|map| (map, held)),
+            (Some(Ok(bytes)), Ok(held)) => self.accept(group, &state.descriptor, which, &bytes).map(|map| (map, held)),
+        };
+        let read = read.and_then(|(mut map, held)| {
+            if let Some((kept, held)) = self.kept.as_ref().zip(held) {
+                kept.mark(&held, &mut state, &mut map);
+                if u64::from(map.kept()) != state.descriptor.held() {
+                    return Err("its count of held blocks and the bitmaps of the snapshots contradict each other");
+                }
+            }
+            Ok(map)
+        });
         match read {
             Ok(map) => {
                 lock(&self.loaded).insert(group);
@@ -245,14 +316,23 @@ impl Space {
         Ok(map)
     }
 
-    /// A bitmap of the group is about to change in the open generation.
-    pub(super) fn touch(&self, op: &Operation<'_>, group: u32, state: &mut GroupState, which: Bitmap) -> Result<()> {
+    /// The group's descriptor is about to change in the open generation.
+    pub(super) fn touch_descriptor(&self, op: &Operation<'_>, group: u32, state: &mut GroupState) -> Result<()> {
         if !state.changed {
             let per_block = self.sb.geometry.descriptors_per_block();
             let block = self.sb.geometry.descriptor_block(group / per_block);
             op.edit(block, tag(Kind::Descriptors), |_| ()).inspect_err(|e| op.store().fail(e))?;
             state.changed = true;
             lock(&self.changed).push(group);
+        }
+        Ok(())
+    }
+
+    /// A bitmap of the group is about to change in the open generation.
+    pub(super) fn touch(&self, op: &Operation<'_>, group: u32, state: &mut GroupState, which: Bitmap) -> Result<()> {
+        self.touch_descriptor(op, group, state)?;
+        if which == Bitmap::Blocks {
+            state.generation = op.generation();
         }
         let flag = match which {
             Bitmap::Blocks => &mut state.blocks_changed,
@@ -283,6 +363,7 @@ impl Space {
             state.changed = true;
             lock(&self.changed).push(group);
         }
+        state.generation = closing.generation();
         if !std::mem::replace(&mut state.blocks_changed, true) {
             closing.fresh(state.descriptor.block_bitmap, Bitmap::Blocks.tag(), |_| ());
         }

@@ -1,0 +1,78 @@
+//! The space of a volume as it was when everything was durable.
+//!
+//! What a group's bitmaps and descriptor were stands on the device, so only the volume's sums are kept; the groups that
+//! were changed since are read again.
+
+use super::groups::available;
+use super::{Space, lock};
+use crate::{Result, Volume};
+use format::GroupNo;
+use format::superblock::DiskSuperblock;
+use space::Pool;
+use std::sync::atomic::Ordering;
+
+/// The sums.
+pub(crate) struct Sums {
+    pool: Pool,
+    free_metadata: u64,
+    kept: u64,
+    free_inodes: u64,
+    directories: u64,
+    superblock: DiskSuperblock,
+    /// How many groups were known to be damaged.
+    damaged: usize,
+}
+
+impl Space {
+    /// The space as it is now. Everything is durable, and nobody changes anything.
+    pub(crate) fn sums(&self) -> Sums {
+        Sums {
+            pool: lock(&self.pool).clone(),
+            free_metadata: self.free_metadata.load(Ordering::Relaxed),
+            kept: self.kept_blocks(),
+            free_inodes: self.free_inodes.load(Ordering::Relaxed),
+            directories: self.directories.load(Ordering::Relaxed),
+            superblock: *lock(&self.superblock),
+            damaged: lock(&self.damaged).len(),
+        }
+    }
+
+    /// The space is what it was. The store has thrown away what was changed since, and nobody uses the space.
+    ///
+    /// # Errors
+    /// Those of reading the descriptors of groups that were changed: then nothing in memory can be trusted.
+    pub(crate) fn undo(&self, volume: &Volume, sums: Sums) -> Result<()> {
+        lock(&self.held).clear();
+        lock(&self.held_inodes).clear();
+        self.forget_given();
+        *lock(&self.pool) = sums.pool;
+        self.free_metadata.store(sums.free_metadata, Ordering::Relaxed);
+        self.set_kept_blocks(sums.kept);
+        self.free_inodes.store(sums.free_inodes, Ordering::Relaxed);
+        self.directories.store(sums.directories, Ordering::Relaxed);
+        let mut superblock = sums.superblock;
+        // what was found wrong meanwhile is wrong
+        crate::finish::with_errors(&mut superblock, &lock(&self.superblock));
+        *lock(&self.superblock) = superblock;
+        let changed = std::mem::take(&mut *lock(&self.changed));
+        for group in changed {
+            let descriptor = volume.read_descriptor(GroupNo(group))?;
+            if let Some(cell) = self.cell(GroupNo(group)) {
+                lock(&self.loaded).remove(&group);
+                cell.reset(descriptor);
+            }
+        }
+        let damaged: Vec<GroupNo> =
+            lock(&self.damaged).iter().skip(sums.damaged).map(|damaged| damaged.group).collect();
+        for group in damaged {
+            let Some(descriptor) = self.descriptor(group).filter(|_| self.counts(group.get())) else { continue };
+            lock(&self.pool).lose(available(&descriptor, true).into());
+        }
+        Ok(())
+    }
+
+    /// From now on content is not overwritten in its place; or as the options say.
+    pub(crate) fn copy_content(&self, always: bool) {
+        self.copies.store(always || self.options.copies, Ordering::Release);
+    }
+}

@@ -1,0 +1,459 @@
+//! Who may change a volume, and who may look at it, while a transaction has it for itself.
+//!
+//! Every call that changes something passes the gate before it locks anything, and every call that looks at what can
+//! change; within such a call it is passed already. So nobody waits here with a lock held.
+//!
+//! | | changes by members | changes by others | looking |
+//! | --- | --- | --- | --- |
+//! | no transaction | | at once | at once |
+//! | one begins or ends | wait | wait | at once |
+//! | one runs | at once | wait, until the time it may take is over | at once |
+//! | one is rolled back | wait | wait | wait |
+
+use crate::{Error, InodeNo, Result};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// In the gate's state: only members of the transaction change anything.
+const CLOSED: u8 = 1;
+/// In the gate's state: nobody looks.
+const STILL: u8 = 2;
+
+/// How long a wait for something that has no time of its own sleeps at most, before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// Calls under way in this thread that change something.
+    static CHANGES: Cell<u32> = const { Cell::new(0) };
+    /// Those that look.
+    static LOOKS: Cell<u32> = const { Cell::new(0) };
+    /// The transaction in which this thread works; 0 for none.
+    static MEMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Why a transaction can only be rolled back.
+#[derive(Debug, Clone)]
+pub(crate) enum Broken {
+    /// It changes more than a generation can hold: so many blocks of metadata.
+    TooLarge(usize),
+    /// It took longer than it may.
+    TimedOut(Duration),
+    /// Somebody else ended it.
+    Ended(&'static str),
+}
+
+impl Broken {
+    pub(crate) fn error(&self) -> Error {
+        match self {
+            Self::TooLarge(limit) => Error::TransactionTooLarge { limit: *limit },
+            Self::TimedOut(time) => {
+                Error::Cancelled(format!("it took longer than the {} s it was given", time.as_secs_f32()))
+            }
+            Self::Ended(why) => Error::Cancelled((*why).to_owned()),
+        }
+    }
+}
+
+/// What a transaction touched: what of it somebody may remember and must forget when it is rolled back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Inodes that it made, changed or freed.
+    pub inodes: BTreeSet<InodeNo>,
+    /// Names that it made, changed or removed, or tried to, each with its directory.
+    pub names: BTreeSet<(InodeNo, Vec<u8>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Begins,
+    Runs,
+    Ends,
+}
+
+/// The transaction there is.
+pub(crate) struct Current<B> {
+    pub(crate) id: u64,
+    pub(crate) phase: Phase,
+    limit: Duration,
+    deadline: Option<Instant>,
+    pub(crate) broken: Option<Broken>,
+    /// What is needed to roll it back.
+    pub(crate) before: Option<B>,
+    pub(crate) touched: Touched,
+}
+
+/// The last transaction that was rolled back.
+#[derive(Default)]
+pub(crate) struct Undone {
+    id: u64,
+    why: Option<Broken>,
+    touched: Touched,
+}
+
+/// The gate of a volume.
+pub(crate) struct Gate<B> {
+    state: AtomicU8,
+    changing: AtomicUsize,
+    looking: AtomicUsize,
+    current: Mutex<Option<Current<B>>>,
+    undone: Mutex<Undone>,
+    /// Rings when one of the counts is zero while somebody waits for that, and when a phase begins.
+    bell: Condvar,
+}
+
+/// What a call is told at a gate that is not open.
+enum Answer {
+    Pass,
+    Wait,
+    Refused(Error),
+}
+
+type Depth = &'static std::thread::LocalKey<Cell<u32>>;
+
+/// Somebody is within a call: no transaction begins, ends or is rolled back meanwhile, as far as it matters.
+#[must_use]
+pub struct Pass<'g> {
+    /// The count that goes down with it; `None` within another.
+    count: Option<(&'g AtomicUsize, &'g dyn Bell)>,
+    /// The count of this thread that goes down.
+    depth: Option<Depth>,
+    /// It belongs to this thread.
+    thread: PhantomData<*const ()>,
+}
+
+/// Who is told that a count became zero.
+trait Bell {
+    fn ring(&self);
+}
+
+impl<B> Bell for Gate<B> {
+    fn ring(&self) {
+        if self.state.load(SeqCst) != 0 {
+            drop(self.lock());
+            self.bell.notify_all();
+        }
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if let Some(depth) = self.depth {
+            depth.set(depth.get() - 1);
+        }
+        if let Some((count, bell)) = self.count
+            && count.fetch_sub(1, SeqCst) == 1
+        {
+            bell.ring();
+        }
+    }
+}
+
+/// This thread works in a transaction until this is dropped.
+#[must_use]
+pub struct Inside<'t> {
+    before: u64,
+    transaction: PhantomData<&'t ()>,
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        MEMBER.set(self.before);
+    }
+}
+
+/// Makes this thread a member of a transaction.
+pub(crate) fn enter<'t>(id: u64) -> Inside<'t> {
+    Inside { before: MEMBER.replace(id), transaction: PhantomData, thread: PhantomData }
+}
+
+/// A pass within another call.
+fn nested(depth: Depth) -> Pass<'static> {
+    depth.set(depth.get() + 1);
+    Pass { count: None, depth: Some(depth), thread: PhantomData }
+}
+
+/// A pass where there is no gate.
+pub(crate) fn free<'g>() -> Pass<'g> {
+    Pass { count: None, depth: None, thread: PhantomData }
+}
+
+/// Passes for whoever carries out what a transaction's beginning or end takes.
+pub(crate) fn in_charge() -> Pass<'static> {
+    nested(&CHANGES)
+}
+
+/// Whether this thread works in a transaction.
+pub(crate) fn is_member() -> bool {
+    MEMBER.get() != 0
+}
+
+/// Whether this thread is within a call that changes something.
+pub(crate) fn is_changing() -> bool {
+    CHANGES.get() > 0
+}
+
+impl<B> Gate<B> {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: AtomicU8::new(0),
+            changing: AtomicUsize::new(0),
+            looking: AtomicUsize::new(0),
+            current: Mutex::new(None),
+            undone: Mutex::default(),
+            bell: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Current<B>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass<'g>(&'g self, count: &'g AtomicUsize, depth: Depth) -> Pass<'g> {
+        depth.set(depth.get() + 1);
+        Pass { count: Some((count, self)), depth: Some(depth), thread: PhantomData }
+    }
+
+    /// Whether there is a transaction, in any phase.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.load(SeqCst) != 0
+    }
+
+    /// Passes for a change, or says what to do instead.
+    fn ask(&self) -> std::result::Result<Pass<'_>, Answer> {
+        if is_changing() {
+            return Ok(nested(&CHANGES));
+        }
+        self.changing.fetch_add(1, SeqCst);
+        let pass = self.pass(&self.changing, &CHANGES);
+        if self.state.load(SeqCst) == 0 && MEMBER.get() == 0 {
+            return Ok(pass);
+        }
+        match self.admit() {
+            Answer::Pass => Ok(pass),
+            other => Err(other),
+        }
+    }
+
+    fn admit(&self) -> Answer {
+        let member = MEMBER.get();
+        let mut current = self.lock();
+        match current.as_mut() {
+            Some(now) if now.id == member => match (now.phase, &now.broken) {
+                (Phase::Runs, None) if now.deadline.is_some_and(|end| Instant::now() >= end) => {
+                    let broken = Broken::TimedOut(now.limit);
+                    let error = broken.error();
+                    now.broken = Some(broken);
+                    Answer::Refused(error)
+                }
+                (Phase::Runs, None) => Answer::Pass,
+                (Phase::Runs, Some(broken)) => Answer::Refused(broken.error()),
+                _ => Answer::Wait,
+            },
+            other => match self.undone_with(member) {
+                Some(error) => Answer::Refused(error),
+                None if other.is_some() => Answer::Wait,
+                None => Answer::Pass,
+            },
+        }
+    }
+
+    /// Why a transaction is over that did not come to its end.
+    pub(crate) fn undone_with(&self, id: u64) -> Option<Error> {
+        let undone = self.undone.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = undone.why.clone().unwrap_or(Broken::Ended("it was rolled back"));
+        (id != 0 && undone.id == id).then(|| why.error())
+    }
+
+    /// Passes for a change, at once or not at all.
+    pub(crate) fn try_change(&self) -> Option<Pass<'_>> {
+        self.ask().ok()
+    }
+
+    /// Passes for a change. `overdue` is called with a transaction that this thread waited for longer than it may take.
+    pub(crate) fn change(&self, overdue: impl Fn(u64, Broken)) -> Result<Pass<'_>> {
+        loop {
+            match self.ask() {
+                Ok(pass) => return Ok(pass),
+                Err(Answer::Refused(error)) => return Err(error),
+                Err(_) => {}
+            }
+            debug_assert_eq!(LOOKS.get(), 0, "who looks must not wait");
+            let mut current = self.lock();
+            while let Some(now) = current.as_ref() {
+                let left = now.deadline.filter(|_| now.phase == Phase::Runs);
+                let left = left.map_or(LOOK_AGAIN, |end| end.saturating_duration_since(Instant::now()));
+                if left.is_zero() {
+                    let (id, why) = (now.id, Broken::TimedOut(now.limit));
+                    drop(current);
+                    overdue(id, why);
+                    break;
+                }
+                current = self.wait(current, left);
+            }
+        }
+    }
+
+    fn wait<'m>(
+        &self,
+        current: MutexGuard<'m, Option<Current<B>>>,
+        most: Duration,
+    ) -> MutexGuard<'m, Option<Current<B>>> {
+        self.bell.wait_timeout(current, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Passes for looking.
+    pub(crate) fn look(&self) -> Pass<'_> {
+        if is_changing() || LOOKS.get() > 0 {
+            return nested(&LOOKS);
+        }
+        loop {
+            self.looking.fetch_add(1, SeqCst);
+            let pass = self.pass(&self.looking, &LOOKS);
+            if self.state.load(SeqCst) & STILL == 0 {
+                return pass;
+            }
+            drop(pass);
+            let current = self.lock();
+            if self.state.load(SeqCst) & STILL != 0 {
+                drop(self.wait(current, LOOK_AGAIN));
+            }
+        }
+    }
+
+    /// Closes the gate for a new transaction, and returns when no change is under way.
+    pub(crate) fn begin(&self, limit: Duration) -> Result<u64> {
+        if is_changing() {
+            return Err(Error::Invalid("a transaction cannot begin within a call that changes something"));
+        }
+        let id = NEXT.fetch_add(1, SeqCst);
+        let mut current = self.lock();
+        if current.is_some() {
+            return Err(Error::Busy);
+        }
+        let touched = Touched::default();
+        let (phase, deadline) = (Phase::Begins, None);
+        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched });
+        self.state.store(CLOSED, SeqCst);
+        drop(current);
+        self.until_none(&self.changing);
+        Ok(id)
+    }
+
+    /// Its members may come.
+    pub(crate) fn run(&self, before: B) {
+        if let Some(now) = self.lock().as_mut() {
+            (now.phase, now.before) = (Phase::Runs, Some(before));
+            now.deadline = Instant::now().checked_add(now.limit);
+        }
+        self.bell.notify_all();
+    }
+
+    /// The transaction that runs.
+    pub(crate) fn running(&self) -> Option<u64> {
+        self.lock().as_ref().filter(|now| now.phase == Phase::Runs).map(|now| now.id)
+    }
+
+    /// Whether a change by this thread would have to wait.
+    pub(crate) fn would_wait(&self) -> bool {
+        self.is_closed() && matches!(self.admit(), Answer::Wait)
+    }
+
+    /// Whether a transaction runs for longer than it may.
+    pub(crate) fn overdue(&self) -> Option<(u64, Broken)> {
+        let current = self.lock();
+        let now = current.as_ref().filter(|now| now.phase == Phase::Runs)?;
+        now.deadline.is_some_and(|end| Instant::now() >= end).then(|| (now.id, Broken::TimedOut(now.limit)))
+    }
+
+    /// Keeps members from changing more, waits until none does, and, where it is to be `still`, until nobody looks. False
+    /// where the transaction does not run any more.
+    pub(crate) fn end(&self, id: u64, still: bool) -> bool {
+        debug_assert!(!is_changing() && LOOKS.get() == 0, "this thread would wait for itself");
+        let mut current = self.lock();
+        loop {
+            match current.as_mut() {
+                Some(now) if now.id == id && now.phase == Phase::Runs => {
+                    now.phase = Phase::Ends;
+                    break;
+                }
+                // somebody else ends it just now
+                Some(now) if now.id == id => current = self.wait(current, LOOK_AGAIN),
+                _ => return false,
+            }
+        }
+        if still {
+            self.state.store(CLOSED | STILL, SeqCst);
+        }
+        drop(current);
+        self.until_none(&self.changing);
+        if still {
+            self.until_none(&self.looking);
+        }
+        true
+    }
+
+    /// The end does not come about.
+    pub(crate) fn go_on(&self) {
+        if let Some(now) = self.lock().as_mut() {
+            now.phase = Phase::Runs;
+        }
+        self.bell.notify_all();
+    }
+
+    /// The transaction that ends or began is over. Where it was rolled back, `undone` says whether there was another reason
+    /// than that somebody asked for it.
+    pub(crate) fn open(&self, undone: Option<Option<Broken>>) {
+        let mut current = self.lock();
+        if let (Some(now), Some(why)) = (current.take(), undone) {
+            let undone = Undone { id: now.id, why: why.or(now.broken), touched: now.touched };
+            *self.undone.lock().unwrap_or_else(PoisonError::into_inner) = undone;
+        }
+        self.state.store(0, SeqCst);
+        drop(current);
+        self.bell.notify_all();
+    }
+
+    /// What a transaction that was rolled back had touched, for whoever asks first.
+    pub(crate) fn take_touched(&self, id: u64) -> Touched {
+        let mut undone = self.undone.lock().unwrap_or_else(PoisonError::into_inner);
+        if undone.id == id { std::mem::take(&mut undone.touched) } else { Touched::default() }
+    }
+
+    fn until_none(&self, count: &AtomicUsize) {
+        let mut current = self.lock();
+        while count.load(SeqCst) > 0 {
+            current = self.wait(current, LOOK_AGAIN);
+        }
+    }
+
+    /// Notes something about the transaction there is.
+    pub(crate) fn note(&self, what: impl FnOnce(&mut Current<B>)) {
+        if self.is_closed()
+            && let Some(now) = self.lock().as_mut()
+        {
+            what(now);
+        }
+    }
+
+    /// Waits while a transaction begins or ends; whether one runs then.
+    pub(crate) fn runs(&self) -> bool {
+        if !self.is_closed() {
+            return false;
+        }
+        let mut current = self.lock();
+        loop {
+            match current.as_ref() {
+                None => return false,
+                Some(now) if now.phase == Phase::Runs => return true,
+                Some(_) => current = self.wait(current, LOOK_AGAIN),
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Snapshots of a native volume: making, listing, reading and deleting them.
+//!
+//! A snapshot is a generation that is kept. It costs nothing when it is made, and later what changed since: metadata goes to
+//! new places in any case, and content that a snapshot holds is copied before it is changed. What is freed and held comes
+//! back when the last snapshot that holds it is deleted.
+
+use crate::alloc::{held_alone, lock};
+use crate::native::{Native, groups_for};
+use crate::{Error, OpenOptions, Result, Volume};
+use format::native::BLOCK_SIZE;
+use format::native::snapshots::{MOST, Snapshot};
+use format::{FsBlock, GroupNo};
+use space::Purpose;
+use std::sync::Arc;
+use store::VersionChange;
+use store::native::Mapped;
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Its name: 1 to 128 bytes, neither zero nor `/` among them, and neither `.` nor `..`.
+    pub name: Vec<u8>,
+    /// The number of its generation.
+    pub generation: u64,
+    /// When it was made, in seconds since 1970.
+    pub time: i64,
+}
+
+impl From<&Snapshot> for SnapshotInfo {
+    fn from(snapshot: &Snapshot) -> Self {
+        Self { name: snapshot.name.clone(), generation: snapshot.generation, time: snapshot.time }
+    }
+}
+
+/// The snapshot of a name.
+pub(crate) fn find(mapped: &Mapped, name: &[u8]) -> Result<Snapshot> {
+    mapped.snapshots()?.iter().flatten().find(|snapshot| snapshot.name == name).cloned().ok_or(Error::NotFound)
+}
+
+/// All snapshots but one.
+fn others(mapped: &Mapped, name: &[u8]) -> Result<Vec<Snapshot>> {
+    Ok(mapped.snapshots()?.iter().flatten().filter(|snapshot| snapshot.name != name).cloned().collect())
+}
+
+impl Volume {
+    fn has_versions(&self) -> Result<&Native> {
+        let none = || Error::Unsupported("snapshots of a volume that is not native".into());
+        self.native.as_ref().ok_or_else(none)
+    }
+
+    /// The volume's snapshots, the oldest first. Of a volume that is open as a snapshot: none.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on volumes that are not native; those of the device; [`Error::Corrupt`].
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        let list = self.has_versions()?.mapped.snapshots()?;
+        let mut all: Vec<SnapshotInfo> = list.iter().flatten().map(SnapshotInfo::from).collect();
+        all.sort_by_key(|snapshot| snapshot.generation);
+        Ok(all)
+    }
+
+    /// Makes a snapshot of everything that was done before the call; it is durable when this returns. What it costs does not
+    /// depend on the volume's size.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name that no snapshot may have; [`Error::Exists`]; [`Error::NoSpace`] where there are 4 096
+    /// snapshots already, or no room is left for one; [`Error::Invalid`] within a transaction; as [`Volume::snapshots`] and
+    /// [`Volume::sync`].
+    pub fn create_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo> {
+        let native = self.has_versions()?;
+        if !Snapshot::is_name(name) {
+            return Err(Error::Invalid("a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor .."));
+        }
+        let _pass = self.changing_outside()?;
+        let _alone = lock(&native.versions);
+        let list = native.mapped.snapshots()?;
+        if list.iter().flatten().any(|snapshot| snapshot.name == name) {
+            return Err(Error::Exists);
+        }
+        if list.iter().flatten().count() as u64 >= MOST {
+            return Err(Error::NoSpace);
+        }
+        // what one file cannot have does not keep the volume from being kept
+        let placed = self.flush_all_delayed();
+        let change = self.change(0)?;
+        let generation = change.generation();
+        let time = change.now().seconds;
+        change.operation().versions(VersionChange::Create { name: name.to_vec(), time });
+        drop(change);
+        self.store.sync_generation(generation)?;
+        placed?;
+        Ok(SnapshotInfo::from(&find(&native.mapped, name)?))
+    }
+
+    /// Deletes a snapshot; what it alone held can be used when this returns.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; as [`Volume::snapshots`] and [`Volume::sync`].
+    pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
+        let native = self.has_versions()?;
+        let _pass = self.changing_outside()?;
+        let _alone = lock(&native.versions);
+        let snapshot = find(&native.mapped, name)?;
+        let others = others(&native.mapped, name)?;
+        let space = self.space()?;
+        let only = space.held_only_by(&self.store, &snapshot, &others)?;
+        // the counts of all data groups may change
+        let change = self.change_deleting(native.shape.front() as usize)?;
+        let generation = change.generation();
+        space.let_go(&change, &snapshot, others, only)?;
+        change.operation().versions(VersionChange::Delete { name: name.to_vec() });
+        drop(change);
+        self.store.sync_generation(generation)?;
+        // chunks that are not needed any more go back with the next one
+        Ok(self.store.sync()?)
+    }
+
+    /// Bytes that a snapshot alone holds: what would come back if it were deleted now.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; as [`Volume::snapshots`].
+    pub fn snapshot_space(&self, name: &[u8]) -> Result<u64> {
+        let native = self.has_versions()?;
+        let _alone = lock(&native.versions);
+        let snapshot = find(&native.mapped, name)?;
+        let others = others(&native.mapped, name)?;
+        let mut blocks = native.mapped.places_held_by(&snapshot)?;
+        for group in groups_for(Some(&native.shape), self.sb.geometry.groups, Purpose::Data) {
+            let block = self.group(GroupNo(group))?.block_bitmap;
+            if self.is_as_in(native, &snapshot, block)? {
+                continue;
+            }
+            let live = self.store.block(block)?;
+            blocks = blocks.saturating_add(held_alone(&native.mapped, &snapshot, &others, block, &live)?);
+        }
+        Ok(blocks.saturating_mul(BLOCK_SIZE.into()))
+    }
+
+    /// Whether a block lies where it did in a snapshot.
+    fn is_as_in(&self, native: &Native, snapshot: &Snapshot, block: FsBlock) -> Result<bool> {
+        let (then, now) = (native.mapped.entry_at(snapshot, block)?, native.mapped.entry_of(block)?);
+        Ok(then.map(|entry| (entry.place, entry.generation)) == now.map(|entry| (entry.place, entry.generation)))
+    }
+
+    /// Opens a snapshot for reading, beside this volume; at most `cache_bytes` bytes of its metadata are kept in memory. Once
+    /// it is deleted, what is read from it is an error.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; as [`Volume::snapshots`] and [`Volume::open`].
+    pub fn open_snapshot(&self, name: &[u8], cache_bytes: usize) -> Result<Self> {
+        let native = self.has_versions()?;
+        let snapshot = find(&native.mapped, name)?;
+        let (superblock, _) = store::native::superblock(&**native.mapped.below())?;
+        let options = OpenOptions { cache_bytes, ..OpenOptions::default() };
+        Self::over_map(&superblock, Arc::new(native.mapped.at(&snapshot)), &options)
+    }
+}
