@@ -266,13 +266,45 @@ impl<'a> Entries<'a> {
     ///
     /// # Errors
     /// Where an entry before it is corrupt.
-    pub fn find(mut self, name: &[u8]) -> Result<Option<Entry<'a>>> {
-        self.find_map(|entry| match entry {
-            Ok(e) if e.is_used() && e.name == name => Some(Ok(e)),
-            Ok(_) => None,
-            Err(e) => Some(Err(e)),
-        })
-        .transpose()
+    pub fn find(self, name: &[u8]) -> Result<Option<Entry<'a>>> {
+        // names of one length often differ at their ends first
+        let last = name.last();
+        self.seek(|e| e.name.len() == name.len() && e.name.last() == last && e.is_used() && e.name == name)
+    }
+
+    /// The first entry from the current place on that is `wanted`, used or not. What the iterator finds, in less time: the
+    /// hash is not there yet when an entry is judged.
+    ///
+    /// # Errors
+    /// Where an entry before it is corrupt.
+    #[inline]
+    pub fn seek(mut self, mut wanted: impl FnMut(&Entry<'a>) -> bool) -> Result<Option<Entry<'a>>> {
+        let region = self.region;
+        while let Some(rest) = region.get(self.offset..).filter(|rest| !rest.is_empty()) {
+            let Some((head, after)) = rest.split_first_chunk::<{ DirEntry::SIZE }>() else {
+                return self.parse().map(Some);
+            };
+            let [i0, i1, i2, i3, r0, r1, name_len, file_type] = *head;
+            let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), self.format.block_size) as usize;
+            let name = after.get(..usize::from(name_len));
+            let (Some(name), true) = (
+                name,
+                rec_len >= entry_len(name_len.max(1), false) && rec_len.is_multiple_of(4) && rec_len <= rest.len(),
+            ) else {
+                // it says what is wrong
+                return self.parse().map(Some);
+            };
+            let inode = InodeNo(u32::from_le_bytes([i0, i1, i2, i3]));
+            let entry = Entry { offset: self.offset, inode, rec_len, name, file_type, hash: None };
+            if wanted(&entry) || self.format.hashed {
+                let entry = self.parse()?;
+                if wanted(&entry) {
+                    return Ok(Some(entry));
+                }
+            }
+            self.offset += rec_len;
+        }
+        Ok(None)
     }
 
     #[inline]
@@ -587,6 +619,31 @@ mod tests {
         match Entries::new(block, FORMAT).find_map(Result::err) {
             Some(Error::Corrupt { what, structure: Structure::Directory, .. }) => what,
             other => panic!("{other:?}"),
+        }
+    }
+
+    proptest! {
+        /// On any bytes, `seek` ends where the iterator does.
+        #[test]
+        fn seeking_is_walking(
+            names in proptest::collection::vec((0u32..3, proptest::collection::vec(0u8..4, 1..6)), 1..30),
+            damage in proptest::collection::vec((0usize..1024, 0u8..20), 0..3),
+            wanted in proptest::collection::vec(0u8..4, 1..6),
+            hashed: bool,
+        ) {
+            let format = DirFormat { hashed, ..FORMAT };
+            let names: Vec<(u32, &[u8])> = names.iter().map(|(inode, name)| (*inode, &name[..])).collect();
+            let mut bytes = block(&names, format);
+            for (at, byte) in damage {
+                bytes[at] = byte;
+            }
+            let mut walk = Entries::new(&bytes, format);
+            let slow = walk.find_map(|entry| match entry {
+                Ok(e) if e.is_used() && e.name == wanted => Some(Ok(e)),
+                Ok(_) => None,
+                Err(e) => Some(Err(e)),
+            });
+            prop_assert_eq!(Entries::new(&bytes, format).find(&wanted), slow.transpose());
         }
     }
 

@@ -41,4 +41,4 @@ mod testing;
 pub use disk::FieldAt;
 pub use error::{Error, Result, Structure, Where};
 pub use layout::InodeSlot;
-pub use units::{ByteLen, FileBlock, FsBlock, GroupNo, InodeNo};
+pub use units::{ByNumber, ByteLen, FileBlock, FsBlock, GroupNo, InodeNo, NumberHasher};

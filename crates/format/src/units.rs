@@ -1,6 +1,7 @@
 //! A type for every number with a unit, so that a block of a file is never taken for a block of the volume.
 
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 macro_rules! unit {
     ($(#[$meta:meta])* $name:ident($int:ty)) => {
@@ -65,4 +66,34 @@ impl InodeNo {
     pub const RESIZE: Self = Self(7);
     /// The journal.
     pub const JOURNAL: Self = Self(8);
+}
+
+/// Hashes one of these numbers for a map in memory: a multiplication, where the standard hash takes as long as all the rest
+/// of a look-up. Whoever chooses the numbers can make them collide, so the map must be bounded.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NumberHasher(u64);
+
+/// For maps whose keys are one of these numbers; see [`NumberHasher`].
+pub type ByNumber = BuildHasherDefault<NumberHasher>;
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }

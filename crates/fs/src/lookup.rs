@@ -137,7 +137,11 @@ impl Volume {
     }
 
     fn find_in(&self, dir: &Inode, at: FileBlock, block: &[u8], wanted: &Wanted<'_>) -> Result<Option<Found>> {
-        self.find_among(dir, at, Entries::new(block, self.dir_format(dir)), wanted)
+        let format = self.dir_format(dir);
+        let entries = Entries::new(block, format);
+        let Wanted::Exact(name) = wanted else { return self.find_among(dir, at, entries, wanted) };
+        let found = entries.find(name).of(dir.number)?;
+        Ok(found.map(|e| Found { inode: e.inode, kind: e.kind(&format), block: at, offset: e.offset }))
     }
 
     /// The entry that is wanted. An entry that is corrupt is an error only where none is found.

@@ -13,9 +13,10 @@
 use crate::alloc::Reservation;
 use crate::delayed::Delayed;
 use crate::{Inode, InodeNo, Result, Volume};
+use format::ByNumber;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 64;
@@ -33,6 +34,8 @@ pub(crate) struct Node {
     touched: AtomicU64,
     /// Of a plain directory, the block where room for a name was found last.
     room: AtomicU64,
+    /// Its inode was freed, and the next one of that number has another node.
+    gone: AtomicBool,
 }
 
 /// What of an inode is only in memory.
@@ -68,7 +71,14 @@ impl Node {
     fn new() -> Self {
         // what happened before the node existed is not known, so it counts as changed just now
         let (changed, touched) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
-        Self { state: RwLock::default(), holds: AtomicU64::new(0), changed, touched, room: AtomicU64::new(0) }
+        Self {
+            state: RwLock::default(),
+            holds: AtomicU64::new(0),
+            changed,
+            touched,
+            room: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, NodeState> {
@@ -124,7 +134,8 @@ impl Node {
     }
 }
 
-type Shard = Mutex<HashMap<InodeNo, Arc<Node>>>;
+type Shard = Mutex<Map>;
+type Map = HashMap<InodeNo, Arc<Node>, ByNumber>;
 
 /// All nodes of a volume.
 pub(crate) struct Nodes {
@@ -153,7 +164,7 @@ impl Nodes {
         Self { shards, rename: Mutex::default(), values: Mutex::default(), delayed: AtomicUsize::new(0) }
     }
 
-    fn shard(&self, number: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Arc<Node>>> {
+    fn shard(&self, number: InodeNo) -> MutexGuard<'_, Map> {
         self.shards[number.get() as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +182,9 @@ impl Nodes {
 
     /// The inode was freed: what was known of it is of no use to the next inode of that number.
     pub(crate) fn forget(&self, number: InodeNo) {
-        self.shard(number).remove(&number);
+        if let Some(node) = self.shard(number).remove(&number) {
+            node.gone.store(true, Ordering::Release);
+        }
     }
 
     /// Counts what of a node is delayed now, and gives the total.
@@ -220,7 +233,7 @@ impl Volume {
             let nodes: Vec<_> = once.iter().map(|&number| (number, self.node(number))).collect();
             let mut locked = Locked(nodes.iter().map(|(number, node)| (*number, node.write())).collect());
             // an inode that was freed while we waited has another node now
-            if nodes.iter().all(|(number, node)| Arc::ptr_eq(node, &self.node(*number))) {
+            if nodes.iter().all(|(_, node)| !node.gone.load(Ordering::Acquire)) {
                 return work(&mut locked);
             }
         }

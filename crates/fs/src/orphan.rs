@@ -108,11 +108,19 @@ impl Change<'_> {
 
     /// Puts an inode onto the list, if it is not on it. The caller has the inode's lock.
     pub(crate) fn add_orphan(&self, inode: &Arc<Inode>, may_be_linked: bool) -> Result<Arc<Inode>> {
+        match self.list_orphan(inode.number, may_be_linked)? {
+            // with its link, which is written by asking for it
+            true => self.update_inode(inode, |_| {}),
+            false => Ok(Arc::clone(inode)),
+        }
+    }
+
+    /// As [`Change::add_orphan`]; says whether the inode has to be written, with its link, and leaves that to the caller.
+    pub(crate) fn list_orphan(&self, number: InodeNo, may_be_linked: bool) -> Result<bool> {
         let orphans = self.orphans()?;
-        let number = inode.number;
         let mut chain = orphans.lock();
         if chain.all.contains_key(&number) {
-            return Ok(Arc::clone(inode));
+            return Ok(false);
         }
         let in_file = self.add_to_file(&mut chain, number)?;
         let place = match in_file {
@@ -128,12 +136,7 @@ impl Change<'_> {
         };
         chain.all.insert(number, Orphan { place, may_be_linked, claimed: false });
         orphans.count.fetch_add(1, Ordering::Release);
-        drop(chain);
-        match in_file {
-            Some(_) => Ok(Arc::clone(inode)),
-            // with its link, which is written by asking for it
-            None => self.update_inode(inode, |_| {}),
-        }
+        Ok(in_file.is_none())
     }
 
     /// Takes a slot of the orphan file; `None` where it has none.

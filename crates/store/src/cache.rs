@@ -19,7 +19,7 @@
 use crate::recovery::Run;
 use crate::{BlockWrite, Kind, Result, Tag};
 use blockdev::{BlockDevice, Error as DeviceError, Op, Read};
-use format::FsBlock;
+use format::{ByNumber, FsBlock};
 use std::{
     collections::HashMap,
     sync::atomic::{AtomicUsize, Ordering},
@@ -40,7 +40,7 @@ pub(crate) struct BlockCache {
 }
 
 struct Shard {
-    index: HashMap<FsBlock, usize>,
+    index: HashMap<FsBlock, usize, ByNumber>,
     slots: Vec<Slot>,
     capacity: usize,
     hand: usize,
@@ -171,7 +171,7 @@ impl BlockCache {
         assert!(block_size.is_power_of_two(), "block size {block_size} is not a power of two");
         let capacity = ((bytes / block_size as usize) >> SHARD_BITS).max(1);
         let empty = || Shard {
-            index: HashMap::new(),
+            index: HashMap::default(),
             slots: Vec::new(),
             capacity,
             hand: 0,

@@ -4,7 +4,7 @@
 //! here works on a region that was read as sound before; `None` means that it is not, and that nothing was written.
 
 use format::dir::{
-    DirEntry, DirFormat, Entries, FileType, LeafTail, decode_rec_len, encode_rec_len, entry_len, write_entry,
+    DirEntry, DirFormat, Entries, Entry, FileType, LeafTail, decode_rec_len, encode_rec_len, entry_len, write_entry,
 };
 use format::{FileBlock, InodeNo};
 use zerocopy::FromBytes;
@@ -33,14 +33,14 @@ pub(crate) struct Leaf {
 
 /// The entry that has `need` bytes to spare: an unused one, or the end of a used one.
 pub(crate) fn find_room(region: &[u8], need: usize, format: DirFormat) -> format::Result<Option<usize>> {
-    for entry in Entries::new(region, format) {
-        let entry = entry?;
-        let taken = if entry.is_used() { entry_len(entry.name.len() as u8, format.hashed) } else { 0 };
-        if entry.rec_len.saturating_sub(taken) >= need {
-            return Ok(Some(entry.offset));
+    let has_room = |entry: &Entry<'_>| {
+        // most have a record that is too short for both
+        entry.rec_len >= need && {
+            let taken = if entry.is_used() { entry_len(entry.name.len() as u8, format.hashed) } else { 0 };
+            entry.rec_len.saturating_sub(taken) >= need
         }
-    }
-    Ok(None)
+    };
+    Ok(Entries::new(region, format).seek(has_room)?.map(|entry| entry.offset))
 }
 
 fn head(region: &mut [u8], at: usize) -> Option<&mut DirEntry> {
@@ -66,16 +66,14 @@ pub(crate) fn insert(region: &mut [u8], at: usize, new: &NewEntry<'_>, format: D
 /// Takes out the entry at `at`: the one before it reaches over its place then, and where none is, it becomes unused.
 pub(crate) fn remove(region: &mut [u8], at: usize, format: DirFormat) -> Option<()> {
     let mut before = None;
-    let mut found = None;
-    for entry in Entries::new(region, format) {
-        let entry = entry.ok()?;
-        if entry.offset == at {
-            found = Some(entry.rec_len);
-            break;
+    let found = Entries::new(region, format).seek(|entry| {
+        let here = entry.offset == at;
+        if !here {
+            before = Some((entry.offset, entry.rec_len));
         }
-        before = Some((entry.offset, entry.rec_len));
-    }
-    let rec_len = found?;
+        here
+    });
+    let rec_len = found.ok()??.rec_len;
     match before {
         Some((offset, len)) => {
             set_rec_len(region, offset, len + rec_len, format)?;

@@ -87,7 +87,7 @@ impl Volume {
             let inherited = self.inherit(&dir, file.kind, file.mode, file.umask)?;
             let change = self.change(NAMING)?;
             let inode = self.new_inode(&change, &dir, file, &inherited, None)?;
-            let inode = change.add_orphan(&inode, true)?;
+            change.list_orphan(inode.number, true)?;
             self.hold(inode.number);
             change.update_inode(&inode, |buf| buf.set_links(0))
         })

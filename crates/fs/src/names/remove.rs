@@ -99,8 +99,9 @@ impl Volume {
             })?;
             return Ok(Vec::new());
         }
-        let inode = change.add_orphan(inode, false)?;
-        change.update_inode(&inode, |buf| {
+        // the inode is written in any case
+        change.list_orphan(number, false)?;
+        change.update_inode(inode, |buf| {
             buf.set_links(0);
             buf.set_ctime(now);
         })?;
