@@ -9,7 +9,7 @@ use crate::inodes::InlineDirectory;
 use crate::links;
 use crate::metadata;
 use crate::multiply::{Owners, Sharing};
-use crate::native::{self, Below};
+use crate::native::{self, Below, Version};
 use crate::open::{self, Refusal};
 use crate::paths::Paths;
 use crate::problem::{Limits, Problem, Problems};
@@ -145,22 +145,54 @@ pub(crate) fn examine<T>(
     if native::is_native(device) {
         let below =
             native::read(device).map_err(|e| Refusal::new(format!("there is no native volume to check: {e}")))?;
-        let image = native::Image::new(device, &below);
-        // where there is nothing above the map to be checked, what is wrong with the map says why
-        let instead = |refusal: Refusal| match below.wrong.first() {
-            Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
-            None => refusal,
-        };
-        return examine_above(name, &image, Some(&below), options, progress, see).map_err(instead);
+        return examine_versions(name, device, &below, options, progress, see);
     }
     examine_above(name, device, None, options, progress, see)
 }
 
-/// Checks the ext volume on `device`, which may lie above what was read of a native one.
+/// Checks the volume of the newest generation of a native one, and that of each snapshot.
+fn examine_versions<T>(
+    name: &str,
+    device: &dyn BlockDevice,
+    below: &Below,
+    options: &Options,
+    progress: &dyn Progress,
+    see: impl FnOnce(&View<'_>) -> T,
+) -> Result<(Report, T), Refusal> {
+    let image = native::Image::new(device, below, &below.live);
+    // where there is nothing above the map to be checked, what is wrong with the map says why
+    let instead = |refusal: Refusal| match below.wrong.first() {
+        Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
+        None => refusal,
+    };
+    let above = Some((below, &below.live));
+    let (mut report, seen) = examine_above(name, &image, above, options, progress, see).map_err(instead)?;
+    report.format = "extant".to_owned();
+    for snapshot in below.others() {
+        if progress.cancelled() {
+            break;
+        }
+        let image = native::Image::new(device, below, snapshot);
+        let checked = examine_above(name, &image, Some((below, snapshot)), options, progress, |_| ());
+        let checked = checked.map_or_else(|refusal| no_volume(snapshot, &refusal), |(report, ())| report);
+        report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
+    }
+    Ok((report, seen))
+}
+
+/// The report on a snapshot above whose map there is no volume to be checked.
+fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
+    let problems = Problems::new(Limits::default());
+    let at = FsBlock(snapshot.root.place);
+    problems.report(Problem::new(Code::NativeStructureWrong).block(at).name(refusal.to_string()));
+    Report::new(String::new(), String::new(), &problems.finish(), Scan::default(), Counts::default())
+}
+
+/// Checks the ext volume on `device`, which may lie above a generation of what was read of a native one.
 fn examine_above<T>(
     name: &str,
     device: &dyn BlockDevice,
-    below: Option<&Below>,
+    below: Option<(&Below, &Version)>,
     options: &Options,
     progress: &dyn Progress,
     see: impl FnOnce(&View<'_>) -> T,
@@ -186,7 +218,8 @@ fn examine_above<T>(
     let problems = Problems::new(options.limits);
     progress.phase(Phase::Superblock);
     let volume = open::open(&scanner, options, &problems)?;
-    below.iter().for_each(|below| below.report(&problems));
+    // what is wrong below any of them is said with the newest
+    below.iter().filter(|(_, version)| version.name.is_none()).for_each(|(below, _)| below.report(&problems));
     let foretold = estimate::of_volume(&volume);
     // nobody else sets it
     let _ = total.set(foretold.bytes);
@@ -194,7 +227,7 @@ fn examine_above<T>(
         let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
         (Counts::default(), see(&view))
     } else {
-        phases(&scanner, &volume, below, options, &problems, progress, |walk| {
+        phases(&scanner, &volume, below.map(|(_, version)| version), options, &problems, progress, |walk| {
             see(&View { volume: &volume, scanner: &scanner, problems: &problems, walk })
         })
     };
@@ -219,7 +252,7 @@ fn examine_above<T>(
 fn phases<T>(
     scanner: &Scanner<'_>,
     volume: &Volume,
-    below: Option<&Below>,
+    below: Option<&Version>,
     options: &Options,
     problems: &Problems,
     progress: &dyn Progress,

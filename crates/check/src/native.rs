@@ -1,11 +1,16 @@
 //! Native volumes: a reading of the map that is this crate's own, and what must be so below the ext4 volume above it.
 //!
-//! First the map of the newest generation and of each snapshot is walked, then every block that one of them leads to is read
-//! once, in the order of the device, and compared with the checksum in its entry. Places in use must be exactly those that
-//! the generation's place table names. Then the volume above the map of the newest generation is checked as any ext4 volume;
-//! that its bitmaps show the chunks of the regions as used is told to that check beforehand.
+//! 1. The map of the newest generation and of each snapshot is walked; nodes that several share are read and judged once.
+//! 2. Every block that one of them leads to is read once, in the order of the device, and compared with the checksum in its
+//!    entry.
+//! 3. The places that a generation uses must be exactly those that its place table names ([`places`]), and what snapshots
+//!    hold must be neither anybody else's nor counted wrong ([`held`]).
+//! 4. Then the volume above each map is checked as any ext4 volume; that its bitmaps show the chunks of the regions as used
+//!    is told to that check beforehand.
 
+mod held;
 mod image;
+mod places;
 
 pub(crate) use image::Image;
 
@@ -14,25 +19,59 @@ use crate::table::Code;
 use blockdev::{BlockDevice, Read};
 use format::FsBlock;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
-use format::native::places::{self, Chunk};
+use format::native::places::Chunk;
+use format::native::snapshots::{self, Snapshot};
 use format::native::superblock::{COPIES, NativeSuperblock};
-use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, Shape, snapshots};
-use std::collections::{BTreeMap, BTreeSet};
+use format::native::{BLOCK_SIZE, Shape};
+use places::{Used, blocks_of};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 /// Blocks that are read in one batch.
 const BATCH: usize = 256;
+/// Bits of an index that choose an entry of a node.
+const BITS: u32 = ENTRIES.ilog2();
 
-/// What is known of a native volume before the volume above its map is checked.
+/// What is known of a native volume before the volumes above its maps are checked.
 pub(crate) struct Below {
     pub(crate) superblock: NativeSuperblock,
-    /// Where the blocks of the newest generation lie, by index.
-    entries: BTreeMap<u64, Entry>,
-    /// Blocks of the volume above that are in use by what lies below it.
-    pub(crate) taken: Vec<Range<u64>>,
+    nodes: Nodes,
+    /// The newest generation.
+    pub(crate) live: Version,
+    /// The snapshots that can be looked at, in the order of their list.
+    pub(crate) snapshots: Vec<Version>,
     /// What is wrong: the device's block, and what with it.
     pub(crate) wrong: Vec<(u64, String)>,
+}
+
+/// A generation: the newest, or one that a snapshot keeps.
+pub(crate) struct Version {
+    /// The snapshot's.
+    pub(crate) name: Option<String>,
+    pub(crate) root: Entry,
+    /// The chunks of its regions, ascending.
+    chunks: Vec<Chunk>,
+    /// Blocks of the volume above that are in use by what lies below it.
+    pub(crate) taken: Vec<Range<u64>>,
+}
+
+/// Nodes of the map that were read and are sound.
+type Nodes = HashMap<NodeName, Node>;
+
+/// A node as an entry leads to it, in a position of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct NodeName {
+    level: u8,
+    number: u64,
+    place: u64,
+    checksum: u32,
+}
+
+impl NodeName {
+    fn new(entry: &Entry, level: u8, number: u64) -> Self {
+        Self { level, number, place: entry.place, checksum: entry.checksum }
+    }
 }
 
 /// Whether a device begins as a native volume does.
@@ -43,26 +82,33 @@ pub(crate) fn is_native(device: &dyn BlockDevice) -> bool {
     })
 }
 
-/// A generation: its map, walked.
-#[derive(Default)]
-struct Generation {
-    entries: BTreeMap<u64, Entry>,
-    /// Nodes of the map, by place.
-    nodes: BTreeSet<u64>,
+/// The entry of a metadata block in the map below a root; `None` where it was never written, or a node on the way is not
+/// sound.
+fn entry_of(nodes: &Nodes, shape: &Shape, root: &Entry, index: u64) -> Option<Entry> {
+    let mut entry = *root;
+    for level in (0..shape.levels()).rev() {
+        let number = index >> (BITS * (u32::from(level) + 1));
+        let slot = (index >> (BITS * u32::from(level))) as usize % ENTRIES;
+        entry = nodes.get(&NodeName::new(&entry, level, number))?.get(slot)?;
+    }
+    Some(entry)
 }
 
 struct Reader<'a> {
     device: &'a dyn BlockDevice,
     shape: Shape,
     seed: u32,
+    /// The snapshot that is looked at.
+    snapshot: Option<String>,
     wrong: Vec<(u64, String)>,
-    /// Nodes that were read already, with their place and generation: snapshots share most.
-    known: BTreeMap<(u64, u64, u32), Node>,
-    /// What blocks must sum up to, by place.
-    sums: BTreeMap<u64, (Position, u32)>,
+    nodes: Nodes,
+    /// Leaves whose entries were judged.
+    judged: HashSet<NodeName>,
+    /// What blocks must sum up to, by place, and the snapshot that led to each first.
+    sums: BTreeMap<u64, (Position, u32, Option<String>)>,
 }
 
-/// Reads everything that lies below the volume above.
+/// Reads everything that lies below the volumes above.
 ///
 /// # Errors
 /// A sentence, where there is no superblock to go on with.
@@ -74,39 +120,64 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
         device,
         shape: superblock.shape,
         seed: superblock.seed(),
+        snapshot: None,
         wrong: Vec::new(),
-        known: BTreeMap::new(),
+        nodes: HashMap::new(),
+        judged: HashSet::new(),
         sums: BTreeMap::new(),
     };
     if superblock.unordered {
         reader.wrong(0, "the volume was in use without consistency and was not unmounted");
     }
-    let live = reader.walk(&superblock.root, superblock.generation);
-    let table = reader.table(&live, superblock.chunks);
-    reader.compare(&live, &table);
-    let list = reader.list(&live, superblock.snapshots);
-    for snapshot in &list {
-        let kept = reader.walk(&snapshot.root, snapshot.generation);
-        let chunks = reader.table(&kept, snapshot.chunks);
-        reader.compare(&kept, &chunks);
+    let live = reader.version(None, superblock.root, superblock.generation, superblock.chunks);
+    let mut snapshots: Vec<Version> = Vec::new();
+    for Snapshot { name, root, generation, chunks, .. } in reader.list(&live, superblock.snapshots) {
+        let name = crate::render::escape(&name);
+        if generation >= superblock.generation {
+            reader.wrong(root.place, format!("the snapshot {name} is of a generation that is yet to come"));
+        }
+        if snapshots.iter().any(|other| other.name.as_ref() == Some(&name)) {
+            reader.wrong(root.place, format!("the snapshot {name} stands in the list twice"));
+        }
+        reader.snapshot = Some(name.clone());
+        snapshots.push(reader.version(Some(name), root, generation, chunks));
     }
+    reader.snapshot = None;
     reader.sums();
-    let shape = superblock.shape;
-    let mut taken: Vec<Range<u64>> = table.iter().map(|chunk| blocks_of(chunk.number)).collect();
-    // the front is claimed as the ext4 superblock's and descriptors'
-    taken.push(shape.blocks()..shape.metadata_start());
-    taken.iter_mut().for_each(|run| run.start = run.start.max(shape.front().min(run.end)));
-    Ok(Below { superblock, entries: live.entries, taken, wrong: reader.wrong })
-}
-
-fn blocks_of(chunk: u32) -> Range<u64> {
-    let start = u64::from(chunk) * u64::from(CHUNK_BLOCKS);
-    start..start + u64::from(CHUNK_BLOCKS)
+    held::judge(&mut reader, &live, &snapshots);
+    let Reader { nodes, wrong, .. } = reader;
+    Ok(Below { superblock, nodes, live, snapshots, wrong })
 }
 
 impl Reader<'_> {
     fn wrong(&mut self, place: u64, what: impl Into<String>) {
-        self.wrong.push((place, what.into()));
+        let what = what.into();
+        self.wrong.push((
+            place,
+            match &self.snapshot {
+                Some(name) => format!("in the snapshot {name}, {what}"),
+                None => what,
+            },
+        ));
+    }
+
+    /// Looks at a generation.
+    fn version(&mut self, name: Option<String>, root: Entry, generation: u64, records: u32) -> Version {
+        let used = self.walk(&root, generation);
+        let chunks = self.table(&root, records);
+        for (place, what) in used.compare(&chunks) {
+            self.wrong(place, what);
+        }
+        let shape = self.shape;
+        let mut taken: Vec<Range<u64>> = chunks.iter().map(|chunk| blocks_of(chunk.number)).collect();
+        // the front is claimed as the ext4 superblock's and descriptors'
+        taken.push(shape.blocks()..shape.metadata_start());
+        taken.iter_mut().for_each(|run| run.start = run.start.max(shape.front().min(run.end)));
+        Version { name, root, chunks, taken }
+    }
+
+    fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
+        entry_of(&self.nodes, &self.shape, &version.root, index)
     }
 
     /// What an entry leads to, where it is what it should be.
@@ -117,60 +188,62 @@ impl Reader<'_> {
             return None;
         }
         if position.checksum(self.seed, &bytes) != entry.checksum {
-            self.wrong(entry.place, "it does not match the checksum in the entry that leads to it");
+            self.wrong(entry.place, MISMATCH);
             return None;
         }
         Some(bytes)
     }
 
-    /// Walks a map. The tree has as many levels as its shape says, so it ends on any bytes.
-    fn walk(&mut self, root: &Entry, newest: u64) -> Generation {
-        let mut generation = Generation::default();
+    /// Walks a map, and gives the places that it uses. The tree has as many levels as its shape says, so it ends on any
+    /// bytes.
+    fn walk(&mut self, root: &Entry, newest: u64) -> Used {
+        let mut used = Used::default();
         let mut above = vec![(0u64, *root)];
         for level in (0..self.shape.levels()).rev() {
             let mut below = Vec::new();
             for (number, entry) in above {
                 if entry.generation > newest {
-                    self.wrong(entry.place, "it is of a later generation than what leads to it");
+                    self.wrong(entry.place, LATER);
                 }
                 if entry.kind != BlockKind::MapNode {
                     self.wrong(entry.place, "what should be a node of the map is something else");
                     continue;
                 }
-                if !generation.nodes.insert(entry.place) {
-                    self.wrong(entry.place, "two entries lead to it");
+                if !used.add(entry.place) {
+                    self.wrong(entry.place, TWICE);
                     continue;
                 }
-                let position = Position::Node { level, number };
-                let name = (entry.place, entry.generation, entry.checksum);
-                if !self.known.contains_key(&name) {
-                    let Some(bytes) = self.block(&entry, position) else { continue };
+                let name = NodeName::new(&entry, level, number);
+                if !self.nodes.contains_key(&name) {
+                    let Some(bytes) = self.block(&entry, Position::Node { level, number }) else { continue };
                     match Node::parse(&bytes, level, &self.shape) {
-                        Ok(node) => drop(self.known.insert(name, node)),
+                        Ok(node) => drop(self.nodes.insert(name, node)),
                         Err(e) => {
                             self.wrong(entry.place, e.to_string());
                             continue;
                         }
                     }
                 }
-                let Some(node) = self.known.get(&name) else { continue };
-                below.extend(node.present().map(|(slot, entry)| (number * ENTRIES as u64 + slot as u64, entry)));
+                let Some(node) = self.nodes.get(&name) else { continue };
+                let entries: Vec<_> =
+                    node.present().map(|(slot, entry)| (number << BITS | slot as u64, entry)).collect();
+                if level > 0 {
+                    below.extend(entries);
+                    continue;
+                }
+                let known = !self.judged.insert(name);
+                for (index, entry) in entries {
+                    if !used.add(entry.place) {
+                        self.wrong(entry.place, TWICE);
+                    }
+                    if !known {
+                        self.judge(index, &entry, newest);
+                    }
+                }
             }
             above = below;
         }
-        let mut places = BTreeSet::new();
-        for (index, entry) in above {
-            self.judge(index, &entry, newest);
-            if !places.insert(entry.place) || generation.nodes.contains(&entry.place) {
-                self.wrong(entry.place, "two entries lead to it");
-            }
-            let sum = (Position::Block(index), entry.checksum);
-            if self.sums.insert(entry.place, sum).is_some_and(|before| before != sum) {
-                self.wrong(entry.place, "two generations take it for different blocks");
-            }
-            generation.entries.insert(index, entry);
-        }
-        generation
+        used
     }
 
     /// What an entry says of its block, against the block's index.
@@ -189,18 +262,24 @@ impl Reader<'_> {
             self.wrong(entry.place, format!("its entry, of index {index}, says that it is {:?}", entry.kind));
         }
         if entry.generation > newest {
-            self.wrong(entry.place, "it is of a later generation than what leads to it");
+            self.wrong(entry.place, LATER);
+        }
+        let (position, sum) = (Position::Block(index), entry.checksum);
+        match self.sums.get(&entry.place) {
+            None => drop(self.sums.insert(entry.place, (position, sum, self.snapshot.clone()))),
+            Some((other, theirs, _)) if (*other, *theirs) == (position, sum) => {}
+            Some(_) => self.wrong(entry.place, "two generations take it for different blocks"),
         }
     }
 
-    /// The chunks of a generation's regions.
-    fn table(&mut self, generation: &Generation, records: u32) -> Vec<Chunk> {
+    /// The chunks of a generation's regions, ascending.
+    fn table(&mut self, root: &Entry, records: u32) -> Vec<Chunk> {
         let mut chunks = Vec::new();
-        for block in 0..u64::from(records.div_ceil(places::RECORDS)) {
+        for block in 0..u64::from(records.div_ceil(format::native::places::RECORDS)) {
             let index = self.shape.table().start + block;
-            let Some(entry) = generation.entries.get(&index) else { continue };
-            let Some(bytes) = self.block(entry, Position::Block(index)) else { continue };
-            match places::parse(&bytes, &self.shape) {
+            let Some(entry) = entry_of(&self.nodes, &self.shape, root, index) else { continue };
+            let Some(bytes) = self.block(&entry, Position::Block(index)) else { continue };
+            match format::native::places::parse(&bytes, &self.shape) {
                 Ok(records) => chunks.extend(records.into_iter().flatten()),
                 Err(e) => self.wrong(entry.place, e.to_string()),
             }
@@ -212,32 +291,12 @@ impl Reader<'_> {
         chunks
     }
 
-    /// Places in use must be those that the table names.
-    fn compare(&mut self, generation: &Generation, chunks: &[Chunk]) {
-        let blocks = generation.entries.values().map(|entry| entry.place);
-        let used: BTreeSet<u64> = (0..COPIES).chain(blocks).chain(generation.nodes.iter().copied()).collect();
-        let bits = |chunk: &Chunk| {
-            let start = blocks_of(chunk.number).start;
-            let used = chunk.used;
-            (0..u64::from(CHUNK_BLOCKS))
-                .filter(move |n| used[(n / 64) as usize] >> (n % 64) & 1 == 1)
-                .map(move |n| start + n)
-        };
-        let named: BTreeSet<u64> = chunks.iter().flat_map(bits).collect();
-        for place in used.difference(&named) {
-            self.wrong(*place, "it is in use, but free in the place table");
-        }
-        for place in named.difference(&used) {
-            self.wrong(*place, "it is in use in the place table, but nothing leads to it");
-        }
-    }
-
-    fn list(&mut self, live: &Generation, records: u32) -> Vec<snapshots::Snapshot> {
+    fn list(&mut self, live: &Version, records: u32) -> Vec<Snapshot> {
         let mut list = Vec::new();
         for block in 0..u64::from(records).div_ceil(snapshots::RECORDS as u64) {
             let index = self.shape.list().start + block;
-            let Some(entry) = live.entries.get(&index) else { continue };
-            let Some(bytes) = self.block(entry, Position::Block(index)) else { continue };
+            let Some(entry) = self.entry(live, index) else { continue };
+            let Some(bytes) = self.block(&entry, Position::Block(index)) else { continue };
             match snapshots::parse(&bytes, &self.shape) {
                 Ok(records) => list.extend(records.into_iter().flatten()),
                 Err(e) => self.wrong(entry.place, e.to_string()),
@@ -248,7 +307,7 @@ impl Reader<'_> {
 
     /// Reads every block that a map leads to, in the order of the device.
     fn sums(&mut self) {
-        let all: Vec<(u64, (Position, u32))> = std::mem::take(&mut self.sums).into_iter().collect();
+        let all: Vec<_> = std::mem::take(&mut self.sums).into_iter().collect();
         let mut buffer = vec![0; BATCH * BLOCK_SIZE as usize];
         for batch in all.chunks(BATCH) {
             let mut reads: Vec<Read<'_>> = batch
@@ -257,22 +316,29 @@ impl Reader<'_> {
                 .map(|((place, _), buf)| Read::new(place * SIZE, buf))
                 .collect();
             self.device.read_many(&mut reads);
-            let mut found = Vec::new();
-            for (read, (place, (position, sum))) in reads.into_iter().zip(batch) {
+            for (read, (place, (position, sum, snapshot))) in reads.into_iter().zip(batch) {
+                self.snapshot.clone_from(snapshot);
                 match read.result {
-                    Err(e) => found.push((*place, e.to_string())),
-                    Ok(()) if position.checksum(self.seed, read.buf) != *sum => {
-                        found.push((*place, "it does not match the checksum in the entry that leads to it".to_owned()));
-                    }
+                    Err(e) => self.wrong(*place, e.to_string()),
+                    Ok(()) if position.checksum(self.seed, read.buf) != *sum => self.wrong(*place, MISMATCH),
                     Ok(()) => {}
                 }
             }
-            self.wrong.extend(found);
         }
+        self.snapshot = None;
     }
 }
 
+const MISMATCH: &str = "it does not match the checksum in the entry that leads to it";
+const LATER: &str = "it is of a later generation than what leads to it";
+const TWICE: &str = "two entries lead to it";
+
 impl Below {
+    /// The entry of a metadata block in a generation.
+    fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
+        entry_of(&self.nodes, &self.superblock.shape, &version.root, index)
+    }
+
     /// Reports what was found.
     pub(crate) fn report(&self, problems: &Problems) {
         let mut wrong = self.wrong.clone();
@@ -281,5 +347,12 @@ impl Below {
         for (place, what) in wrong {
             problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(place)).name(what));
         }
+    }
+
+    /// The snapshots whose volumes are to be checked beside the newest generation's: those that are not the same as it, or as
+    /// one before them in the list.
+    pub(crate) fn others(&self) -> Vec<&Version> {
+        let mut seen = HashSet::from([(self.live.root.place, self.live.root.checksum)]);
+        self.snapshots.iter().filter(|version| seen.insert((version.root.place, version.root.checksum))).collect()
     }
 }

@@ -284,6 +284,19 @@ impl Report {
         }
     }
 
+    /// Adds what was found in the volume of a snapshot, each sentence with the snapshot's name.
+    pub(crate) fn add_snapshot(&mut self, name: &str, checked: Self) {
+        self.clean &= checked.clean;
+        self.exit |= checked.exit;
+        self.errors = self.errors.saturating_add(checked.errors);
+        self.advice = self.advice.saturating_add(checked.advice);
+        self.scan = self.scan.and(&checked.scan);
+        self.problems.extend(checked.problems.into_iter().map(|mut problem| {
+            problem.text = format!("Snapshot {name}: {}", problem.text);
+            problem
+        }));
+    }
+
     /// Says that the check was ended early: what was not looked at may be anything, so the volume does not count as clean.
     pub fn cancel(&mut self) {
         self.exit |= exit::CANCELLED;

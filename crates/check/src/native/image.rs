@@ -1,19 +1,42 @@
-//! The volume above the map, as a device for the ext4 check.
+//! The volume above a map, as a device for the ext4 check.
 
-use super::{Below, SIZE};
-use blockdev::{BlockDevice, Error, Geometry, Op, Result};
+use super::{Below, SIZE, Version};
+use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 use format::FsBlock;
 
-/// What the map of the newest generation shows. Refuses writes.
+/// What the map of a generation shows. Refuses writes.
 pub(crate) struct Image<'a> {
     device: &'a dyn BlockDevice,
     below: &'a Below,
+    version: &'a Version,
 }
 
 impl<'a> Image<'a> {
-    /// The volume above what was read of a device.
-    pub(crate) fn new(device: &'a dyn BlockDevice, below: &'a Below) -> Self {
-        Self { device, below }
+    /// The volume above a generation of what was read of a device.
+    pub(crate) fn new(device: &'a dyn BlockDevice, below: &'a Below, version: &'a Version) -> Self {
+        Self { device, below, version }
+    }
+
+    /// Cuts a read into pieces that lie together on the device: a place there, none for zeroes, and a length.
+    fn pieces(&self, offset: u64, len: usize) -> Vec<(Option<u64>, usize)> {
+        let shape = &self.below.superblock.shape;
+        let mut pieces: Vec<(Option<u64>, usize)> = Vec::new();
+        let (mut at, end) = (offset, offset + len as u64);
+        while at < end {
+            let (block, skip) = (at / SIZE, at % SIZE);
+            let part = (SIZE - skip).min(end - at);
+            let from = match shape.index_of(FsBlock(block)) {
+                None => Some(at),
+                Some(index) => self.below.entry(self.version, index).map(|entry| entry.place * SIZE + skip),
+            };
+            match pieces.last_mut() {
+                Some((Some(last), len)) if from == Some(*last + *len as u64) => *len += part as usize,
+                Some((None, len)) if from.is_none() => *len += part as usize,
+                _ => pieces.push((from, part as usize)),
+            }
+            at += part;
+        }
+        pieces
     }
 }
 
@@ -24,23 +47,40 @@ impl BlockDevice for Image<'_> {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.geometry().admit(Op::Read, offset, buf.len() as u64)?;
-        let shape = &self.below.superblock.shape;
-        let (mut at, mut rest) = (offset, buf);
-        while !rest.is_empty() {
-            let (block, skip) = (at / SIZE, at % SIZE);
-            let (part, after) = rest.split_at_mut(((SIZE - skip) as usize).min(rest.len()));
-            match shape.index_of(FsBlock(block)) {
-                None => self.device.read(at, part)?,
-                Some(index) => match self.below.entries.get(&index) {
-                    Some(entry) => self.device.read(entry.place * SIZE + skip, part)?,
-                    None => part.fill(0),
-                },
+        let mut read = [Read::new(offset, buf)];
+        self.read_many(&mut read);
+        let [read] = read;
+        read.result
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        let geometry = self.geometry();
+        let mut outcomes: Vec<Result<()>> = Vec::with_capacity(reads.len());
+        let mut below: Vec<(usize, Read<'_>)> = Vec::new();
+        for (number, read) in reads.iter_mut().enumerate() {
+            outcomes.push(geometry.admit(Op::Read, read.offset, read.buf.len() as u64));
+            if outcomes.last().is_none_or(Result::is_err) {
+                continue;
             }
-            at += part.len() as u64;
-            rest = after;
+            let pieces = self.pieces(read.offset, read.buf.len());
+            let mut rest = &mut *read.buf;
+            for (from, len) in pieces {
+                let (part, after) = rest.split_at_mut(len.min(rest.len()));
+                match from {
+                    Some(from) => below.push((number, Read::new(from, part))),
+                    None => part.fill(0),
+                }
+                rest = after;
+            }
         }
-        Ok(())
+        let (numbers, mut batch): (Vec<usize>, Vec<Read<'_>>) = below.into_iter().unzip();
+        self.device.read_many(&mut batch);
+        for (number, read) in numbers.into_iter().zip(batch) {
+            if let (Err(e), Some(outcome)) = (read.result, outcomes.get_mut(number)) {
+                *outcome = Err(e);
+            }
+        }
+        reads.iter_mut().zip(outcomes).for_each(|(read, outcome)| read.result = outcome);
     }
 
     fn write(&self, _: u64, _: &[u8]) -> Result<()> {
