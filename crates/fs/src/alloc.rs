@@ -36,7 +36,7 @@ use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{FsBlock, GroupNo, Structure, Where};
 use groups::GroupState;
 use kept::Kept;
-pub(crate) use kept::held_alone;
+pub(crate) use kept::{Bits, bits, held_alone, used_by};
 use placement::Rule;
 use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,7 +14,7 @@
 //! | change what an inode says | [`Volume::set_attributes`], [`Volume::set_xattr`], [`Volume::remove_xattr`] |
 //! | use a file without a name | [`Volume::tmpfile`], [`Volume::hold`], [`Volume::release`] |
 //! | do several things at once or not at all | [`Volume::transaction`] |
-//! | keep versions | [`Volume::create_snapshot`], [`Volume::snapshots`], [`Volume::open_snapshot`], [`Volume::delete_snapshot`] |
+//! | keep versions | [`Volume::create_snapshot`], [`Volume::snapshots`], [`Volume::open_snapshot`], [`Volume::delete_snapshot`], [`rollback`] |
 //! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`]; [`Volume::on_behalf_of`], [`Volume::trim`] |
 //!
 //! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
@@ -50,6 +50,7 @@ mod nokey;
 mod notes;
 mod orphan;
 mod path;
+mod rollback;
 mod snapshots;
 mod stat;
 mod transaction;
@@ -72,6 +73,7 @@ pub use gate::{Inside, Pass, Touched};
 pub use map::{Place, Run};
 pub use names::{NewFile, RenameFlags};
 pub use notes::Note;
+pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
 pub use store::native::Facts as NativeFacts;

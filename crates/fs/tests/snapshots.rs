@@ -3,7 +3,7 @@
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice, Trace};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
-use extant_fs::{FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions};
+use extant_fs::{Error, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions, rollback};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::native::Facts;
@@ -91,7 +91,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.rng.below(20) {
+        match self.rng.below(21) {
             0..4 => {
                 let name = format!("f{}", self.rng.below(40)).into_bytes();
                 if !self.tree.contains_key(&name) {
@@ -139,8 +139,21 @@ impl World {
                     self.kept.remove(&name);
                 }
             }
+            19 => self.go_back(),
             _ => self.look(),
         }
+    }
+
+    fn go_back(&mut self) {
+        let names: Vec<_> = self.kept.keys().cloned().collect();
+        if names.is_empty() {
+            return;
+        }
+        let name = self.rng.pick(&names).clone();
+        self.volume.unmount().expect("unmounting");
+        rollback(Arc::clone(&self.device), &name).expect("going back");
+        self.tree = self.kept[&name].clone();
+        self.volume = open(&self.device);
     }
 
     fn remount(&mut self) {
@@ -208,4 +221,151 @@ fn a_snapshot_is_made_at_the_same_cost_on_any_volume() {
     }
     // the list, the place table, the nodes above them, two superblocks; one level more on the large volume
     assert!(costs[1] <= 24 && costs[1] - costs[0] <= 6, "{costs:?}");
+}
+
+fn fill(volume: &Volume, name: &[u8]) -> u64 {
+    let file = volume.create(InodeNo::ROOT, name, &new(FileKind::Regular)).expect("a file").number;
+    let mut at = 0;
+    loop {
+        match volume.write_at(file, at, &[0x77; 64 << 10]) {
+            Ok(written) => at += written as u64,
+            Err(Error::NoSpace) => return at,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_snapshots_have_filled_can_be_emptied() {
+    let device = made(48 * MIB);
+    let volume = open(&device);
+    let free = volume.statfs().blocks_free;
+    let mut made = 0u64;
+    // each round a snapshot holds what the round before has written, until nothing is free
+    for round in 0u64.. {
+        let name = format!("f{round}").into_bytes();
+        let file = match volume.create(InodeNo::ROOT, &name, &new(FileKind::Regular)) {
+            Ok(file) => file.number,
+            Err(Error::NoSpace) => break,
+            Err(e) => panic!("{e}"),
+        };
+        let written = volume.write_at(file, 0, &vec![round as u8; 3 << 20]);
+        match volume.create_snapshot(format!("s{round}").as_bytes()) {
+            Ok(_) => made += 1,
+            Err(Error::NoSpace) => {}
+            Err(e) => panic!("{e}"),
+        }
+        volume.unlink(InodeNo::ROOT, &name).expect("removing goes on a full volume");
+        if !matches!(written, Ok(n) if n == 3 << 20) {
+            break;
+        }
+    }
+    assert!(made >= 8, "{made}");
+    fill(&volume, b"last");
+    volume.unlink(InodeNo::ROOT, b"last").expect("removing");
+    volume.sync().expect("a sync");
+    let held: Vec<_> = volume.snapshots().expect("the list").into_iter().map(|info| info.name).collect();
+    for (n, name) in held.iter().enumerate() {
+        let before = volume.statfs().blocks_free;
+        let alone = volume.snapshot_space(name).expect("its space") / 4096;
+        volume.delete_snapshot(name).unwrap_or_else(|e| panic!("snapshot {n}: {e}"));
+        assert!(volume.statfs().blocks_free >= before, "{n}: {alone}");
+    }
+    for entry in read(&volume).keys() {
+        volume.unlink(InodeNo::ROOT, entry).expect("removing");
+    }
+    volume.sync().expect("a sync");
+    assert_eq!(volume.statfs().blocks_free, free);
+    volume.unmount().expect("unmounting");
+    let volume = open(&device);
+    assert_eq!(volume.statfs().blocks_free, free);
+    volume.unmount().expect("unmounting");
+}
+
+#[test]
+fn names_and_numbers_of_snapshots_have_limits() {
+    let device = made(64 * MIB);
+    let volume = open(&device);
+    for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 129]] {
+        assert!(matches!(volume.create_snapshot(bad), Err(Error::Invalid(_))), "{bad:?}");
+    }
+    volume.create_snapshot(&[b'x'; 128]).expect("the longest name");
+    assert!(matches!(volume.create_snapshot(&[b'x'; 128]), Err(Error::Exists)));
+    assert!(matches!(volume.delete_snapshot(b"none"), Err(Error::NotFound)));
+    assert!(matches!(volume.snapshot_space(b"none"), Err(Error::NotFound)));
+    assert!(matches!(volume.open_snapshot(b"none", 1 << 20), Err(Error::NotFound)));
+    volume.unmount().expect("unmounting");
+    assert!(matches!(rollback(Arc::clone(&device), b"none"), Err(Error::NotFound)));
+    let at = |write| OpenOptions { snapshot: Some(vec![b'x'; 128]), write, ..OpenOptions::default() };
+    let snapshot = Volume::open(Arc::clone(&device), &at(None)).expect("a snapshot, for reading");
+    assert!(snapshot.snapshots().expect("a list").is_empty());
+    assert!(matches!(snapshot.create(InodeNo::ROOT, b"f", &new(FileKind::Regular)), Err(Error::ReadOnly(_))));
+    assert!(matches!(snapshot.create_snapshot(b"f"), Err(Error::ReadOnly(_))));
+    assert!(matches!(Volume::open(device, &at(Some(WriteOptions::default()))), Err(Error::ReadOnly(_))));
+}
+
+#[test]
+fn a_damaged_list_is_an_error_and_the_volume_can_be_read() {
+    let memory = Arc::new(MemoryDevice::zeroed(64 * MIB).expect("memory"));
+    make(&*memory, &made_with()).expect("a volume");
+    let device: Arc<dyn BlockDevice> = memory;
+    let volume = open(&device);
+    volume.create(InodeNo::ROOT, b"f", &new(FileKind::Regular)).expect("a file");
+    volume.create_snapshot(b"a name like no other").expect("a snapshot");
+    volume.unmount().expect("unmounting");
+    let mut block = vec![0; 4096];
+    let place = (0..16384).find(|place| {
+        device.read(place * 4096, &mut block).expect("reading");
+        block.starts_with(b"a name like no other")
+    });
+    let place = place.expect("the list") * 4096;
+    block[130] ^= 4;
+    device.write(place, &block).expect("writing");
+    let volume = Volume::open(Arc::clone(&device), &OpenOptions::default()).expect("opening for reading");
+    assert_eq!(read(&volume).len(), 1);
+    assert!(volume.snapshots().expect_err("damaged").is_corruption());
+    let write = OpenOptions { write: Some(WriteOptions::default()), ..OpenOptions::default() };
+    assert!(Volume::open(Arc::clone(&device), &write).err().expect("damaged").is_corruption());
+    assert!(rollback(device, b"a name like no other").expect_err("damaged").is_corruption());
+}
+
+/// With EXTANT_CAMPAIGN=40 a thousand of them.
+#[test]
+fn snapshots_deleted_in_any_order_leave_no_trace() {
+    let device = made(64 * MIB);
+    let mut world = World::new(device, Rng::new(77));
+    let free = world.volume.statfs().blocks_free;
+    let all = rounds(25);
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    for n in 0..all {
+        for _ in 0..4 {
+            let name = format!("f{}", world.rng.below(30)).into_bytes();
+            let file = match world.volume.create(InodeNo::ROOT, &name, &new(FileKind::Regular)) {
+                Ok(file) => file.number,
+                Err(Error::Exists) => number(&world.volume, &name),
+                Err(e) => panic!("{e}"),
+            };
+            let (at, len) = (world.rng.below(20_000), world.rng.below(3000) as usize + 1);
+            let data = world.rng.bytes(len);
+            assert_eq!(world.volume.write_at(file, at, &data).expect("writing"), len);
+        }
+        let name = format!("s{n}").into_bytes();
+        world.volume.create_snapshot(&name).expect("a snapshot");
+        names.push(name);
+        if n % 3 == 2 {
+            let gone = names.swap_remove(world.rng.index(names.len()));
+            world.volume.delete_snapshot(&gone).expect("deleting");
+        }
+    }
+    world.remount();
+    while !names.is_empty() {
+        let gone = names.swap_remove(world.rng.index(names.len()));
+        world.volume.delete_snapshot(&gone).expect("deleting");
+    }
+    world.tree = read(&world.volume);
+    world.empty();
+    assert_eq!(world.volume.statfs().blocks_free, free);
+    world.volume.unmount().expect("unmounting");
+    let facts = Facts::read(&world.device).expect("facts");
+    assert_eq!((facts.held, facts.superblock.snapshots), (0, 0));
 }

@@ -11,7 +11,7 @@ mod snapshot;
 pub use dirty_bit::DirtyBit;
 pub use journal::{Journal, JournalOptions};
 pub use none::Unordered;
-pub use snapshot::{Snapshot, first_chunks, make};
+pub use snapshot::{Rollback, Snapshot, first_chunks, make};
 
 use crate::{Cause, Client, ClosedGeneration, Kind, Mark, Plan, PlannedWrite, Result, Stage};
 use std::time::Duration;

@@ -16,7 +16,7 @@ pub use mapped::Mapped;
 pub use snapshots::List;
 
 pub(crate) use map::{Map, NodeName, above, leaf_of, node_over, slot_at};
-pub(crate) use places::{Bits, Places, table, worst_case};
+pub(crate) use places::{Bits, Places, table, unite, worst_case};
 pub(crate) use snapshots::{Shared, Snapshots};
 
 use crate::Result;

@@ -84,7 +84,7 @@ impl Kept {
     /// # Errors
     /// Those of the device; of the format, where a snapshot's map or bitmap is damaged.
     pub(super) fn of_group(&self, keepers: &Keepers, block: FsBlock) -> store::Result<KeptOfGroup> {
-        Ok(KeptOfGroup { units: union(&self.mapped, &keepers.list, block)?, coming: keepers.coming })
+        Ok(KeptOfGroup { units: used_by(&self.mapped, &keepers.list, block)?, coming: keepers.coming })
     }
 
     /// Puts that into the group's bitmap as it was just read.
@@ -104,7 +104,7 @@ pub(super) struct KeptOfGroup {
 }
 
 /// The blocks that snapshots use of the group with this bitmap block.
-fn union(mapped: &Mapped, snapshots: &[Snapshot], block: FsBlock) -> store::Result<Bits> {
+pub(crate) fn used_by(mapped: &Mapped, snapshots: &[Snapshot], block: FsBlock) -> store::Result<Bits> {
     let mut union: Bits = vec![0; WORDS].into();
     let mut seen = HashSet::new();
     for snapshot in snapshots {
@@ -160,7 +160,7 @@ pub(crate) fn held_alone(
 }
 
 /// A bitmap's bytes as words.
-fn bits(bytes: &[u8]) -> Bits {
+pub(crate) fn bits(bytes: &[u8]) -> Bits {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
     bytes.chunks(8).map(word).collect()
 }

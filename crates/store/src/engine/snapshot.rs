@@ -18,6 +18,9 @@
 //! them, and nothing is ordered.
 
 mod build;
+mod rollback;
+
+pub use rollback::Rollback;
 
 use super::{Engine, Idle, Limits};
 use crate::native::{Map, Mapped, Places, Shared};

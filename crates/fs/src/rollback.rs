@@ -1,0 +1,149 @@
+//! Going back to a snapshot of a native volume that nobody uses.
+//!
+//! One generation does it: the volume gets the snapshot's map, with the list of snapshots as it is now. What differs from the
+//! snapshot is little: the data groups' counts of what the other snapshots hold, and the chunks that the new generation takes
+//! for itself. Until it is durable the volume is what it was.
+
+use crate::alloc::{Bits, bits, used_by};
+use crate::snapshots::find;
+use crate::{Error, OpenOptions, Result, Volume, native};
+use blockdev::BlockDevice;
+use format::group::{Group, GroupFlags, bitmap_checksum};
+use format::native::snapshots::Snapshot;
+use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
+use format::superblock::{DiskSuperblock, OFFSET};
+use format::{FsBlock, GroupNo, InodeNo};
+use std::sync::Arc;
+use store::engine::Rollback;
+use store::native::Mapped;
+use store::{BlockWrite, Kind, Tag};
+use zerocopy::IntoBytes;
+
+/// Words of a bitmap in a chunk.
+const WORDS: usize = CHUNK_BLOCKS as usize / 64;
+/// Blocks that are changed beside the descriptors: bitmaps of groups that give chunks, the superblock.
+const OTHERS: usize = 64;
+
+/// A data group of the volume as it will be.
+struct Data {
+    number: GroupNo,
+    descriptor: Group,
+    /// The block bitmap, where the group gave chunks.
+    changed: Option<Bits>,
+}
+
+/// Makes a native volume what it was when a snapshot was made: what was done since is lost, as far as no other snapshot holds
+/// it. All snapshots stay. The volume must not be in use.
+///
+/// # Errors
+/// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] where no room is left for a
+/// new generation; [`Error::ReadOnly`] where the device cannot be written; those of the device; [`Error::Corrupt`].
+pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
+    if device.geometry().read_only {
+        return Err(Error::ReadOnly("the device is read-only".into()));
+    }
+    let none = || Error::Unsupported("snapshots of a volume that is not native".into());
+    let (superblock, mapped) = native::open(&device, None)?.ok_or_else(none)?;
+    let snapshot = find(&mapped, name)?;
+    let options = OpenOptions::default();
+    let now = Volume::over_map(&superblock, Arc::clone(&mapped), &options)?;
+    let then = Volume::over_map(&superblock, Arc::new(mapped.at(&snapshot)), &options)?;
+    let plan = Rollback::new(&mapped, &snapshot, superblock.shape.front() as usize + OTHERS)?;
+    let others: Vec<Snapshot> =
+        mapped.snapshots()?.iter().flatten().filter(|other| other.name != name).cloned().collect();
+    let mut chunks = Vec::new();
+    let mut groups = Vec::new();
+    for number in 0..superblock.shape.data_groups() {
+        let want = plan.wanted_chunks().saturating_sub(chunks.len() as u64);
+        groups.push(then.as_it_was(&now, &mapped, &others, GroupNo(number), want, &mut chunks)?);
+    }
+    let taken = chunks.len() as u64 * u64::from(CHUNK_BLOCKS);
+    let blocks = then.changed_blocks(groups, taken)?;
+    Ok(plan.carry_out(&chunks, blocks)?)
+}
+
+impl Volume {
+    /// A data group as this volume, a snapshot, has it, with what the other snapshots hold; up to `want` chunks that nobody
+    /// uses are taken.
+    fn as_it_was(
+        &self,
+        now: &Self,
+        mapped: &Mapped,
+        others: &[Snapshot],
+        number: GroupNo,
+        want: u64,
+        chunks: &mut Vec<u32>,
+    ) -> Result<Data> {
+        let mut descriptor = self.group(number)?;
+        let mut used = bits(&self.store.block(descriptor.block_bitmap)?);
+        let held = used_by(mapped, others, descriptor.block_bitmap)?;
+        let count = held.iter().zip(&used).map(|(held, used)| u64::from((held & !used).count_ones())).sum();
+        descriptor.set_held(count);
+        let mut changed = None;
+        if want > 0 {
+            let present = bits(&now.store.block(now.group(number)?.block_bitmap)?);
+            let first = number.get() * (GROUP_BLOCKS / CHUNK_BLOCKS);
+            let there = self.native.as_ref().map_or(0, |native| native.shape.chunks().saturating_sub(first));
+            let all = (used.len() / WORDS).min(there as usize);
+            let is_free = |chunk: &usize| {
+                let words = chunk * WORDS..(chunk + 1) * WORDS;
+                [&used, &held, &present]
+                    .iter()
+                    .all(|bits| bits.get(words.clone()).is_some_and(|w| w.iter().all(|w| *w == 0)))
+            };
+            let found: Vec<usize> = (0..all).filter(is_free).take(usize::try_from(want).unwrap_or(all)).collect();
+            for chunk in &found {
+                used[chunk * WORDS..(chunk + 1) * WORDS].fill(!0);
+                chunks.push(first + *chunk as u32);
+                descriptor.free_clusters = descriptor.free_clusters.saturating_sub(CHUNK_BLOCKS);
+            }
+            if !found.is_empty() {
+                descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
+                changed = Some(used);
+            }
+        }
+        Ok(Data { number, descriptor, changed })
+    }
+
+    /// The blocks that are other than in this volume, which is a snapshot: descriptors, bitmaps, and the superblock where
+    /// blocks were taken.
+    fn changed_blocks(&self, groups: Vec<Data>, taken: u64) -> Result<Vec<BlockWrite>> {
+        let geometry = &self.sb.geometry;
+        let tag = |kind| Tag { kind, owner: InodeNo(0), seed: 0 };
+        let (mut blocks, mut bitmaps) = (Vec::new(), Vec::new());
+        if taken > 0 {
+            let mut sb = self.sb.disk;
+            sb.set_free_blocks_count(sb.free_blocks_count().saturating_sub(taken));
+            sb.seal();
+            let mut bytes = self.store.block(FsBlock(0))?.to_vec();
+            if let Some(place) = bytes.get_mut(OFFSET as usize..OFFSET as usize + DiskSuperblock::SIZE) {
+                place.copy_from_slice(sb.as_bytes());
+            }
+            blocks.push(BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock), data: bytes.into() });
+        }
+        let per_block = geometry.descriptors_per_block();
+        let size = geometry.descriptor_size as usize;
+        let mut groups = groups;
+        for groups in groups.chunk_by_mut(|a, b| a.number.get() / per_block == b.number.get() / per_block) {
+            let Some(first) = groups.first().map(|group| group.number.get()) else { continue };
+            let block = geometry.descriptor_block(first / per_block);
+            let mut bytes = self.store.block(block)?.to_vec();
+            for Data { number, descriptor, changed } in groups {
+                if let Some(bits) = changed {
+                    let bitmap: Vec<u8> = bits.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    descriptor.block_bitmap_csum = bitmap_checksum(geometry, &bitmap, geometry.clusters_per_group());
+                    let (block, data) = (descriptor.block_bitmap, bitmap.into());
+                    bitmaps.push(BlockWrite { block, tag: tag(Kind::BlockBitmap), data });
+                }
+                let at = (number.get() % per_block) as usize * size;
+                if let Some(place) = bytes.get_mut(at..at + size) {
+                    descriptor.seal(&self.sb.disk, geometry, *number, place);
+                }
+            }
+            blocks.push(BlockWrite { block, tag: tag(Kind::Descriptors), data: bytes.into() });
+        }
+        bitmaps.sort_unstable_by_key(|write: &BlockWrite| write.block);
+        blocks.extend(bitmaps);
+        Ok(blocks)
+    }
+}

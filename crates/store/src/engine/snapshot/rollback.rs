@@ -1,0 +1,80 @@
+//! Going back to a snapshot: a generation that has the snapshot's map, and the list of snapshots of now.
+
+use super::{LEAST_DIRTY, Snapshot};
+use crate::engine::Engine;
+use crate::native::{self, Mapped, Places, Snapshots, table, unite};
+use crate::{BlockWrite, Cause, ClosedGeneration, Error, Plan, Result, Stage};
+use format::native::snapshots::{RECORDS, Snapshot as Record};
+use format::native::superblock::{COPIES, NativeSuperblock};
+use std::sync::Arc;
+
+/// A rollback that is prepared. The volume must not be in use.
+pub struct Rollback {
+    engine: Snapshot,
+    /// Blocks that the rollback changes at most.
+    blocks: usize,
+}
+
+impl Rollback {
+    /// Prepares to go back to a snapshot, changing at most `blocks` blocks of the volume above the map.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
+    /// order was not put away.
+    pub fn new(mapped: &Mapped, snapshot: &Record, blocks: usize) -> Result<Self> {
+        let (superblock, copy) = native::superblock(&**mapped.below())?;
+        if superblock.unordered {
+            return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
+        }
+        let snapshots = Snapshots::load(mapped)?;
+        let mut held = snapshots.held();
+        // until the rollback is durable, the present generation is the volume
+        unite(&mut held, table(&mapped.map, superblock.chunks)?.iter().flatten());
+        let map = mapped.at(snapshot).map;
+        let places = Places::new(table(&map, snapshot.chunks)?, held)?;
+        let superblock = NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, ..superblock };
+        let blocks = blocks + snapshots.list().len().div_ceil(RECORDS);
+        let engine = Snapshot::over(map, superblock, COPIES - 1 - copy, places, true, blocks.max(LEAST_DIRTY));
+        Ok(Self { engine: Snapshot { snapshots, ..engine }, blocks })
+    }
+
+    /// Chunks that the rollback needs beside those of the snapshot: of blocks that neither the present generation nor any
+    /// snapshot uses.
+    #[must_use]
+    pub fn wanted_chunks(&self) -> u64 {
+        self.engine.wanted_chunks(self.blocks).must
+    }
+
+    /// Goes back. `chunks` become the engine's, and `blocks` are changed above the map, ascending. Everything is on the device
+    /// when it returns; until then the volume is what it was.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::NoRoom`] where the chunks are too few.
+    pub fn carry_out(mut self, chunks: &[u32], blocks: Vec<BlockWrite>) -> Result<()> {
+        let engine = &mut self.engine;
+        engine.give_chunks(chunks);
+        let closed = ClosedGeneration {
+            number: 0,
+            cause: Cause::Sync,
+            blocks,
+            forgotten: Vec::new(),
+            unflushed: true,
+            versions: Vec::new(),
+        };
+        let mut writes = Vec::new();
+        let mut changes = engine.changes(&closed, &mut writes)?;
+        for block in engine.map.shape.list() {
+            let block = block - engine.map.shape.list().start;
+            let was_there = engine.map.entry(engine.map.shape.list().start + block)?.is_some();
+            if was_there || engine.snapshots.block(block).is_some() {
+                engine.change_list(block, &mut changes);
+            }
+        }
+        engine.superblock.snapshots = engine.snapshots.count();
+        engine.build(changes, &mut writes)?;
+        let first = Stage { writes, flush: true };
+        let last = Stage { writes: vec![engine.superblock_write()], flush: true };
+        let device = Arc::clone(&engine.map.device);
+        Plan { stages: vec![first, last], home: Vec::new() }.execute(&*device)
+    }
+}
