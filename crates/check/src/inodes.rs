@@ -201,7 +201,8 @@ impl InodeCheck<'_> {
         let n = inode.get();
         if n >= volume.geometry.first_inode {
             let orphans = volume.features.compat.contains(Compat::ORPHAN_FILE) && n == disk.s_orphan_file_inum.get();
-            let project = volume.features.ro_compat.contains(RoCompat::PROJECT) && n == disk.s_prj_quota_inum.get();
+            // whatever the features say, as for those of users and groups
+            let project = n == disk.s_prj_quota_inum.get();
             return match (orphans, project) {
                 (true, _) => Role::OrphanFile,
                 (_, true) => Role::Quota,

@@ -4,8 +4,8 @@
 //!    and those after it as long as nothing they look at has changed. Menders write into the overlay alone.
 //! 2. Turns follow until a check finds nothing that can be mended. So a second run is clean by construction, and no mender
 //!    has to know what its work means for others: the next check tells.
-//! 3. It ends: a mender that changed nothing is not asked again, and a state of the overlay that was there before ends the
-//!    turns. What is left then is said, and the exit status is 4.
+//! 3. It ends: a mender that changed nothing is not asked again before another has changed something, and one that led back
+//!    to a state that was there before is never asked again. What is left then is said, and the exit status is 4.
 //! 4. Only then is the device written, by [`apply`]. With [`Repair::Safe`] a problem that a person has to decide stops
 //!    everything, and nothing but the journal's replay is written.
 //!
@@ -92,6 +92,7 @@ pub fn repair(
         rules: &options.rules,
         now,
         given_up: BTreeSet::new(),
+        going_round: BTreeSet::new(),
         mended: Vec::new(),
         stopped: None,
         replayed: None,
@@ -126,7 +127,7 @@ pub fn repair(
             // what could not be mended before may be possible now
             turns.given_up.clear();
             if !seen.insert(after) {
-                break;
+                turns.going_round.insert(mender);
             }
         }
     }
@@ -198,6 +199,8 @@ struct Turns<'a> {
     now: u64,
     /// Menders that changed nothing.
     given_up: BTreeSet<Mender>,
+    /// Menders that led back to where the volume had been.
+    going_round: BTreeSet<Mender>,
     /// What was worked on.
     mended: Vec<Problem>,
     /// What a person has to decide.
@@ -265,6 +268,7 @@ impl Turns<'_> {
             && !self.rules.never(code)
             && code.mender() != Mender::Nobody
             && !self.given_up.contains(&code.mender())
+            && !self.going_round.contains(&code.mender())
     }
 
     /// Writes the device and says what became of the volume.

@@ -198,27 +198,19 @@ pub(super) struct Pointer {
     pub(super) first: u64,
 }
 
-/// Whose blocks of a map may be followed and written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// Those that nobody else claims.
-    Own,
-    /// All of them: who else claims one has been seen to.
-    All,
-}
-
 /// Asks `judge` for every number of a map, parents first, and writes what it answers: another number or 0. A block that is
-/// to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped.
+/// to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped. Nothing is
+/// asked about what lies below a block that others claim: the check did not follow all of them, so nobody knows what is
+/// claimed below, and what looks like an indirect block there may be anything of the volume's.
 pub(super) fn edit_indirect(
     work: &Work<'_>,
     number: InodeNo,
     inode: &mut InodeBuf,
-    reach: Reach,
     judge: &mut dyn FnMut(Pointer) -> Result<u64>,
 ) -> Result<()> {
     let shape = work.volume().geometry.indirect();
     let mut words: [u32; 15] = inode.raw().block_words();
-    let mut editor = Editor { work, owner: number, reach, judge, seen: HashSet::new() };
+    let mut editor = Editor { work, owner: number, judge, seen: HashSet::new() };
     for (n, word) in (0u32..).zip(&mut words) {
         let level = n.saturating_sub(11);
         let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
@@ -231,7 +223,6 @@ pub(super) fn edit_indirect(
 struct Editor<'a, 'w> {
     work: &'a Work<'w>,
     owner: InodeNo,
-    reach: Reach,
     judge: &'a mut dyn FnMut(Pointer) -> Result<u64>,
     seen: HashSet<u64>,
 }
@@ -248,7 +239,7 @@ impl Editor<'_, '_> {
         if self.seen.len() >= MOST_NODES || !self.seen.insert(pointer.block) {
             return Ok(0);
         }
-        if self.reach == Reach::Own && exclusive(self.work, &[pointer.block]).is_empty() {
+        if exclusive(self.work, &[pointer.block]).is_empty() {
             return Ok(to as u32);
         }
         let Some(mut bytes) = self.work.block(pointer.block)? else { return Ok(0) };
@@ -281,7 +272,7 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
     let volume = work.volume();
     let Some(walk) = work.walk() else { return Ok(true) };
     let mut impossible = 0;
-    edit_indirect(work, number, inode, Reach::Own, &mut |pointer| {
+    edit_indirect(work, number, inode, &mut |pointer| {
         if !volume.holds(pointer.block) {
             impossible += 1;
             return Ok(0);
@@ -316,7 +307,7 @@ pub(super) fn dense(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Resul
     }
     let (mut blocks, mut nodes) = (Vec::new(), Vec::new());
     let mut copy = inode.clone();
-    edit_indirect(work, number, &mut copy, Reach::Own, &mut |pointer| {
+    edit_indirect(work, number, &mut copy, &mut |pointer| {
         if !work.volume().holds(pointer.block) {
             return Ok(0);
         }
@@ -433,7 +424,7 @@ pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, b
         write_extents(work, number, inode, &found.extents, &own)?;
         return Ok(());
     }
-    edit_indirect(work, number, inode, Reach::Own, &mut |pointer| {
+    edit_indirect(work, number, inode, &mut |pointer| {
         let keep = work.volume().holds(pointer.block) && pointer.first < blocks;
         Ok(if keep { pointer.block } else { 0 })
     })

@@ -5,7 +5,7 @@
 //! how many owners are left.
 
 use super::attributes;
-use super::maps::{self, Pointer, Reach};
+use super::maps::{self, Pointer};
 use super::ownfiles;
 use super::work::Work;
 use blockdev::Result;
@@ -55,8 +55,8 @@ struct Owners {
 struct Clones<'a, 'w> {
     work: &'a Work<'w>,
     owners: HashMap<u64, Owners>,
-    /// Under bigalloc: where the clusters of the file at hand went.
-    shared: HashMap<u64, u64>,
+    /// Under bigalloc: where the clusters of the file at hand went, each as this cluster of the file; `None` for metadata.
+    shared: HashMap<(u64, Option<u64>), u64>,
     /// Attribute blocks and their copies.
     attributes: HashMap<u64, u64>,
 }
@@ -80,7 +80,7 @@ impl Clones<'_, '_> {
         if number == InodeNo::BAD_BLOCKS {
             // a list that names what the volume needs is wrong there
             let volume = work.volume();
-            maps::edit_indirect(work, number, &mut inode, Reach::Own, &mut |pointer| {
+            maps::edit_indirect(work, number, &mut inode, &mut |pointer| {
                 let reserved = self.owners_of(pointer.block).is_some_and(|of| of.reserved);
                 Ok(if reserved || !volume.holds(pointer.block) { 0 } else { pointer.block })
             })?;
@@ -100,7 +100,7 @@ impl Clones<'_, '_> {
         let acl = inode.raw().file_acl(wide).get();
         work.put_inode(number, inode)?;
         if acl != 0 && !self.attributes.contains_key(&acl) {
-            match self.decide(acl, true)? {
+            match self.decide(acl, None)? {
                 Fate::Stays => {}
                 Fate::Goes(to) => _ = self.attributes.insert(acl, to),
                 Fate::NoRoom => work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?,
@@ -113,43 +113,45 @@ impl Clones<'_, '_> {
         self.owners.get(&self.work.walk()?.ctx.claims.cluster_of(block)).copied()
     }
 
-    /// Decides about one claim on a block, which may be metadata, and copies it where it goes.
-    fn decide(&mut self, block: u64, metadata: bool) -> Result<Fate> {
+    /// Decides about one claim on a block and copies it where it goes. `logical` is which block of the file it is; `None` for
+    /// metadata.
+    fn decide(&mut self, block: u64, logical: Option<u64>) -> Result<Fate> {
         let work = self.work;
         let Some(walk) = work.walk() else { return Ok(Fate::Stays) };
         let cluster = walk.ctx.claims.cluster_of(block);
         let geometry = &work.volume().geometry;
         let ratio = u64::from(geometry.cluster_blocks);
         let within = block.saturating_sub(u64::from(geometry.first_data_block)) % ratio;
-        if let Some(to) = self.shared.get(&cluster).filter(|_| ratio > 1) {
+        let place = (cluster, logical.map(|logical| logical / ratio));
+        if let Some(to) = self.shared.get(&place).filter(|_| ratio > 1) {
             return Ok(if *to == block - within { Fate::Stays } else { Fate::Goes(to + within) });
         }
         let Some(of) = self.owners.get_mut(&cluster) else { return Ok(Fate::Stays) };
         let stays = !of.reserved && !of.bad && of.left <= 1;
         of.left = of.left.saturating_sub(1);
         if stays {
-            self.shared.insert(cluster, block - within);
+            self.shared.insert(place, block - within);
             return Ok(Fate::Stays);
         }
-        let to = if metadata { work.allocate_metadata() } else { work.allocate() };
+        let to = if logical.is_none() { work.allocate_metadata() } else { work.allocate() };
         let Some(to) = to else { return Ok(Fate::NoRoom) };
         for n in 0..ratio {
             if let Some(bytes) = work.block(block - within + n)? {
                 work.put_block(to + n, &bytes)?;
             }
         }
-        self.shared.insert(cluster, to);
+        self.shared.insert(place, to);
         Ok(Fate::Goes(to + within))
     }
 
     fn part_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let mut room = true;
         let work = self.work;
-        maps::edit_indirect(work, number, inode, Reach::All, &mut |pointer: Pointer| {
+        maps::edit_indirect(work, number, inode, &mut |pointer: Pointer| {
             if !work.volume().holds(pointer.block) || !room {
                 return Ok(pointer.block);
             }
-            Ok(match self.decide(pointer.block, pointer.level > 0)? {
+            Ok(match self.decide(pointer.block, (pointer.level == 0).then_some(pointer.first))? {
                 Fate::Stays => pointer.block,
                 Fate::Goes(to) => to,
                 Fate::NoRoom => {
@@ -179,7 +181,7 @@ impl Clones<'_, '_> {
             while done < extent.len {
                 let block = extent.physical.get() + u64::from(done);
                 let (place, len) = match self.undisputed(block, extent.len - done) {
-                    0 => match self.decide(block, false)? {
+                    0 => match self.decide(block, Some(extent.logical.get() + u64::from(done)))? {
                         Fate::Stays => (block, 1),
                         Fate::Goes(to) => (to, 1),
                         Fate::NoRoom => return Ok(false),
