@@ -1,21 +1,22 @@
 //! Volumes that have been in use for years, made in minutes: as Ma and others age theirs (*ffsck: The Fast File System
 //! Checker*, section 3.2), without writing what is in the files.
 //!
-//! 1. A directory for each group; in each, files of 1 to 512 blocks until they fill a fifth of a group.
-//! 2. Until the volume is as full as asked for: in some directory a new file, or 1 to 256 blocks more for a file that is there.
+//! 1. A directory for each group; in each, files of 1 to 512 blocks until they fill a fifth of a group. (512 or as asked for:
+//!    section 7.3 measures on a volume of large files.)
+//! 2. Until the volume is as full as asked for: in some directory a new file, or up to half as many blocks for a file that is
+//!    there.
 //! 3. Rounds: in each directory one of these, or a file cut off at a random block, or removed, each as likely as the others.
 //!    After each round it is filled again as in 2. (The paper throws away volumes that ended up under 90 %.)
 //!
-//! Blocks get their place one operation after the other, in order, as with a program that syncs each file. Nothing is
+//! Blocks get their place one operation after the other, in order, as with a program that syncs each file. What was freed
+//! in a round is free for all from the next one on: between rounds there is time for a commit. Nothing is
 //! written into them: what a check, an allocation or a layout costs does not depend on it. All follows from the seed.
 
 use crate::{Error, Result};
 use fs::{FileKind, InodeNo, NewFile, Volume};
 
-/// Most blocks of a new file.
-const LARGEST: u64 = 512;
-/// Most blocks that a file grows by.
-const APPENDED: u64 = 256;
+/// Most blocks of a new file, in the paper.
+pub const LARGEST: u64 = 512;
 /// Of how many blocks of a group a directory's files take one at first.
 const SHARE: u64 = 5;
 
@@ -28,6 +29,8 @@ pub struct Options {
     pub fill: f64,
     /// Operations in each directory, after the volume was filled.
     pub rounds: u32,
+    /// Most blocks of a new file, at least 2; half of it is what a file grows by at most. [`LARGEST`] in the paper.
+    pub largest: u64,
 }
 
 /// What was done.
@@ -70,6 +73,7 @@ struct Ager<'a> {
     random: fastrand::Rng,
     dirs: Vec<Dir>,
     next: u64,
+    largest: u64,
     block_size: u64,
     done: Aged,
     progress: &'a mut dyn FnMut(u64, u64) -> bool,
@@ -90,6 +94,7 @@ pub fn age(volume: &Volume, options: &Options, progress: &mut dyn FnMut(u64, u64
         random: fastrand::Rng::with_seed(options.seed),
         dirs: Vec::new(),
         next: 0,
+        largest: options.largest.max(2),
         block_size: geometry.block_size.into(),
         done: Aged::default(),
         progress,
@@ -191,6 +196,7 @@ impl Ager<'_> {
             if !self.fill(options.fill, 0)? {
                 return Ok(false);
             }
+            self.volume.sync().map_err(failed)?;
             self.done.rounds += 1;
         }
         Ok(true)
@@ -198,7 +204,7 @@ impl Ager<'_> {
 
     /// Makes a file; gives its blocks, and `None` where there is no room.
     fn create(&mut self, at: usize) -> Result<Option<u64>> {
-        let blocks = self.random.u64(1..=LARGEST);
+        let blocks = self.random.u64(1..=self.largest);
         let name = self.next;
         let dir = &self.dirs[at];
         let new = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
@@ -216,7 +222,7 @@ impl Ager<'_> {
     }
 
     fn append(&mut self, at: usize) -> Result<Option<u64>> {
-        let blocks = self.random.u64(1..=APPENDED);
+        let blocks = self.random.u64(1..=self.largest / 2);
         let Some(which) = self.pick(at) else { return self.create(at) };
         self.done.appended += 1;
         Ok(self.grow(at, which, blocks)?.then_some(blocks))

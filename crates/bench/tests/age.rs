@@ -1,7 +1,7 @@
 //! Volumes that are aged: sound, as full as asked for, and the same each time.
 
 use blockdev::{BlockDevice, MemoryDevice};
-use extant_bench::age::{Aged, Options, age};
+use extant_bench::age::{Aged, LARGEST, Options, age};
 use fs::mkfs::{Kind, MkfsOptions, make};
 use fs::{Consistency, OpenOptions, Timestamp, Volume, WriteOptions};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn an_aged_volume_is_sound_and_full() {
     if !need(&["e2fsck"]) {
         return;
     }
-    let options = Options { seed: 3, fill: 0.9, rounds: 20 };
+    let options = Options { seed: 3, fill: 0.9, rounds: 20, largest: LARGEST };
     for kind in [Kind::Ext3, Kind::Ext4, Kind::Rext3] {
         let (bytes, done) = aged(kind, &options, u64::MAX);
         assert!((0.9..0.93).contains(&done.fill), "{kind:?}: {done:?}");
@@ -61,7 +61,7 @@ fn it_ends_in_order_when_it_is_told_to() {
     if !need(&["e2fsck"]) {
         return;
     }
-    let (bytes, done) = aged(Kind::Ext3, &Options { seed: 3, fill: 0.9, rounds: 20 }, 100);
+    let (bytes, done) = aged(Kind::Ext3, &Options { seed: 3, fill: 0.9, rounds: 20, largest: LARGEST }, 100);
     assert!(done.stopped && done.fill < 0.9, "{done:?}");
     let verdict = oracle::e2fsck(Image::from_bytes(&bytes).path());
     assert!(verdict.clean, "{}", verdict.text);

@@ -19,9 +19,10 @@ use std::sync::atomic::Ordering;
   extant mkfs -t ext3 old.img 64G && extant age --fill 95 --rounds 100 old.img
   extant age --seed 7 --fill 80 new.img        filled, not aged
   extant age --placement hint old.img
+  extant age --largest 65536 --fill 75 old.img   large files
 
 It does what the paper on ffsck does (FAST '13, section 3.2): a directory for each block group, with files of 1 to \
-    512 blocks that fill a fifth of a group; then new files and up to 256 blocks more for others, until the volume \
+    512 blocks (--largest) that fill a fifth of a group; then new files and up to 256 blocks more for others, until the volume \
     is as full as --fill says; then rounds, in each of which each directory sees one operation: a file is made, \
     lengthened, cut off at a random block or removed. After each round the volume is filled again. All follows \
     from the seed.
@@ -50,6 +51,10 @@ pub(crate) struct Age {
     /// Operations in each directory after it was filled
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     rounds: u32,
+
+    /// Blocks of the largest new file; files grow by half of it at most
+    #[arg(long, value_name = "BLOCKS", default_value_t = age::LARGEST, value_parser = clap::value_parser!(u64).range(2..))]
+    largest: u64,
 
     /// Where blocks go: usual, or hint, with metadata at the front of each group for the sake of checks
     #[arg(long, value_name = "WHERE", default_value = "usual", value_parser = placement)]
@@ -81,7 +86,7 @@ impl Age {
             ..WriteOptions::default()
         })?;
         let bar = Bar::new("aging", 1, Unit::Share);
-        let options = Options { seed: self.seed, fill: self.fill / 100.0, rounds: self.rounds };
+        let options = Options { seed: self.seed, fill: self.fill / 100.0, rounds: self.rounds, largest: self.largest };
         let mut progress = |done, total| {
             bar.set(done, total);
             !interrupted.load(Ordering::Relaxed)

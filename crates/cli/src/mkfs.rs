@@ -41,8 +41,8 @@ A device that is mounted or in use is refused always; one that holds a file syst
 SIZE counts KiB, or blocks where -b is given; with k, m, g or t behind it, what that says. Without SIZE \
     the volume is as long as the device.
 
-rext3 is ext3 made to be checked fast: metadata lies in regions, one in each group, and says whose it is. Regions \
-    grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
+rext3 is ext3 made to be checked fast: metadata lies in regions and says whose it is. The inode tables and regions of \
+    32 groups (or as many as -G says) lie together. Regions grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
     kernel and e2fsck refuse it.
 
 -d copies owners, permissions, times, extended attributes, holes and hard links. What cannot be read \
@@ -61,7 +61,7 @@ Extended options for -E:
   num_backup_sb=0|1|2                      with sparse_super2
   root_owner[=UID:GID], hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
   encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
-  region=SIZE                              with rext3: a group's metadata region at first, 1/64 of it if not given
+  region=SIZE                              with rext3: metadata region for each group at first, 1/64 of it if not given
 
 Exit status: 0 made, 1 not made, 2 wrong usage.";
 

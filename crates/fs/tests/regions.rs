@@ -59,7 +59,8 @@ fn regions_fill_and_spill_and_grow() {
     if !need(&["e2fsck"]) {
         return;
     }
-    let image = image(&["-t", "rext3", "-b", "1024", "-g", "1024", "-N", "256", "-O", "^has_journal"], 8 << 20);
+    let image =
+        image(&["-t", "rext3", "-b", "1024", "-g", "1024", "-N", "256", "-O", "^has_journal,^flex_bg"], 8 << 20);
     let volume = open_writable(image.path(), options());
     let first = masks(&volume);
     let room = shown(image.path()).region;
@@ -98,7 +99,7 @@ fn what_has_no_other_place_goes_where_it_does_not_belong() {
     if !need(&["e2fsck"]) {
         return;
     }
-    for extents in ["^has_journal", "^has_journal,extents"] {
+    for extents in ["^has_journal,^flex_bg", "^has_journal,extents"] {
         // so much that more of it is left than is kept for metadata at last
         let args = ["-t", "rext3", "-b", "1024", "-g", "1024", "-N", "256", "-O", extents, "-E", "region=65536"];
         let image = image(&args, 8 << 20);

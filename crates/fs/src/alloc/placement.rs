@@ -145,7 +145,12 @@ impl Space {
             let range = groups_for(Some(native), geometry.groups, role.purpose());
             return if range.contains(&group) { (group, unit) } else { (counterpart(&range, group), 0) };
         }
-        if group != home.get() && self.lies_apart(role) { (home.get(), 0) } else { (group, unit) }
+        let home = match self.rule {
+            // the regions of a flexible group lie in its first groups
+            Rule::Regions => home.get() - home.get() % geometry.flex_groups.max(1),
+            _ => home.get(),
+        };
+        if group != home && self.lies_apart(role) { (home, 0) } else { (group, unit) }
     }
 
     /// Sets a chunk more aside for metadata, in the first group from `home` on that has one that is wholly free; gives the

@@ -45,7 +45,7 @@ impl Kind {
         if self == Self::Rext3 {
             // whose number lists have no room for an owner
             features.compat -= Compat::RESIZE_INODE;
-            features.incompat |= Incompat::BIT64 | Incompat::EXTANT;
+            features.incompat |= Incompat::BIT64 | Incompat::FLEX_BG | Incompat::EXTANT;
             features.ro_compat |= RoCompat::METADATA_CSUM;
         }
         if self == Self::Ext4 {
@@ -326,8 +326,9 @@ pub struct MkfsOptions {
     pub orphan_file_len: Option<u64>,
     /// Set the flag of a volume for testing.
     pub test_volume: bool,
-    /// Bytes of metadata region that each group of a rext3 volume begins with; `None` for a 64th of a group, 2 MiB where
-    /// blocks have 4 KiB. Rounded up to whole chunks, of which a group has 64.
+    /// Bytes of metadata region that a rext3 volume begins with for each of its groups; `None` for a 64th of a group, 2 MiB
+    /// where blocks have 4 KiB. Those of the groups of a flexible group lie together, in whole chunks, of which a group has
+    /// 64.
     pub region_bytes: Option<u64>,
 }
 

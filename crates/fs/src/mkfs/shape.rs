@@ -371,7 +371,9 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
         sb.s_mmp_interval = if options.mmp_interval == 0 { MMP_INTERVAL } else { options.mmp_interval }.into();
     }
     if features.incompat.contains(Incompat::FLEX_BG) {
-        let groups = options.groups_per_flex.unwrap_or(16);
+        // with regions so many that a check reads for longer than it seeks
+        let usual = if options.kind == Kind::Rext3 { 32 } else { 16 };
+        let groups = options.groups_per_flex.unwrap_or(usual);
         if !groups.is_power_of_two() {
             return refuse(format!("{groups} groups cannot be packed together: a power of two is needed"));
         }

@@ -47,16 +47,27 @@ pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: u3
     Ok((placer.groups, placer.used))
 }
 
-/// Gives each group its metadata region: the chunks from the one in which the group's own structures end, until they have
-/// `blocks` blocks behind these, or the group ends. `used` is what those structures take.
+/// Sets metadata regions aside, `blocks` blocks for each group: those of a flexible group lie together, right behind its
+/// inode tables, and go on in its next groups where they do not fit. They are whole chunks, from the one on in which the
+/// structures before them end. `used` is what those structures take.
 pub(super) fn place_regions(geometry: &Geometry, used: &Used, groups: &mut [Group], blocks: u64) {
     let chunk = u64::from(geometry.chunk_blocks());
-    for (number, group) in geometry.group_numbers().zip(groups) {
-        let whole = geometry.group_blocks(number);
-        let end = used.inside(whole.clone()).last().map_or(whole.start, |run| run.end);
-        let first = (end - whole.start) / chunk;
-        let last = (end.saturating_add(blocks).min(whole.end) - whole.start).div_ceil(chunk);
-        group.regions = (first..last.min(64)).fold(0, |mask, bit| mask | 1 << bit);
+    let flex = geometry.flex_groups.max(1) as usize;
+    let numbers: Vec<GroupNo> = geometry.group_numbers().collect();
+    for (mates, numbers) in groups.chunks_mut(flex).zip(numbers.chunks(flex)) {
+        let mut missing = blocks.saturating_mul(mates.len() as u64);
+        for (group, number) in mates.iter_mut().zip(numbers) {
+            let whole = geometry.group_blocks(*number);
+            let start = used.inside(whole.clone()).last().map_or(whole.start, |run| run.end);
+            let first = (start - whole.start) / chunk;
+            let last = (start.saturating_add(missing).min(whole.end) - whole.start).div_ceil(chunk).min(64);
+            group.regions = (first..last).fold(0, |mask, bit| mask | 1 << bit);
+            let end = whole.end.min(whole.start + last * chunk);
+            missing = missing.saturating_sub(end.saturating_sub(start));
+            if missing == 0 {
+                break;
+            }
+        }
     }
 }
 
