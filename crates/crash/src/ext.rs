@@ -477,6 +477,9 @@ fn errno(e: &fs::Error) -> Errno {
         E::TooManyNames => Errno::MLINK,
         E::FileTooLarge => Errno::FBIG,
         E::NotPermitted(_) => Errno::PERM,
+        E::TransactionTooLarge { .. } => Errno::FBIG,
+        E::Cancelled(_) => Errno::CANCELED,
+        E::Busy => Errno::BUSY,
         E::ReadOnly(_) => Errno::ROFS,
     }
 }

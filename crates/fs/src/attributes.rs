@@ -61,6 +61,7 @@ impl Volume {
     /// without case from now on.
     pub fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<Arc<Inode>> {
         self.writing()?;
+        let _pass = self.changing()?;
         self.locked(&[number], |_| {
             let inode = self.inode(number)?;
             let flags = set.flags.map(|flags| self.settable(&inode, flags)).transpose()?;

@@ -76,6 +76,7 @@ impl Volume {
     /// [`Error::NotADirectory`], or [`Error::Corrupt`] for a size no directory can have.
     pub fn read_dir(&self, dir: &Arc<Inode>, cookie: u64) -> Result<ReadDir<'_>> {
         self.is_directory(dir)?;
+        let _pass = self.looking();
         let flags = dir.raw().flags();
         let node = self.writing.is_some().then(|| self.node(dir.number));
         let _state = node.as_ref().map(|node| node.read());
@@ -271,6 +272,7 @@ impl ReadDir<'_> {
         if !self.ready.is_empty() {
             return false;
         }
+        let _pass = self.volume.looking();
         let node = self.volume.writing.is_some().then(|| self.volume.node(self.dir.number));
         let _state = node.as_ref().map(|node| node.read());
         if node.is_some() {

@@ -38,6 +38,7 @@ impl Volume {
         if self.writing.is_none() {
             return read(inode, None);
         }
+        let _pass = self.looking();
         let node = self.node(inode.number);
         let state = node.read();
         read(&*self.inode(inode.number)?, Some(&state))
@@ -226,6 +227,7 @@ impl Volume {
         if inode.size > u64::from(self.sb.geometry.block_size) {
             return bad("the target is longer than a block");
         }
+        let _pass = self.looking();
         // fits: a block at most
         let mut target = vec![0; inode.size as usize];
         if inode.is_fast_symlink() {

@@ -37,6 +37,13 @@ impl InodeCache {
         *place = Some(inode);
     }
 
+    /// Nothing is known any more.
+    pub(crate) fn clear(&self) {
+        for place in &self.places {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
     /// The inode was freed.
     pub(crate) fn forget(&self, number: InodeNo) {
         let mut place = self.place(number).lock().unwrap_or_else(PoisonError::into_inner);

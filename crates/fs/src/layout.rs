@@ -23,6 +23,12 @@ impl Volume {
         if let Ok(space) = self.space() {
             return space.descriptor(group).ok_or(Error::NotFound);
         }
+        self.read_descriptor(group)
+    }
+
+    /// [`Volume::group`] as its block has it, which may be older than what is in memory.
+    pub(crate) fn read_descriptor(&self, group: GroupNo) -> Result<Group> {
+        let geometry = &self.sb.geometry;
         let per_block = geometry.descriptors_per_block();
         let block = self.store.block(self.descriptor_block(group.get() / per_block))?;
         let size = geometry.descriptor_size as usize;

@@ -63,6 +63,7 @@ impl Volume {
         if self.writing.is_none() {
             return Ok(self.find_named(dir, name)?.inode);
         }
+        let _pass = self.looking();
         let node = self.node(dir.number);
         let _state = node.read();
         let dir = self.inode(dir.number)?;

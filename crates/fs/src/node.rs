@@ -203,6 +203,18 @@ impl Nodes {
         self.delayed.load(Ordering::Relaxed) > 0
     }
 
+    /// Whatever of inodes is in memory only is thrown away. Who holds which inode stays.
+    pub(crate) fn undo(&self) {
+        for shard in &self.shards {
+            for node in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                let mut state = node.write();
+                state.drop_delayed();
+                self.count_delayed(&mut state);
+                node.set_room_hint(0);
+            }
+        }
+    }
+
     /// All inodes that have content in memory only.
     pub(crate) fn with_delayed(&self) -> Vec<(InodeNo, Arc<Node>)> {
         let all = self.shards.iter().flat_map(|shard| {

@@ -35,7 +35,7 @@ pub(crate) struct Orphans {
 }
 
 /// Which orphans there are, and where they stand on the device.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Chain {
     all: BTreeMap<InodeNo, Orphan>,
     /// The first of the chain; 0 for none.
@@ -43,6 +43,7 @@ pub(crate) struct Chain {
     file: Option<OrphanFile>,
 }
 
+#[derive(Clone)]
 struct Orphan {
     place: Place,
     /// It never had a name, and may get one.
@@ -51,6 +52,7 @@ struct Orphan {
     claimed: bool,
 }
 
+#[derive(Clone)]
 enum Place {
     /// In the chain: the one before it, 0 for the superblock, and the one behind it, 0 for none.
     Chain { before: u32, next: u32 },
@@ -58,6 +60,7 @@ enum Place {
     File { block: usize },
 }
 
+#[derive(Clone)]
 struct OrphanFile {
     tag: Tag,
     /// Its blocks, and how many of each one's slots are taken.
@@ -91,6 +94,17 @@ impl Orphans {
     /// Whether an inode without names may get one.
     pub(crate) fn may_be_linked(&self, number: InodeNo) -> bool {
         self.chain().is_some_and(|chain| chain.all.get(&number).is_some_and(|o| o.may_be_linked))
+    }
+
+    /// Which orphans there are now.
+    pub(crate) fn remember(&self) -> Chain {
+        self.lock().clone()
+    }
+
+    /// There are those again that there were, and no others.
+    pub(crate) fn undo(&self, before: Chain) {
+        self.count.store(before.all.len(), Ordering::Release);
+        *self.lock() = before;
     }
 
     /// Says that the caller will free an orphan; false where somebody else does already, or it is none.
@@ -230,6 +244,8 @@ impl Volume {
         if !self.unhold(number, times) || self.writing.is_none() {
             return Ok(());
         }
+        // nobody waits for it: whoever ends a transaction looks for what is left
+        let Some(_pass) = self.try_change() else { return Ok(()) };
         let node = self.node(number);
         let goes = {
             // whoever takes the last name looks for holds with the lock
@@ -237,6 +253,26 @@ impl Volume {
             !node.is_held() && self.is_orphan(number) && self.has_no_links(number)
         };
         if goes { self.free_orphan(number) } else { Ok(()) }
+    }
+
+    /// Frees the inodes without a name that nobody holds any more: what could not be done while a transaction ran.
+    pub(crate) fn free_released(&self) -> Result<()> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let all: Vec<InodeNo> = match writing.orphans.chain() {
+            Some(chain) => chain.all.keys().copied().collect(),
+            None => return Ok(()),
+        };
+        for number in all {
+            let goes = {
+                let node = self.node(number);
+                let _state = node.read();
+                !node.is_held() && self.is_orphan(number) && self.has_no_links(number)
+            };
+            if goes {
+                self.free_orphan(number)?;
+            }
+        }
+        Ok(())
     }
 
     fn has_no_links(&self, number: InodeNo) -> bool {

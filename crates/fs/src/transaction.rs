@@ -226,7 +226,8 @@ impl Volume {
             return Err(over());
         }
         let charge = gate::in_charge();
-        let placed = match gate.lock().as_ref().and_then(|now| now.broken.clone()) {
+        let broken = gate.lock().as_ref().and_then(|now| now.broken.clone());
+        let placed = match broken {
             Some(broken) => Err(broken.error()),
             None => self.flush_all_delayed(),
         };

@@ -15,6 +15,7 @@ impl Volume {
     /// native volume; those of the device.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         self.writing()?;
+        let _pass = self.changing_outside()?;
         if self.native.is_some() {
             return Err(Error::Unsupported("trimming a native volume".into()));
         }

@@ -33,6 +33,7 @@ impl Volume {
         if self.writing.is_none() {
             return look(inode);
         }
+        let _pass = self.looking();
         let node = self.node(inode.number);
         let _state = node.read();
         let inode = self.inode(inode.number)?;

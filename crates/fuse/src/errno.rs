@@ -25,6 +25,9 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::TooManyNames => Errno::MLINK,
         Error::FileTooLarge => Errno::FBIG,
         Error::NotPermitted(_) => Errno::PERM,
+        Error::TransactionTooLarge { .. } => Errno::FBIG,
+        Error::Cancelled(_) => Errno::CANCELED,
+        Error::Busy => Errno::BUSY,
         Error::ReadOnly(_) => Errno::ROFS,
     }
 }

@@ -54,6 +54,7 @@ impl Volume {
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY | InodeFlags::EA_INODE) {
             return Err(Error::NotPermitted("the file may not be changed"));
         }
+        self.note_inode(number);
         let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode };
         let mut outcome = work(&mut file);
         // whoever has made it too much brings its own to the device; where data is journaled, one write is not to be torn

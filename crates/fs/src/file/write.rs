@@ -53,6 +53,7 @@ impl Volume {
     /// # Errors
     /// Those of the device; [`Error::Corrupt`] where the map is, and then the content is lost.
     pub fn flush_delayed(&self, number: InodeNo) -> Result<()> {
+        let _pass = self.changing()?;
         let node = self.node(number);
         if node.read().delayed.is_empty() {
             return Ok(());
@@ -69,6 +70,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::flush_delayed`]: the first, after all files were tried.
     pub fn flush_all_delayed(&self) -> Result<()> {
+        let _pass = self.changing()?;
         let mut outcome = Ok(());
         for (number, _) in self.nodes.with_delayed() {
             outcome = outcome.and(self.flush_delayed(number));
@@ -86,6 +88,7 @@ impl Volume {
         if self.writing.is_none() {
             return Ok(());
         }
+        let Some(_pass) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_delayed(number)?;
         let node = self.node(number);
         if node.read().lost && std::mem::take(&mut node.write().lost) {

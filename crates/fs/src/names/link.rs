@@ -21,6 +21,7 @@ impl Volume {
     }
 
     fn link_now(&self, number: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
+        self.note_name(dir, name);
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
             self.may_hold(&dir, name)?;

@@ -95,6 +95,7 @@ impl Volume {
 
     fn make(&self, dir: InodeNo, name: &[u8], file: &NewFile, target: Option<&[u8]>) -> Result<Arc<Inode>> {
         check_name(name)?;
+        self.note_name(dir, name);
         self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
             self.may_hold(&dir, name)?;

@@ -80,6 +80,8 @@ impl Volume {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
+        self.note_name(old_dir, old_name);
+        self.note_name(new_dir, new_name);
         self.settle_content(old_dir, old_name, new_dir, new_name)?;
         let (first, _guard) = if old_dir == new_dir {
             (old_dir, None)

@@ -75,6 +75,7 @@ impl Volume {
     /// # Errors
     /// [`Error::NoAttribute`] where it is not there, and as [`Volume::set_xattr`].
     pub fn remove_xattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
+        let _pass = self.changing()?;
         self.change_xattr(number, name, None, XattrMode::Replace)
     }
 

@@ -1,0 +1,368 @@
+//! Transactions: whole or not at all, through crashes, rollbacks and limits, and nothing of others lost.
+
+use crate::support::{MIB, assert_same, assert_sound, copy, made, new, open, reading, tree, work, write_options};
+use blockdev::{BlockDevice, Overlay, Record};
+use extant_crash::enumerate::{Limits, states};
+use fs::{DataMode, Error, FileKind, InodeNo, OpenOptions, RenameFlags, Volume};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use testkit::{cases, rounds};
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn file(volume: &Volume, dir: InodeNo, name: &str, content: &[u8]) -> InodeNo {
+    let file = volume.create(dir, name.as_bytes(), &new(FileKind::Regular)).expect("a file").number;
+    volume.write_at(file, 0, content).expect("writing");
+    file
+}
+
+#[test]
+fn what_is_committed_is_seen_and_durable() {
+    let device: Arc<dyn BlockDevice> = made(32 * MIB);
+    let volume = open(Arc::clone(&device), DataMode::Ordered);
+    let old = file(&volume, InodeNo::ROOT, "old", &[1; 10_000]);
+    let transaction = volume.transaction(LONG).expect("a transaction");
+    let before = tree(&reading(Arc::clone(&device)));
+    assert_same(&before, &tree(&volume), "what was done before is durable");
+    {
+        let _inside = transaction.enter();
+        file(&volume, InodeNo::ROOT, "new", &[2; 10_000]);
+        volume.write_at(old, 5_000, &[3; 100]).expect("writing");
+        // nobody has to wait, and nothing closes
+        volume.fsync(old, false).expect("an fsync");
+        volume.sync().expect("a sync");
+    }
+    volume.sync().expect("a sync of somebody else");
+    volume.tick(Duration::from_secs(1000)).expect("time goes by");
+    assert_same(&before, &tree(&reading(Arc::clone(&device))), "on the device is what was before");
+    assert_ne!(before, tree(&volume), "who looks sees it");
+    transaction.commit().expect("a commit");
+    assert_same(&tree(&volume), &tree(&reading(copy(&*device))), "after the commit");
+    volume.unmount().expect("unmounting");
+    drop(volume);
+    assert_sound(&*device, "after unmounting");
+}
+
+/// Work, a transaction of more work that is rolled back, and again work: as if the transaction had not been.
+#[test]
+fn what_is_rolled_back_was_never_there() {
+    for case in cases("what_is_rolled_back_was_never_there", 30) {
+        let mut rng = case.rng();
+        let data = *rng.pick(&[DataMode::Ordered, DataMode::CopyOnWrite]);
+        let device: Arc<dyn BlockDevice> = made(40 * MIB);
+        let other: Arc<dyn BlockDevice> = made(40 * MIB);
+        let (volume, never) = (open(Arc::clone(&device), data), open(Arc::clone(&other), data));
+        let seed = rng.next_u64();
+        for both in [&volume, &never] {
+            let mut rng = testkit::Rng::new(seed);
+            (0..60).for_each(|_| work(both, &mut rng));
+        }
+        for round in 0..3 {
+            // something is held, also without a name
+            let held = rng.chance(50).then(|| volume.resolve(b"/f1").ok()).flatten();
+            held.into_iter().for_each(|number| volume.hold(number));
+            let transaction = volume.transaction(LONG).expect("a transaction");
+            let (before, counts) = (tree(&volume), volume.statfs());
+            {
+                let _inside = transaction.enter();
+                let steps = 1 + rng.magnitude(120);
+                (0..steps).for_each(|_| work(&volume, &mut rng));
+                if let Some(number) = held {
+                    let removed = volume.unlink(InodeNo::ROOT, b"f1");
+                    // who holds it lets it go in the midst of it
+                    if removed.is_ok() && rng.chance(50) {
+                        volume.release(number, 1).expect("letting go");
+                        volume.hold(number);
+                    }
+                }
+            }
+            let touched = transaction.rollback().expect("a rollback");
+            let after = tree(&volume);
+            assert_same(&before, &after, &format!("round {round}"));
+            assert_eq!(counts, volume.statfs(), "round {round}");
+            assert!(touched.inodes.iter().all(|number| number.get() > 0));
+            held.into_iter().for_each(|number| volume.release(number, 1).expect("letting go"));
+            let seed = rng.next_u64();
+            for both in [&volume, &never] {
+                let mut rng = testkit::Rng::new(seed);
+                (0..25).for_each(|_| work(both, &mut rng));
+            }
+            assert_same(&tree(&volume), &tree(&never), &format!("use goes on after round {round}"));
+        }
+        let left = tree(&volume);
+        for (volume, device) in [(volume, device), (never, other)] {
+            volume.unmount().expect("unmounting");
+            drop(volume);
+            assert_sound(&*device, "after unmounting");
+            assert_same(&left, &tree(&reading(device)), "opened again");
+        }
+    }
+}
+
+#[test]
+fn what_a_rollback_touches_is_told() {
+    let volume = open(made(24 * MIB), DataMode::Ordered);
+    let old = file(&volume, InodeNo::ROOT, "old", b"old");
+    let transaction = volume.transaction(LONG).expect("a transaction");
+    let made = {
+        let _inside = transaction.enter();
+        volume.rename(InodeNo::ROOT, b"old", InodeNo::ROOT, b"other", RenameFlags::default()).expect("a rename");
+        volume.write_at(old, 0, b"new").expect("writing");
+        file(&volume, InodeNo::ROOT, "made", b"")
+    };
+    let touched = transaction.rollback().expect("a rollback");
+    let names: Vec<_> = touched.names.iter().map(|(dir, name)| (dir.get(), &name[..])).collect();
+    assert_eq!(names, [(2, &b"made"[..]), (2, b"old"), (2, b"other")]);
+    assert!([InodeNo::ROOT, old, made].iter().all(|number| touched.inodes.contains(number)), "{touched:?}");
+}
+
+#[test]
+fn a_crash_leaves_all_of_it_or_nothing() {
+    for case in cases("a_crash_leaves_all_of_it_or_nothing", 3) {
+        let mut rng = case.rng();
+        let below: Arc<dyn BlockDevice> = made(32 * MIB);
+        let volume = open(Arc::clone(&below), DataMode::Ordered);
+        (0..80).for_each(|_| work(&volume, &mut rng));
+        volume.unmount().expect("unmounting");
+        drop(volume);
+        let record = Arc::new(Record::in_memory(Overlay::new(Arc::clone(&below))));
+        let volume = open(Arc::<Record<Overlay, Vec<u8>>>::clone(&record), DataMode::Ordered);
+        let mut states_of = vec![tree(&volume)];
+        for round in 0..4 {
+            let transaction = volume.transaction(LONG).expect("a transaction");
+            {
+                let _inside = transaction.enter();
+                (0..40).for_each(|_| work(&volume, &mut rng));
+            }
+            let done = tree(&volume);
+            if round == 2 {
+                transaction.rollback().expect("a rollback");
+            } else {
+                transaction.commit().expect("a commit");
+                states_of.push(done);
+            }
+        }
+        let log = record.log().expect("the log");
+        let limits = Limits { samples: 16, most: rounds(30) as usize, every_subset: 4, ..Limits::default() };
+        let (mut judged, mut met) = (0, std::collections::BTreeSet::new());
+        let broken: Option<()> = states(&log, &Overlay::new(below), &limits, |crash| {
+            let found = tree(&reading(Arc::new(crash.device.clone())));
+            let which = states_of.iter().position(|tree| *tree == found);
+            met.insert(which.unwrap_or_else(|| panic!("a part of a transaction: {}", crash.choice)));
+            if judged % 16 == 0 {
+                assert_sound(crash.device, &crash.choice.to_string());
+            }
+            judged += 1;
+            ControlFlow::Continue(())
+        })
+        .expect("the states");
+        // of the states in which one write is torn only some are looked at
+        assert!(broken.is_none() && judged > 100 && met.len() >= 3, "{judged}: {met:?}");
+    }
+}
+
+#[test]
+fn others_wait_and_lose_nothing() {
+    let device: Arc<dyn BlockDevice> = made(32 * MIB);
+    let volume = open(Arc::clone(&device), DataMode::Ordered);
+    let theirs = file(&volume, InodeNo::ROOT, "theirs", &[1; 5_000]);
+    for commits in [true, false] {
+        let transaction = volume.transaction(LONG).expect("a transaction");
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (0..3u8)
+                .map(|n| {
+                    let (volume, over) = (&volume, &over);
+                    scope.spawn(move || {
+                        let name = format!("{commits}{n}");
+                        file(volume, InodeNo::ROOT, &name, &[n; 3_000]);
+                        assert!(over.load(Ordering::SeqCst), "it did not wait");
+                        volume.write_at(theirs, u64::from(n) * 100, &[n + 10; 100]).expect("writing");
+                    })
+                })
+                .collect();
+            {
+                let _inside = transaction.enter();
+                for n in 0..200 {
+                    file(&volume, InodeNo::ROOT, &format!("t{commits}{n}"), &[7; 2_000]);
+                }
+                volume.write_at(theirs, 4_000, &[9; 500]).expect("writing");
+            }
+            over.store(true, Ordering::SeqCst);
+            if commits {
+                transaction.commit().expect("a commit");
+            } else {
+                transaction.rollback().expect("a rollback");
+            }
+            others.into_iter().for_each(|other| other.join().expect("the other thread"));
+        });
+    }
+    let seen = tree(&volume);
+    for n in 0..3u8 {
+        for commits in [true, false] {
+            assert_eq!(seen[format!("{commits}{n}").as_bytes()].content, vec![n; 3_000]);
+        }
+        assert_eq!(seen[&b"theirs"[..]].content[usize::from(n) * 100..][..100], [n + 10; 100]);
+    }
+    assert_eq!(seen.keys().filter(|path| path.starts_with(b"ttrue")).count(), 200);
+    assert_eq!(seen.keys().filter(|path| path.starts_with(b"tfalse")).count(), 0);
+    volume.unmount().expect("unmounting");
+    drop(volume);
+    assert_same(&seen, &tree(&reading(Arc::clone(&device))), "opened again");
+    assert_sound(&*device, "after unmounting");
+}
+
+/// Readers that never stop see sound files while transactions come and go.
+#[test]
+fn who_looks_meets_no_damage() {
+    let volume = open(made(32 * MIB), DataMode::Ordered);
+    let mut rng = testkit::Rng::new(5);
+    (0..100).for_each(|_| work(&volume, &mut rng));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (volume, over) = (&volume, &over);
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    let mut looks = 0;
+                    while !over.load(Ordering::SeqCst) {
+                        for (_, inode) in volume.walk(InodeNo::ROOT) {
+                            // it may be gone when it is looked at
+                            let Ok(inode) = inode else { continue };
+                            let mut content = vec![0; 50_000];
+                            match volume.read_at(&inode, 0, &mut content) {
+                                Ok(_) | Err(Error::Stale(_) | Error::IsADirectory | Error::Invalid(_)) => {}
+                                Err(e) => panic!("{e}"),
+                            }
+                            looks += 1;
+                        }
+                    }
+                    looks
+                })
+            })
+            .collect();
+        for round in 0..rounds(60) {
+            let transaction = volume.transaction(LONG).expect("a transaction");
+            {
+                let _inside = transaction.enter();
+                (0..30).for_each(|_| work(volume, &mut rng));
+            }
+            if round % 3 == 0 {
+                transaction.commit().expect("a commit");
+            } else {
+                transaction.rollback().expect("a rollback");
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+        for reader in readers {
+            assert!(reader.join().expect("a reader") > 0);
+        }
+    });
+    assert!(volume.damaged_groups().is_empty());
+    volume.unmount().expect("unmounting");
+}
+
+#[test]
+fn one_that_is_too_large_says_so_and_leaves_nothing() {
+    let device: Arc<dyn BlockDevice> = made(24 * MIB);
+    let volume = open(Arc::clone(&device), DataMode::Ordered);
+    file(&volume, InodeNo::ROOT, "there", &[1; 100]);
+    let transaction = volume.transaction(LONG).expect("a transaction");
+    let before = tree(&volume);
+    let refused = {
+        let _inside = transaction.enter();
+        let dir = volume.create(InodeNo::ROOT, b"d", &new(FileKind::Directory)).expect("a directory").number;
+        let refused = (0..2_000).find_map(|n| {
+            let name = format!("a directory takes a block of its own {n}");
+            volume.create(dir, name.as_bytes(), &new(FileKind::Directory)).err()
+        });
+        let again = volume.unlink(InodeNo::ROOT, b"there");
+        assert!(matches!(again, Err(Error::TransactionTooLarge { .. })), "{again:?}");
+        refused
+    };
+    assert!(matches!(refused, Some(Error::TransactionTooLarge { limit }) if limit > 50), "{refused:?}");
+    let outcome = transaction.commit();
+    assert!(matches!(outcome, Err(Error::TransactionTooLarge { .. })), "{outcome:?}");
+    assert_same(&before, &tree(&volume), "afterwards");
+    file(&volume, InodeNo::ROOT, "later", &[1; 100]);
+    volume.unmount().expect("unmounting");
+    drop(volume);
+    assert_sound(&*device, "after unmounting");
+}
+
+#[test]
+fn one_that_takes_too_long_is_rolled_back_by_who_waits() {
+    let volume = open(made(24 * MIB), DataMode::Ordered);
+    // a limit of nothing is over at once, whatever the machine does meanwhile
+    let transaction = volume.transaction(Duration::ZERO).expect("a transaction");
+    let before = tree(&volume);
+    file(&volume, InodeNo::ROOT, "theirs", b"somebody who waited");
+    assert!(!transaction.is_running());
+    {
+        let _inside = transaction.enter();
+        let refused = volume.create(InodeNo::ROOT, b"mine", &new(FileKind::Regular)).map(drop);
+        assert!(matches!(refused, Err(Error::Cancelled(_))), "{refused:?}");
+    }
+    let outcome = transaction.commit();
+    assert!(matches!(outcome, Err(Error::Cancelled(_))), "{outcome:?}");
+    assert_eq!(tree(&volume).len(), before.len() + 1);
+
+    let transaction = volume.transaction(Duration::ZERO).expect("another");
+    volume.tick(Duration::ZERO).expect("time goes by");
+    assert!(!transaction.is_running(), "the time was noticed by nobody");
+    drop(transaction);
+    volume.unmount().expect("unmounting");
+}
+
+#[test]
+fn there_is_one_at_a_time_and_it_ends_with_the_volume() {
+    let device: Arc<dyn BlockDevice> = made(24 * MIB);
+    let volume = open(Arc::clone(&device), DataMode::Ordered);
+    let transaction = volume.transaction(LONG).expect("a transaction");
+    assert!(matches!(volume.transaction(LONG).map(drop), Err(Error::Busy)));
+    let before = tree(&volume);
+    {
+        let _inside = transaction.enter();
+        file(&volume, InodeNo::ROOT, "mine", b"never");
+    }
+    volume.unmount().expect("unmounting");
+    assert!(!transaction.is_running());
+    assert!(matches!(transaction.commit(), Err(Error::Cancelled(_))));
+    assert!(volume.transaction(LONG).map(drop).is_err());
+    drop(volume);
+    assert_same(&before, &tree(&reading(Arc::clone(&device))), "opened again");
+    assert_sound(&*device, "after unmounting");
+
+    let write = fs::WriteOptions { consistency: Some(fs::Consistency::None), ..write_options(DataMode::Ordered) };
+    let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let volume = Arc::new(Volume::open(device, &options).expect("opening"));
+    assert!(matches!(volume.transaction(LONG).map(drop), Err(Error::Unsupported(_))));
+    volume.unmount().expect("unmounting");
+}
+
+#[test]
+fn one_that_finds_no_room_leaves_nothing() {
+    let device: Arc<dyn BlockDevice> = made(16 * MIB);
+    let volume = open(Arc::clone(&device), DataMode::Ordered);
+    file(&volume, InodeNo::ROOT, "large", &vec![1; 3 << 20]);
+    let transaction = volume.transaction(LONG).expect("a transaction");
+    let (before, counts) = (tree(&volume), volume.statfs());
+    {
+        let _inside = transaction.enter();
+        // what it frees is not there before it is durable
+        volume.unlink(InodeNo::ROOT, b"large").expect("removing");
+        let new = volume.create(InodeNo::ROOT, b"new", &new(FileKind::Regular)).expect("a file").number;
+        let full = (0..).find_map(|n| volume.write_at(new, n * 100_000, &[2; 100_000]).err());
+        assert!(matches!(full, Some(Error::NoSpace)), "{full:?}");
+    }
+    transaction.rollback().expect("a rollback");
+    assert_same(&before, &tree(&volume), "afterwards");
+    assert_eq!(counts, volume.statfs());
+    volume.unlink(InodeNo::ROOT, b"large").expect("removing");
+    file(&volume, InodeNo::ROOT, "next", &vec![3; 3 << 20]);
+    volume.unmount().expect("unmounting");
+    drop(volume);
+    assert_sound(&*device, "after unmounting");
+}
