@@ -37,7 +37,8 @@ use std::path::PathBuf;
 A workload is operations parted by `;`, those before `|` done and durable before: create, mkdir, rmdir and unlink P;
 symlink TARGET P; link P P; rename P P [noreplace|exchange]; write P OFFSET LEN =N; append P LEN =N; read P; truncate P SIZE;
 fallocate P plain|keep|zero|zero-keep|punch|collapse|insert OFFSET LEN; setxattr P NAME LEN =N; removexattr P NAME;
-chmod P MODE; open P; close P; tmpfile DIR P; fsync P; fdatasync P; sync; wait SECONDS. N chooses the bytes; @P is an
+chmod P MODE; open P; close P; tmpfile DIR P; fsync P; fdatasync P; sync; wait SECONDS; snapshot create|delete NAME;
+begin; commit; rollback. N chooses the bytes; @P is an
 open file.
 
 Exit status: 0 every promise was kept, 1 one was broken or nothing could be explored, 2 wrong usage."
@@ -135,6 +136,10 @@ enum Ops {
     Two,
     /// Longer ones from the seed
     Random,
+    /// Every operation among snapshots and in transactions; for the mode snapshot
+    Versions,
+    /// Longer ones from the seed, with snapshots and transactions; for the mode snapshot
+    RandomVersions,
     /// Short samples of what the papers measured, from the seed
     Papers,
     /// On a volume that has next to no room, from the seed
@@ -282,6 +287,15 @@ impl Crash {
             (Ops::Random, _) => {
                 let seeds = self.seed..self.seed.saturating_add(count as u64);
                 seeds.map(|seed| generate::random(seed, usize::from(self.length))).collect()
+            }
+            (Ops::Versions, _) => {
+                let mut all = generate::versions();
+                all.truncate(self.count.unwrap_or(usize::MAX));
+                all
+            }
+            (Ops::RandomVersions, _) => {
+                let seeds = self.seed..self.seed.saturating_add(count as u64);
+                seeds.map(|seed| generate::random_versions(seed, usize::from(self.length))).collect()
             }
             (Ops::Papers, _) => papers::sample(self.seed, count),
             (Ops::Full, _) => full::sample(self.seed, count),

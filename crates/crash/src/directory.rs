@@ -4,7 +4,7 @@
 //! 2. Symbolic links at the end of a path are not followed, as in the library.
 //! 3. `wait` does not wait: what a mount does with time is no part of what is compared.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +43,7 @@ impl Directory {
     pub fn observe(&self) -> Result<State, Refused> {
         let at = |path: &Path, e: Errno| format!("{}: {e}", path.display());
         let root = fs::lstat(&self.root).map_err(|e| at(&self.root, e))?.st_ino;
-        let mut state = State { nodes: BTreeMap::new(), root, open: BTreeMap::new(), unnamed: BTreeSet::new() };
+        let mut state = State::of(BTreeMap::new(), root);
         let mut queue = vec![self.root.clone()];
         while let Some(path) = queue.pop() {
             let stat = fs::lstat(&path).map_err(|e| at(&path, e))?;
@@ -214,6 +214,8 @@ impl Session for Directory {
             Op::Fdatasync { path } => self.sync_file(path, |file| fs::fdatasync(file)),
             Op::Sync => self.sync(),
             Op::Wait { .. } => Ok(()),
+            // not of a mounted directory
+            Op::Keep { .. } | Op::Drop { .. } | Op::Begin | Op::Commit | Op::Rollback => Err(Errno::OPNOTSUPP),
         };
         done.map(|()| 0)
     }

@@ -315,6 +315,11 @@ impl<'a> Explorer<'a> {
             }
             mark(END)?;
         }
+        if history.last().before.is_some() {
+            mark(BEGIN)?;
+            play::step(&mut *session, &mut history, &Op::Rollback).map_err(answer)?;
+            mark(END)?;
+        }
         // the model answers nothing but success
         let _ = history.push(&Op::Sync);
         mark(BEGIN)?;

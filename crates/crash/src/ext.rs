@@ -13,7 +13,7 @@ use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState, Superbloc
 use fs::mkfs::{Kind, MkfsOptions};
 use fs::{
     AllocateMode, Clock, Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, RenameFlags, SetAttributes,
-    Timestamp, Volume, WriteOptions, XattrMode,
+    Timestamp, Transaction, Volume, WriteOptions, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -136,7 +136,8 @@ impl Ext {
             ..WriteOptions::default()
         };
         let options = OpenOptions { cache_bytes: 1 << 20, write: Some(write), ..OpenOptions::default() };
-        Ok(Mounted { volume: Volume::open(device, &options)?, time, open: HashMap::new(), unnamed: HashSet::new() })
+        let volume = Arc::new(Volume::open(device, &options)?);
+        Ok(Mounted { volume, time, open: HashMap::new(), unnamed: HashSet::new(), transaction: None })
     }
 }
 
@@ -260,12 +261,14 @@ fn clean_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
 
 /// A mounted volume and its open files.
 struct Mounted {
-    volume: Volume,
+    volume: Arc<Volume>,
     /// Milliseconds since the start.
     time: Arc<AtomicI64>,
     open: HashMap<String, InodeNo>,
     /// Those that have never had a name.
     unnamed: HashSet<InodeNo>,
+    /// The one that runs, and what was unnamed when it began.
+    transaction: Option<(Transaction, HashSet<InodeNo>)>,
 }
 
 impl Mounted {
@@ -301,23 +304,8 @@ impl Mounted {
         })
     }
 
-    fn wait(&self, time: Duration) -> fs::Result<()> {
-        let mut rest = time;
-        while !rest.is_zero() {
-            let step = rest.min(TICK);
-            rest -= step;
-            let millis = step.as_millis() as i64;
-            let now = self.time.fetch_add(millis, Ordering::Relaxed) + millis;
-            self.volume.tick(Duration::from_millis(now.unsigned_abs()))?;
-        }
-        Ok(())
-    }
-}
-
-impl Session for Mounted {
-    fn apply(&mut self, op: &Op) -> Result<u64, Errno> {
-        // no two operations have the same time
-        self.time.fetch_add(1, Ordering::Relaxed);
+    /// Does one operation, within the transaction that the thread is in.
+    fn change(&mut self, op: &Op) -> Result<u64, Errno> {
         let volume = &self.volume;
         let done = match op {
             Op::Create { path } => {
@@ -414,8 +402,58 @@ impl Session for Mounted {
             Op::Fdatasync { path } => volume.fsync(self.file(path)?, true),
             Op::Sync => volume.sync(),
             Op::Wait { seconds } => self.wait(Duration::from_secs(u64::from(*seconds))),
+            // without a transaction
+            Op::Keep { .. } | Op::Drop { .. } | Op::Begin | Op::Commit | Op::Rollback => return Err(Errno::BUSY),
         };
         done.map(|()| 0).map_err(|e| errno(&e))
+    }
+
+    /// What changes snapshots, and where transactions begin and end.
+    fn versions(&mut self, op: &Op) -> Option<fs::Result<()>> {
+        Some(match op {
+            Op::Keep { name } => self.volume.create_snapshot(name.as_bytes()).map(drop),
+            Op::Drop { name } => self.volume.delete_snapshot(name.as_bytes()),
+            Op::Begin => self.volume.transaction(Duration::from_secs(3600)).map(|transaction| {
+                self.transaction = Some((transaction, self.unnamed.clone()));
+            }),
+            Op::Commit | Op::Rollback => {
+                let (transaction, unnamed) = self.transaction.take()?;
+                let outcome = if *op == Op::Commit { transaction.commit() } else { transaction.rollback().map(drop) };
+                if *op == Op::Rollback || outcome.is_err() {
+                    self.unnamed = unnamed;
+                }
+                outcome
+            }
+            _ => return None,
+        })
+    }
+
+    fn wait(&self, time: Duration) -> fs::Result<()> {
+        let mut rest = time;
+        while !rest.is_zero() {
+            let step = rest.min(TICK);
+            rest -= step;
+            let millis = step.as_millis() as i64;
+            let now = self.time.fetch_add(millis, Ordering::Relaxed) + millis;
+            self.volume.tick(Duration::from_millis(now.unsigned_abs()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Session for Mounted {
+    fn apply(&mut self, op: &Op) -> Result<u64, Errno> {
+        // no two operations have the same time
+        self.time.fetch_add(1, Ordering::Relaxed);
+        if let Some(done) = self.versions(op) {
+            return done.map(|()| 0).map_err(|e| errno(&e));
+        }
+        let Some((transaction, unnamed)) = self.transaction.take() else { return self.change(op) };
+        let inside = transaction.enter();
+        let done = self.change(op);
+        drop(inside);
+        self.transaction = Some((transaction, unnamed));
+        done
     }
 
     fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
@@ -428,6 +466,9 @@ impl Session for Mounted {
     }
 
     fn unmount(mut self: Box<Self>) -> Result<(), Refused> {
+        if let Some((transaction, _)) = self.transaction.take() {
+            transaction.rollback().map_err(|e| e.to_string())?;
+        }
         // as the kernel does before it lets a volume go
         for (_, number) in std::mem::take(&mut self.open) {
             self.volume.release(number, 1).map_err(|e| e.to_string())?;

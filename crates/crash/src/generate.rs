@@ -151,6 +151,33 @@ pub fn one() -> Vec<Workload> {
     workloads
 }
 
+/// What is done around an operation that has succeeded: before it on the volume that is explored, and after it.
+const AROUND: [(&str, &str); 9] = [
+    ("snapshot create s", ""),
+    ("snapshot create s", "sync; snapshot create t; snapshot delete s"),
+    ("", "snapshot create s"),
+    ("", "snapshot create s; create z; append z 9000 =8; sync; snapshot delete s; create y; append y 9000 =7; sync"),
+    ("snapshot create s; snapshot create t", "sync; snapshot delete t; snapshot delete s"),
+    ("begin", "commit"),
+    ("begin; create z; append z 9000 =8", "rename z y; commit; sync"),
+    ("begin; create z", "rollback; create y; append y 5000 =8; sync"),
+    ("snapshot create s; begin", "commit; snapshot create t; begin; create z; rollback; snapshot delete s"),
+];
+
+/// Every operation among snapshots and in transactions, for volumes that have them.
+#[must_use]
+pub fn versions() -> Vec<Workload> {
+    let mut workloads = Vec::new();
+    for (setup, op) in CORE {
+        let (open, setup): (Vec<_>, Vec<_>) = parse(setup).into_iter().partition(|op| matches!(op, Op::Open { .. }));
+        for (before, after) in AROUND {
+            let ops = [open.clone(), parse(before), parse(op), parse(after)].concat();
+            workloads.push(Workload { setup: setup.clone(), ops });
+        }
+    }
+    workloads
+}
+
 /// The workloads of two operations, each with what makes it durable, by number.
 #[derive(Debug)]
 pub struct Pairs(Vec<Workload>);
@@ -224,7 +251,17 @@ fn renumber(op: &Op) -> Op {
 /// A random workload of `length` operations; some of them fail.
 #[must_use]
 pub fn random(seed: u64, length: usize) -> Workload {
-    let mut random = Random { numbers: fastrand::Rng::with_seed(seed), writes: 100, open: Vec::new() };
+    random_of(seed, length, false)
+}
+
+/// A random workload with snapshots and transactions in it.
+#[must_use]
+pub fn random_versions(seed: u64, length: usize) -> Workload {
+    random_of(seed, length, true)
+}
+
+fn random_of(seed: u64, length: usize, versions: bool) -> Workload {
+    let mut random = Random { numbers: fastrand::Rng::with_seed(seed), writes: 100, open: Vec::new(), versions };
     let mut state = State::empty();
     // a mount begins with nothing open
     let setup: Vec<Op> = random.ops(length / 2, &mut state).into_iter().filter(|op| !uses_open(op)).collect();
@@ -245,6 +282,8 @@ struct Random {
     numbers: fastrand::Rng,
     writes: u32,
     open: Vec<String>,
+    /// There are snapshots and transactions.
+    versions: bool,
 }
 
 const NAMES: [&str; 12] = [
@@ -267,11 +306,24 @@ impl Random {
     fn ops(&mut self, count: usize, state: &mut State) -> Vec<Op> {
         let mut ops = Vec::with_capacity(count);
         for _ in 0..count {
-            let op = self.op(state);
+            let op = if self.versions && self.numbers.u8(..100) < 12 { self.version(state) } else { self.op(state) };
             let _ = state.apply(&op, 1024);
             ops.push(op);
         }
         ops
+    }
+
+    /// Something with snapshots or transactions, none of which stays open for long.
+    fn version(&mut self, state: &State) -> Op {
+        if state.before.is_some() {
+            return if self.numbers.u8(..3) == 0 { Op::Rollback } else { Op::Commit };
+        }
+        let name = format!("s{}", self.numbers.u8(..4));
+        match self.numbers.u8(..3) {
+            0 => Op::Begin,
+            _ if state.snapshots.contains_key(&name) => Op::Drop { name },
+            _ => Op::Keep { name },
+        }
     }
 
     /// A path that is there, mostly.
@@ -406,6 +458,23 @@ mod tests {
         let different: HashSet<_> = workloads.iter().collect();
         assert_eq!(different.len(), workloads.len());
         assert!((430..600).contains(&workloads.len()), "{}", workloads.len());
+    }
+
+    #[test]
+    fn every_operation_succeeds_among_versions() {
+        for workload in &versions() {
+            let mut state = State::empty();
+            for op in workload.setup.iter().chain(&workload.ops) {
+                // a file that is open stays so in a transaction
+                state.apply(op, 1024).unwrap_or_else(|e| panic!("{workload}: `{op}` {e}"));
+            }
+            assert_eq!(workload.to_string().parse(), Ok(workload.clone()));
+        }
+        let many: Vec<Op> = (0..20).flat_map(|seed| random_versions(seed, 100).ops).collect();
+        for wanted in ["snapshot create", "snapshot delete", "begin", "commit", "rollback"] {
+            let count = many.iter().filter(|op| op.to_string().starts_with(wanted)).count();
+            assert!(count > 20, "{wanted}: {count}");
+        }
     }
 
     #[test]

@@ -126,6 +126,25 @@ impl History {
         self.states.get(number).unwrap_or_else(|| self.last())
     }
 
+    /// What of state `number` a loss of power leaves.
+    #[must_use]
+    pub fn outside(&self, number: usize) -> &State {
+        self.state(number).outside()
+    }
+
+    /// The states around `number` in which a transaction is there as a whole, or not at all, as it is in that one.
+    #[must_use]
+    pub fn era(&self, number: usize) -> Range<usize> {
+        let border = |n: &usize| {
+            matches!(self.ops.get(n - 1), Some(Op::Begin | Op::Commit))
+                && self.state(*n).before.is_some() != self.state(n - 1).before.is_some()
+        };
+        let committed = |n: &usize| border(n) && self.state(*n).before.is_none();
+        let start = (1..=number.min(self.len())).rev().find(border).unwrap_or(0);
+        let end = (number + 1..=self.len()).find(committed).unwrap_or(usize::MAX);
+        start..end
+    }
+
     /// The operation that led to state `number`, or where the exploration began.
     #[must_use]
     pub fn after(&self, number: usize) -> String {
@@ -141,7 +160,17 @@ impl History {
         let mut pins = Pins::default();
         for (number, op) in self.ops.iter().enumerate().take(returned) {
             let now = number + 1;
+            let (before, after) = (self.state(number), self.state(now));
             match op {
+                // one that failed did nothing
+                Op::Begin | Op::Commit if before.before.is_some() != after.before.is_some() => {
+                    (pins.volume, pins.tree) = (now, now);
+                }
+                Op::Keep { .. } | Op::Drop { .. } if before.snapshots.len() != after.snapshots.len() => {
+                    (pins.volume, pins.tree) = (now, now);
+                }
+                // durable when it is committed
+                _ if before.before.is_some() => {}
                 Op::Sync => (pins.volume, pins.tree) = (now, now),
                 Op::Fsync { path } | Op::Fdatasync { path } => {
                     let Ok(id) = self.state(now).resolve(path) else { continue };
@@ -216,13 +245,13 @@ impl History {
     /// around it.
     #[must_use]
     pub fn grew_since(&self, id: Id, from: usize, number: usize) -> usize {
-        let size = |n: usize| self.state(n).node(id).and_then(|node| node.data()).map(|data| data.len());
+        let size = |n: usize| self.outside(n).node(id).and_then(|node| node.data()).map(|data| data.len());
         (from..number).rev().take_while(|&n| size(n).is_some() && size(n) <= size(n + 1)).last().unwrap_or(number)
     }
 
     /// The versions of a node in states `from..=to`, neighbours that are equal once; `None` where it was not there.
     pub fn versions(&self, id: Id, from: usize, to: usize) -> Vec<Option<&Arc<Node>>> {
-        let mut versions: Vec<_> = (from..=to).map(|number| self.state(number).node(id)).collect();
+        let mut versions: Vec<_> = (from..=to).map(|number| self.outside(number).node(id)).collect();
         versions.dedup();
         versions
     }

@@ -86,6 +86,10 @@ pub struct State {
     pub open: BTreeMap<String, Id>,
     /// Files that have never had a name: they may get one, others that have lost their last may not.
     pub unnamed: BTreeSet<Id>,
+    /// What snapshots keep, by their names; only trees count there.
+    pub snapshots: BTreeMap<String, Arc<State>>,
+    /// While a transaction runs, what was there when it began.
+    pub before: Option<Arc<State>>,
 }
 
 /// Most bytes a file of the model may have: workloads are small, and a mistake in one must not take all memory.
@@ -101,7 +105,21 @@ impl State {
     #[must_use]
     pub fn empty() -> Self {
         let root = Node::new(0o755, 2, Body::Dir(BTreeMap::new()));
-        Self { nodes: BTreeMap::from([(2, root)]), root: 2, open: BTreeMap::new(), unnamed: BTreeSet::new() }
+        Self::of(BTreeMap::from([(2, root)]), 2)
+    }
+
+    /// These nodes and the number of the root among them; nothing is open.
+    #[must_use]
+    pub fn of(nodes: BTreeMap<Id, Arc<Node>>, root: Id) -> Self {
+        let (open, unnamed, snapshots) = Default::default();
+        Self { nodes, root, open, unnamed, snapshots, before: None }
+    }
+
+    /// What of it would be left if all that is done were durable now, and power were lost: without what a transaction that
+    /// runs has done.
+    #[must_use]
+    pub fn outside(&self) -> &Self {
+        self.before.as_deref().unwrap_or(self)
     }
 
     /// The number of the node that `path` names (`@x` for an open file, `.` or nothing for the root). A symbolic link at
@@ -168,6 +186,14 @@ impl State {
     /// The answer of Linux; nothing is changed then. EBADF and EBUSY also for a workload that uses a file that is not
     /// open, or opens one under a name that is taken.
     pub fn apply(&mut self, op: &Op, block_size: u64) -> Result<()> {
+        // of what transactions and open files do to each other, and of transactions in one another, nothing is promised here
+        let apart = matches!(
+            op,
+            Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. } | Op::Keep { .. } | Op::Drop { .. } | Op::Begin
+        );
+        if apart && self.before.is_some() || matches!(op, Op::Commit | Op::Rollback) && self.before.is_none() {
+            return Err(Errno::BUSY);
+        }
         match op {
             Op::Create { path } => self.make(path, Node::new(0o644, 1, Body::File(Arc::default()))),
             Op::Mkdir { path } => self.make(path, Node::new(0o755, 2, Body::Dir(BTreeMap::new()))),
@@ -222,6 +248,28 @@ impl State {
             }
             Op::Fsync { path } | Op::Fdatasync { path } => self.resolve(path).map(|_| ()),
             Op::Sync | Op::Wait { .. } => Ok(()),
+            Op::Keep { name } => {
+                if self.snapshots.contains_key(name) {
+                    return Err(Errno::EXIST);
+                }
+                self.snapshots.insert(name.clone(), Arc::new(Self::of(self.nodes.clone(), self.root)));
+                Ok(())
+            }
+            Op::Drop { name } => self.snapshots.remove(name).map(drop).ok_or(Errno::NOENT),
+            Op::Begin => {
+                self.before = Some(Arc::new(self.clone()));
+                Ok(())
+            }
+            Op::Commit => {
+                self.before = None;
+                Ok(())
+            }
+            Op::Rollback => {
+                if let Some(before) = self.before.take() {
+                    *self = Self::clone(&before);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -583,6 +631,25 @@ mod tests {
         assert_eq!(state.resolve("a/b/x"), state.resolve("l/x"));
         assert_eq!(state.resolve("a/b/y"), state.resolve("a/m/y"));
         assert!(matches!(state.node_of("l").unwrap().body, Body::Symlink(_)));
+    }
+
+    #[test]
+    fn snapshots_keep_and_transactions_happen_whole() {
+        let state =
+            done("create f; append f 10 =1; snapshot create s; append f 10 =2; snapshot create t; snapshot delete s");
+        assert_eq!(state.snapshots.keys().collect::<Vec<_>>(), ["t"]);
+        let kept = &state.snapshots["t"];
+        assert_eq!(kept.node_of("f").unwrap().data().unwrap().len(), 20);
+        let make = "create f; begin; append f 10 =1; create g";
+        assert_eq!(done(make).outside().paths().len(), 2);
+        assert_eq!(done(&format!("{make}; commit")).outside().paths().len(), 3);
+        let back = done(&format!("{make}; rollback"));
+        assert_eq!(back, done("create f"));
+        fails("begin; begin", Errno::BUSY);
+        fails("commit", Errno::BUSY);
+        fails("begin; snapshot create s", Errno::BUSY);
+        fails("snapshot delete s", Errno::NOENT);
+        fails("snapshot create s; snapshot create s", Errno::EXIST);
     }
 
     #[test]

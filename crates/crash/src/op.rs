@@ -19,6 +19,8 @@
 //! | `open P`, `close P`, `tmpfile DIR P` | a file stays open as `@P` |
 //! | `fsync P`, `fdatasync P`, `sync` | |
 //! | `wait SECONDS` | nothing is asked for while so much time passes |
+//! | `snapshot create NAME`, `snapshot delete NAME` | all that is there then is kept under a name, or is not any more |
+//! | `begin`, `commit`, `rollback` | what is between two of them happens as a whole, or not at all |
 
 use std::fmt;
 use std::str::FromStr;
@@ -118,6 +120,16 @@ pub enum Op {
     Sync,
     /// Time passes.
     Wait { seconds: u32 },
+    /// A snapshot is made.
+    Keep { name: String },
+    /// A snapshot is deleted.
+    Drop { name: String },
+    /// A transaction begins.
+    Begin,
+    /// What was done in it happens.
+    Commit,
+    /// What was done in it has never happened.
+    Rollback,
 }
 
 impl Op {
@@ -187,6 +199,11 @@ impl fmt::Display for Op {
             Self::Fdatasync { path } => write!(f, "fdatasync {path}"),
             Self::Sync => f.write_str("sync"),
             Self::Wait { seconds } => write!(f, "wait {seconds}"),
+            Self::Keep { name } => write!(f, "snapshot create {name}"),
+            Self::Drop { name } => write!(f, "snapshot delete {name}"),
+            Self::Begin => f.write_str("begin"),
+            Self::Commit => f.write_str("commit"),
+            Self::Rollback => f.write_str("rollback"),
         }
     }
 }
@@ -246,6 +263,11 @@ fn parse(words: &[&str]) -> Option<Op> {
         ["fdatasync", p] => Op::Fdatasync { path: path(p) },
         ["sync"] => Op::Sync,
         ["wait", seconds] => Op::Wait { seconds: seconds.parse().ok()? },
+        ["snapshot", "create", name] => Op::Keep { name: path(name) },
+        ["snapshot", "delete", name] => Op::Drop { name: path(name) },
+        ["begin"] => Op::Begin,
+        ["commit"] => Op::Commit,
+        ["rollback"] => Op::Rollback,
         _ => return None,
     })
 }
@@ -294,10 +316,11 @@ mod tests {
                     rename foo A/foo; rename a b noreplace; rename a b exchange; append foo 100 =4; read foo; truncate foo 7; \
                     fallocate foo zero-keep 4096 1024; setxattr foo user.x 40 =5; removexattr foo user.x; \
                     chmod foo 640; open foo; unlink foo; append @foo 9 =6; close foo; tmpfile A t; link @t A/t; \
-                    rmdir B; fsync foo; fdatasync A; sync; wait 6";
+                    rmdir B; fsync foo; fdatasync A; sync; wait 6; snapshot create s; snapshot delete s; \
+                    begin; rollback; begin; commit";
         let workload: Workload = text.parse().unwrap();
         assert_eq!(workload.to_string(), text.split_whitespace().collect::<Vec<_>>().join(" "));
-        assert_eq!((workload.setup.len(), workload.ops.len()), (3, 24));
+        assert_eq!((workload.setup.len(), workload.ops.len()), (3, 30));
         for (how, word) in FallocateHow::WORDS {
             let op = Op::Fallocate { path: "f".into(), how, offset: 0, len: 1 };
             assert_eq!(op.to_string(), format!("fallocate f {word} 0 1"));

@@ -62,6 +62,11 @@ pub fn step(session: &mut dyn Session, history: &mut History, op: &Op) -> Result
     }
     match (expected, ask(session, op, history.last())?) {
         (_, Err(errno)) if is_refusal(errno) => {
+            if *op == Op::Commit {
+                // nothing of the transaction is left
+                history.replace(&Op::Rollback).map_err(|e| format!("`{op}`: {e}"))?;
+                return Ok(Answer::Refused(errno));
+            }
             history.refuse();
             if let Op::Fallocate { path, how, offset, len } = op
                 && errno == Errno::NOSPC

@@ -167,11 +167,13 @@ pub fn judge(
 fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
     let mut first = None;
     for number in (pins.tree..=moment.begun).rev() {
-        let model = history.state(number);
+        let model = history.outside(number);
+        let era = history.era(number);
+        let newest = moment.begun.min(era.end.saturating_sub(1));
         let bytes = |id: Id, model: &Node, observed: &Node| {
             let Some((model, observed)) = model.data().zip(observed.data()) else { return Ok(()) };
             // a file that takes another's place takes it with its content
-            let settled = pins.node(id).max(history.replaced_by(id, number));
+            let settled = pins.node(id).max(history.replaced_by(id, number)).max(era.start);
             let oldest = if data == Data::Exact { number } else { history.grew_since(id, settled, number) };
             let sizes = history.versions(id, oldest, number);
             let mut sizes = sizes.iter().filter_map(|node| Some(node.as_ref()?.data()?.len()));
@@ -181,9 +183,9 @@ fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: 
             if data == Data::Exact && model != observed {
                 return Err(differs(model, observed));
             }
-            allowed_bytes(data, history, id, settled, moment.begun, observed)
+            allowed_bytes(data, history, id, settled, newest, observed)
         };
-        match same_tree(model, observed, bytes) {
+        match same_tree(model, observed, bytes).and_then(|()| same_snapshots(model, observed)) {
             Ok(()) => return Ok(()),
             Err(why) => {
                 // where nothing but bytes is wrong, that says most
@@ -199,7 +201,7 @@ fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: 
     let mut text = format!("the tree is not that of one moment: as after {}, but {why}", history.after(newest));
     if oldest < newest && !alike {
         // every state between was tried as well; the ends say most
-        if let Err(why) = same_tree(history.state(oldest), observed, |_, _, _| Ok(())) {
+        if let Err(why) = same_tree(history.outside(oldest), observed, |_, _, _| Ok(())) {
             let _ = write!(text, "; as after {}, but {why}", history.after(oldest));
         }
     }
@@ -385,7 +387,21 @@ fn same_content(model: &Node, observed: &Node) -> Result<(), String> {
 /// # Errors
 /// The first difference, in words.
 pub fn same(model: &State, observed: &State) -> Result<(), String> {
-    same_tree(model, observed, |_, a, b| same_content(a, b))
+    same_tree(model, observed, |_, a, b| same_content(a, b))?;
+    same_snapshots(model, observed)
+}
+
+/// Compares the snapshots: each holds what was there when it was made, to the last byte.
+fn same_snapshots(model: &State, observed: &State) -> Result<(), String> {
+    if let Some(name) = model.snapshots.keys().find(|name| !observed.snapshots.contains_key(*name)) {
+        return Err(format!("there is no snapshot {name}"));
+    }
+    for (name, observed) in &observed.snapshots {
+        let Some(model) = model.snapshots.get(name) else { return Err(format!("there is a snapshot {name}")) };
+        let same = same_tree(model, observed, |_, a, b| same_content(a, b));
+        same.map_err(|why| format!("in the snapshot {name}: {why}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reads what a volume holds into a [`State`], through the file system's reading path.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blockdev::BlockDevice;
@@ -12,12 +12,15 @@ use crate::system::Refused;
 /// Most bytes of one file that are read: volumes that are explored are small, and damage must not cost all memory.
 const MAX_SIZE: u64 = 64 << 20;
 
+/// Most bytes of metadata that are kept in memory.
+const CACHE: usize = 1 << 20;
+
 /// All that the volume on `device` holds. What a journal holds counts; nothing is written.
 ///
 /// # Errors
 /// The first thing that cannot be read, with its path.
 pub fn tree(device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
-    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let options = OpenOptions { cache_bytes: CACHE, ..OpenOptions::default() };
     let volume = Volume::open(device, &options).map_err(|e| e.to_string())?;
     of_volume(&volume)
 }
@@ -27,9 +30,25 @@ pub fn tree(device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
 /// # Errors
 /// The first thing that cannot be read, with its path.
 pub fn of_volume(volume: &Volume) -> Result<State, Refused> {
+    let mut state = files(volume)?;
+    let snapshots = match volume.snapshots() {
+        Err(fs::Error::Unsupported(_)) => Vec::new(),
+        other => other.map_err(|e| format!("the list of snapshots: {e}"))?,
+    };
+    for snapshot in snapshots {
+        let name = String::from_utf8_lossy(&snapshot.name).into_owned();
+        let refused = |e: fs::Error| format!("the snapshot {name}: {e}");
+        let kept = volume.open_snapshot(&snapshot.name, CACHE).map_err(refused)?;
+        let kept = files(&kept).map_err(|why| format!("the snapshot {name}: {why}"))?;
+        state.snapshots.insert(name, Arc::new(kept));
+    }
+    Ok(state)
+}
+
+/// The files of a volume, or of a snapshot.
+fn files(volume: &Volume) -> Result<State, Refused> {
     let root = InodeNo::ROOT;
-    let mut state =
-        State { nodes: BTreeMap::new(), root: u64::from(root.get()), open: BTreeMap::new(), unnamed: BTreeSet::new() };
+    let mut state = State::of(BTreeMap::new(), u64::from(root.get()));
     let mut queue = vec![(String::new(), root)];
     while let Some((path, number)) = queue.pop() {
         let refused = |e: fs::Error| format!("/{path}: {e}");
