@@ -1,6 +1,6 @@
 //! `data=cow`: content is what was written, and after a crash it is that of the newest whole generation.
 
-use crate::support::{MIB, assert_same, assert_sound, made, new, open, reading, tree, work, write_options};
+use crate::support::{MIB, assert_same, assert_sound, ground, made, new, open, reading, tree, work, write_options};
 use blockdev::{BlockDevice, MemoryDevice, Overlay, Record};
 use extant_crash::enumerate::{Limits, states};
 use fs::{AllocateMode, Consistency, DataMode, FileKind, InodeNo, OpenOptions, Volume, WriteOptions};
@@ -104,6 +104,7 @@ fn a_crash_leaves_the_content_of_a_whole_generation() {
         let mut rng = case.rng();
         let base = made(32 * MIB);
         let volume = open(Arc::clone(&base) as Arc<dyn BlockDevice>, DataMode::CopyOnWrite);
+        ground(&volume);
         (0..60).for_each(|_| work(&volume, &mut rng));
         volume.unmount().expect("unmounting");
         drop(volume);

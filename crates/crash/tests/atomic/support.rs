@@ -121,6 +121,22 @@ pub(crate) fn assert_same(a: &Tree, b: &Tree, about: &str) {
     }
 }
 
+/// Directories and a few files, for [`work`] to begin with.
+pub(crate) fn ground(volume: &Volume) {
+    for path in ["a", "b", "a/c"] {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let dir = volume.resolve(format!("/{dir}").as_bytes()).expect("the directory");
+        volume.create(dir, name.as_bytes(), &new(FileKind::Directory)).expect("a directory");
+    }
+    for path in ["/", "/a", "/b", "/a/c"] {
+        let dir = volume.resolve(path.as_bytes()).expect("the directory");
+        for n in 0..6 {
+            let file = volume.create(dir, format!("f{n}").as_bytes(), &new(FileKind::Regular)).expect("a file");
+            volume.write_at(file.number, 0, &vec![n; 5_000 * usize::from(n)]).expect("writing");
+        }
+    }
+}
+
 /// Does something. What cannot be done is refused, and that is all; anything else is a mistake.
 pub(crate) fn work(volume: &Volume, rng: &mut Rng) {
     let dirs = [&b"/"[..], b"/a", b"/b", b"/a/c"];

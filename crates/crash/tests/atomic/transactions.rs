@@ -1,6 +1,8 @@
 //! Transactions: whole or not at all, through crashes, rollbacks and limits, and nothing of others lost.
 
-use crate::support::{MIB, assert_same, assert_sound, copy, made, new, open, reading, tree, work, write_options};
+use crate::support::{
+    MIB, assert_same, assert_sound, copy, ground, made, new, open, reading, tree, work, write_options,
+};
 use blockdev::{BlockDevice, Overlay, Record};
 use extant_crash::enumerate::{Limits, states};
 use fs::{DataMode, Error, FileKind, InodeNo, OpenOptions, RenameFlags, Volume};
@@ -57,6 +59,7 @@ fn what_is_rolled_back_was_never_there() {
         let seed = rng.next_u64();
         for both in [&volume, &never] {
             let mut rng = testkit::Rng::new(seed);
+            ground(both);
             (0..60).for_each(|_| work(both, &mut rng));
         }
         for round in 0..3 {
@@ -124,6 +127,7 @@ fn a_crash_leaves_all_of_it_or_nothing() {
         let mut rng = case.rng();
         let below: Arc<dyn BlockDevice> = made(32 * MIB);
         let volume = open(Arc::clone(&below), DataMode::Ordered);
+        ground(&volume);
         (0..80).for_each(|_| work(&volume, &mut rng));
         volume.unmount().expect("unmounting");
         drop(volume);
@@ -219,6 +223,7 @@ fn others_wait_and_lose_nothing() {
 fn who_looks_meets_no_damage() {
     let volume = open(made(32 * MIB), DataMode::Ordered);
     let mut rng = testkit::Rng::new(5);
+    ground(&volume);
     (0..100).for_each(|_| work(&volume, &mut rng));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
