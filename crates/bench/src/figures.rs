@@ -2,6 +2,7 @@
 
 use crate::Spread;
 use crate::table::{Table, grouped, maybe, spread};
+use crate::write::Written;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -29,6 +30,33 @@ pub struct PeerFigures {
     pub per_second: f64,
     /// Speed in parts of other peers' in the same round, by their names; above 1 is faster.
     pub speed_to: BTreeMap<String, Spread>,
+    /// What it wrote in a turn, where that was counted.
+    pub written: Option<WrittenFigures>,
+}
+
+/// What was written in a turn: each figure with its spread.
+#[derive(Debug, Clone, Serialize)]
+pub struct WrittenFigures {
+    /// Bytes.
+    pub bytes: Spread,
+    /// Requests.
+    pub writes: Spread,
+    /// Writes that do not begin where the one before ended.
+    pub seeks: Spread,
+    /// Flushes.
+    pub flushes: Spread,
+}
+
+impl WrittenFigures {
+    fn of(turns: &[Written]) -> Option<Self> {
+        let spread = |figure: fn(&Written) -> u64| Spread::of(turns.iter().map(|turn| figure(turn) as f64));
+        Some(Self {
+            bytes: spread(|w| w.bytes)?,
+            writes: spread(|w| w.writes)?,
+            seeks: spread(|w| w.seeks)?,
+            flushes: spread(|w| w.flushes)?,
+        })
+    }
 }
 
 impl Measured {
@@ -50,8 +78,17 @@ impl Measured {
             wall_seconds: wall.clone(),
             per_second: amount as f64 / wall.median,
             speed_to: speed_to(wall),
+            written: None,
         });
         Self { what, unit: unit.to_owned(), amount, peers: figures.collect() }
+    }
+
+    /// With what each peer wrote, turn by turn; nothing where it was not counted.
+    pub(crate) fn with_written(mut self, turns: &[Vec<Written>]) -> Self {
+        for (peer, turns) in self.peers.iter_mut().zip(turns) {
+            peer.written = WrittenFigures::of(turns);
+        }
+        self
     }
 
     /// For people: a table in Markdown, with what was done above it.
@@ -59,11 +96,27 @@ impl Measured {
         let (rate, scale) = if self.unit == "bytes" { ("MiB / s", f64::from(1 << 20)) } else { ("per s", 1.0) };
         let bases: Vec<&String> = self.peers.first().map_or_else(Vec::new, |peer| peer.speed_to.keys().collect());
         let head = ["peer", "wall s", rate].map(str::to_owned).into_iter();
-        let mut table = Table::new(head.chain(bases.iter().map(|base| format!("speed / {base}"))));
+        let counted = self.peers.iter().any(|peer| peer.written.is_some());
+        let counts = if counted { &["MiB written", "writes", "seeks", "flushes"][..] } else { &[] };
+        let head = head.chain(bases.iter().map(|base| format!("speed / {base}")));
+        let mut table = Table::new(head.chain(counts.iter().map(|count| (*count).to_owned())));
         for peer in &self.peers {
             let rate = format!("{:.0}", peer.per_second / scale);
             let cells = [peer.peer.clone(), spread(&peer.wall_seconds), rate].into_iter();
-            table.row(cells.chain(bases.iter().map(|base| maybe(peer.speed_to.get(*base)))));
+            let cells = cells.chain(bases.iter().map(|base| maybe(peer.speed_to.get(*base))));
+            let count = |spread: &Spread| grouped(spread.median as u64);
+            let written = match &peer.written {
+                Some(w) => {
+                    vec![
+                        format!("{:.1}", w.bytes.median / f64::from(1 << 20)),
+                        count(&w.writes),
+                        count(&w.seeks),
+                        count(&w.flushes),
+                    ]
+                }
+                None => vec!["–".to_owned(); counts.len()],
+            };
+            table.row(cells.chain(written));
         }
         format!("\n{}: {} {}\n\n{}", self.what, grouped(self.amount), self.unit, table.text())
     }

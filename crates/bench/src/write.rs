@@ -1,18 +1,25 @@
 //! Writing: Extant through FUSE and as a library beside the kernel and fuse2fs, on the same sets of operations.
 
+mod bare;
+mod clients;
+mod load;
 mod sets;
 mod target;
 mod venue;
+mod written;
 
 use crate::environment::Environment;
 use crate::figures::Measured;
 use crate::{Error, Result, Spread, Step, Watch};
 use serde::Serialize;
+use sets::Size;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub use load::Load;
 pub use sets::{SETS, Set};
 pub use venue::Spec;
+pub use written::Written;
 
 /// What to measure, and how.
 #[derive(Debug, Clone)]
@@ -25,6 +32,8 @@ pub struct Options {
     pub sets: Vec<Set>,
     /// Part of the full size; 1 is full.
     pub scale: f64,
+    /// What the clients of dbench do; needed for [`Set::Dbench`] alone.
+    pub load: Option<Load>,
     /// Turns of each peer.
     pub runs: usize,
     /// Where volumes are made, in files of 6 GiB with holes; removed afterwards.
@@ -45,7 +54,10 @@ pub struct Bench {
 }
 
 /// Wall times by phase (in the order they were met), and for each by peer.
-type Times = BTreeMap<usize, Vec<Vec<f64>>>;
+type Times = BTreeMap<usize, Vec<Turns>>;
+
+/// Of a peer's turns, the wall times, and what was written where that was counted.
+type Turns = (Vec<f64>, Vec<Written>);
 
 /// Measures. `watch` is told what is done next.
 ///
@@ -88,11 +100,12 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
                 source,
             })?;
             let mut stage = venue::Stage::fresh(spec, &options.extant, folder.path())?;
-            let phases = set.run(&mut stage, options.scale)?;
+            let phases = set.run(&mut stage, Size { scale: options.scale, load: options.load.as_ref() })?;
             stage.finish().map_err(|e| Error::Failed(format!("{spec}, after {}: {e}", set.name())))?;
             for (number, phase) in phases.iter().enumerate() {
-                let peers = times.entry(number).or_insert_with(|| vec![Vec::new(); options.peers.len()]);
-                peers[which].push(phase.wall.as_secs_f64());
+                let peers = times.entry(number).or_insert_with(|| vec![Default::default(); options.peers.len()]);
+                peers[which].0.push(phase.wall.as_secs_f64());
+                peers[which].1.extend(phase.written);
             }
             known = phases;
         }
@@ -102,10 +115,13 @@ fn measure(set: Set, number: usize, options: &Options, watch: &Watch<'_>) -> Res
         [] => names.first().cloned().into_iter().collect(),
         to => to.iter().map(Spec::to_string).collect(),
     };
-    let of_phase = |(number, peers): (usize, Vec<Vec<f64>>)| {
+    let of_phase = |(number, peers): (usize, Vec<Turns>)| {
         let phase = known.get(number)?;
-        let walls: Vec<_> = names.iter().cloned().zip(peers.into_iter().filter_map(Spread::of)).collect();
-        Some(Measured::new(format!("{}: {}", set.name(), phase.name), phase.unit, phase.amount, &walls, &bases))
+        let (walls, written): (Vec<_>, Vec<_>) = peers.into_iter().unzip();
+        let walls: Vec<_> = names.iter().cloned().zip(walls.into_iter().filter_map(Spread::of)).collect();
+        let measured =
+            Measured::new(format!("{}: {}", set.name(), phase.name), phase.unit, phase.amount, &walls, &bases);
+        Some(measured.with_written(&written))
     };
     Ok(times.into_iter().filter_map(of_phase).collect())
 }

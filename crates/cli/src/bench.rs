@@ -133,12 +133,19 @@ struct Read {
     long_about = "Makes a fresh volume for each peer and each turn, does the same work on all of them, turn by turn, and \
                   has e2fsck look at each volume afterwards. Each time includes a final sync. A peer is \
                   kernel:FORMAT, extant:FORMAT[:MODE] (through FUSE), library:FORMAT[:MODE] (no FUSE) or \
-                  fuse2fs:FORMAT, or ceiling:FORMAT (files in memory through FUSE). MODE is none, dirty-bit, \
-                  journal, data=writeback or data=journal, and for the others what their -o takes. Needs root, but \
-                  for the library.",
+                  fuse2fs:FORMAT, or ceiling:FORMAT (files in memory through FUSE), or bare:log (no file system: \
+                  content, a record of 4 KiB in a log, and one flush, for the set fsync). MODE is none, dirty-bit, \
+                  journal, snapshot, data=writeback or data=journal, and for the others what their -o takes. Needs \
+                  root, but for the library.
+
+Where it can be counted, tables tell what was written: bytes, requests, requests that do not begin where the one before \
+                  ended (seeks), and flushes. Of the library that is what it asks the device for, of the kernel what \
+                  it asks its loop device for.",
     after_help = "Examples:
   extant bench write --on kernel:ext4 --on extant:ext4 --on fuse2fs:ext4
   extant bench write --on library:ext2:none --on library:ext2:dirty-bit --set postmark -n 7
+  extant bench write --on library:extant --on library:extant:none --on kernel:btrfs --set thrice
+  extant bench write --on library:extant --on kernel:ext4 --set dbench --load client.txt
   extant bench write --on kernel:ext4 --on extant:ext4 --scale 0.1 --json
 
 Exit status: 0 figures are printed, 1 they could not be had, 2 wrong usage."
@@ -155,6 +162,10 @@ struct WriteSets {
     /// Only this set; may be given more than once
     #[arg(long = "set", value_enum, value_name = "SET")]
     sets: Vec<WriteSet>,
+
+    /// The load file that dbench's clients replay; the set dbench is done where it is given
+    #[arg(long, value_name = "FILE")]
+    load: Option<PathBuf>,
 
     /// Part of the full size
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
@@ -178,12 +189,18 @@ struct WriteSets {
 enum WriteSet {
     /// 100 000 empty files in 1 000 directories: made, looked at, removed
     Empty,
+    /// The same made and removed, three times, with one sync at the end
+    Thrice,
     /// PostMark: 20 000 files of 500 B to 16 KB, 100 000 transactions
     Postmark,
     /// A source tree of 20 000 files: unpacked and removed
     Untar,
     /// 1 GiB written and read, 4 KiB reads and synced writes
     Data,
+    /// 2 000 times 4 KiB appended, overwritten, in a new file: an fsync each
+    Fsync,
+    /// What the load file of dbench says, by 1, 4, 8, 16 and 32 clients at once
+    Dbench,
 }
 
 impl From<WriteSet> for write::Set {
@@ -192,7 +209,10 @@ impl From<WriteSet> for write::Set {
             WriteSet::Empty => Self::Empty,
             WriteSet::Postmark => Self::Postmark,
             WriteSet::Untar => Self::Untar,
+            WriteSet::Thrice => Self::Thrice,
             WriteSet::Data => Self::Data,
+            WriteSet::Fsync => Self::Fsync,
+            WriteSet::Dbench => Self::Dbench,
         }
     }
 }
@@ -312,12 +332,16 @@ impl Read {
 
 impl WriteSets {
     fn run(&self, extant: PathBuf) -> Result<u8> {
-        let sets =
-            if self.sets.is_empty() { write::SETS.to_vec() } else { self.sets.iter().map(|&s| s.into()).collect() };
+        let mut sets: Vec<write::Set> = self.sets.iter().map(|&set| set.into()).collect();
+        let load = self.load.as_deref().map(write::Load::read).transpose()?;
+        if sets.is_empty() {
+            sets.extend(write::SETS);
+            sets.extend(load.is_some().then_some(write::Set::Dbench));
+        }
         let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let peers = self.peers.clone();
         let to = self.to.clone();
-        let options = write::Options { peers, to, sets, scale: self.scale, runs: self.runs, dir, extant };
+        let options = write::Options { peers, to, sets, scale: self.scale, load, runs: self.runs, dir, extant };
         let bench = watched(|bar| write::run(&options, &|step| show(bar, step)))?;
         if self.json {
             print_json(&bench)?

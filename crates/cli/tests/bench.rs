@@ -200,3 +200,61 @@ fn writing_is_measured_beside_other_peers() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && error.contains("kernel:ext4: no ratio"), "{error}");
 }
+
+/// What a client of a file server might do: everything that a line of a load file can ask for.
+const LOAD: &str = r#"Deltree "\clients\client1" NT_STATUS_OK
+Mkdir "\clients" NT_STATUS_OK
+NTCreateX "\clients\client1" 0x1 0x2 1 NT_STATUS_OK
+Close 1 NT_STATUS_OK
+Mkdir "\clients\client1\DIR" NT_STATUS_OK
+NTCreateX "\clients\client1\DIR\A FILE" 0x40 0x1 2 NT_STATUS_OBJECT_NAME_NOT_FOUND
+NTCreateX "\clients\client1\DIR\A FILE" 0x40 0x2 3 NT_STATUS_OK
+WriteX 3 0 65536 65536 NT_STATUS_OK
+LockX 3 0 1 NT_STATUS_OK
+Flush 3 NT_STATUS_OK
+ReadX 3 60000 10000 5536 NT_STATUS_OK
+QUERY_FILE_INFORMATION 3 258 NT_STATUS_OK
+SET_FILE_INFORMATION 3 1004 NT_STATUS_OK
+Rename "\clients\client1\DIR\A FILE" "\clients\client1\B" NT_STATUS_OK
+QUERY_PATH_INFORMATION "\clients\client1\B" 1004 NT_STATUS_OK
+Unlink "\clients\client1\B" 0x6 NT_STATUS_OK
+WriteX 3 65536 10 10 NT_STATUS_OK
+Close 3 NT_STATUS_OK
+NTCreateX "\clients\client1\DIR\STAYS" 0x40 0x5 4 NT_STATUS_OK
+FIND_FIRST "\clients\client1\DIR\*.*" 260 1366 2 NT_STATUS_OK
+QUERY_FS_INFORMATION 1 NT_STATUS_OK
+"#;
+
+#[test]
+fn the_papers_experiments_on_the_native_format_tell_what_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = folder.path().join("load.txt");
+    std::fs::write(&load, LOAD).unwrap();
+    let peers = ["library:extant", "library:extant:none"];
+    let on = ["bench", "write", "--on", peers[0], "--on", peers[1], "-n", "1", "--json"];
+    let sets = ["thrice", "postmark", "fsync"].map(|set| ["--set", set]).concat();
+    let small = json(&extant(&[&on[..], &sets, &["--scale", "0.01"]].concat()));
+    // all of a load file that is this short
+    let dbench = json(&extant(&[&on[..], &["--set", "dbench", "--load", load.to_str().unwrap()]].concat()));
+    let of = |bench: &serde_json::Value| bench["phases"].as_array().expect("phases").clone();
+    let phases = [of(&small), of(&dbench)].concat();
+    let expected = [
+        "empty files, three times: create and delete",
+        "PostMark: PostMark",
+        "fsync: append 4 KiB, fsync each",
+        "fsync: overwrite 4 KiB, fsync each",
+        "fsync: create with 4 KiB, fsync each",
+        "dbench: 1 client",
+        "dbench: 4 clients",
+        "dbench: 8 clients",
+        "dbench: 16 clients",
+        "dbench: 32 clients",
+    ];
+    let names: Vec<_> = phases.iter().map(|phase| phase["what"].as_str().unwrap()).collect();
+    assert_eq!(names, expected);
+    for phase in phases.iter().filter(|phase| phase["what"].as_str().unwrap().starts_with("fsync: create")) {
+        let flushes = |peer: usize| phase["peers"][peer]["written"]["flushes"]["median"].as_f64().unwrap();
+        // a generation is a run, a flush, a superblock, a flush; without order one flush has to do
+        assert_eq!((flushes(0), flushes(1)), (40.0, 20.0), "{phase}");
+    }
+}

@@ -1,8 +1,11 @@
 //! What is done: the sets of operations that are timed. Each takes its numbers from a fixed seed, so every peer does the
 //! same.
 
+use super::clients::Client;
+use super::load::Load;
 use super::target::Target;
-use crate::Result;
+use super::written::Written;
+use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
 /// Seed of every set.
@@ -11,15 +14,23 @@ const SEED: u64 = 0x0045_5854_5752_4954;
 /// A part of a set that is timed on its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Phase {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) unit: &'static str,
     pub(crate) amount: u64,
     pub(crate) wall: Duration,
+    /// Where that can be counted.
+    pub(crate) written: Option<Written>,
 }
 
 /// What a set works on: a tree, and the way to make it cold.
 pub(crate) trait Venue {
     fn target(&mut self) -> &mut dyn Target;
+
+    /// Others who work on the same tree at once.
+    fn clients(&mut self, count: usize) -> Result<Vec<Box<dyn Client>>>;
+
+    /// What was written since the last call.
+    fn written(&mut self) -> Option<Written>;
 
     /// Puts everything away and comes back with nothing in any cache.
     fn cool(&mut self) -> Result<()>;
@@ -31,16 +42,31 @@ pub(crate) trait Venue {
 pub enum Set {
     /// Empty files in many directories: made, looked at, removed.
     Empty,
+    /// The same made and removed, three times, as in the paper on meta-data snapshotting.
+    Thrice,
     /// PostMark: small files made, read, appended to and removed in random order.
     Postmark,
     /// A source tree unpacked and removed.
     Untar,
     /// One large file, written and read in sequence and at random places.
     Data,
+    /// Little written, and synced each time.
+    Fsync,
+    /// The load file of dbench, by 1, 4, 8, 16 and 32 clients.
+    Dbench,
 }
 
-/// All sets.
-pub const SETS: [Set; 4] = [Set::Empty, Set::Postmark, Set::Untar, Set::Data];
+/// All sets but [`Set::Dbench`], which needs a file.
+pub const SETS: [Set; 6] = [Set::Empty, Set::Thrice, Set::Postmark, Set::Untar, Set::Data, Set::Fsync];
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size<'a> {
+    /// Part of the full size; 1 is full.
+    pub(crate) scale: f64,
+    /// What dbench's clients do.
+    pub(crate) load: Option<&'a Load>,
+}
 
 /// Times `work`, with a sync at its end.
 fn timed(
@@ -49,10 +75,12 @@ fn timed(
     unit: &'static str,
     work: impl FnOnce(&mut dyn Target) -> Result<u64>,
 ) -> Result<Phase> {
+    venue.written();
     let start = Instant::now();
     let amount = work(venue.target())?;
     venue.target().sync()?;
-    Ok(Phase { name, unit, amount, wall: start.elapsed() })
+    let wall = start.elapsed();
+    Ok(Phase { name: name.to_owned(), unit, amount, wall, written: venue.written() })
 }
 
 impl Set {
@@ -61,20 +89,26 @@ impl Set {
     pub fn name(self) -> &'static str {
         match self {
             Self::Empty => "empty files",
+            Self::Thrice => "empty files, three times",
             Self::Postmark => "PostMark",
             Self::Untar => "source tree",
             Self::Data => "large file",
+            Self::Fsync => "fsync",
+            Self::Dbench => "dbench",
         }
     }
 
-    /// Does it, at `scale` of its full size (1 is full).
-    pub(crate) fn run(self, venue: &mut dyn Venue, scale: f64) -> Result<Vec<Phase>> {
-        let scaled = |n: u64| ((n as f64 * scale) as u64).max(1);
+    /// Does it.
+    pub(crate) fn run(self, venue: &mut dyn Venue, size: Size<'_>) -> Result<Vec<Phase>> {
+        let scaled = |n: u64| ((n as f64 * size.scale) as u64).max(1);
         match self {
             Self::Empty => empty(venue, scaled(1000), 100),
+            Self::Thrice => thrice(venue, scaled(1000), 100),
             Self::Postmark => postmark(venue, scaled(20_000), scaled(400), scaled(100_000)),
             Self::Untar => untar(venue, scaled(20_000)),
             Self::Data => data(venue, scaled(1024) << 20, scaled(20_000), scaled(2_000)),
+            Self::Fsync => fsync(venue, scaled(2_000)),
+            Self::Dbench => dbench(venue, size),
         }
     }
 }
@@ -94,6 +128,71 @@ fn empty(venue: &mut dyn Venue, dirs: u64, files: u64) -> Result<Vec<Phase>> {
         timed(venue, "stat with time of creation", "files", |t| each(t, |t, name| t.statx(name)))?,
         timed(venue, "unlink", "files", |t| each(t, |t, name| t.unlink(name)))?,
     ])
+}
+
+fn thrice(venue: &mut dyn Venue, dirs: u64, files: u64) -> Result<Vec<Phase>> {
+    (0..dirs).try_for_each(|dir| venue.target().mkdir(&format!("d{dir}")))?;
+    venue.target().sync()?;
+    // file by file through all directories
+    let names: Vec<String> = (0..files).flat_map(|file| (0..dirs).map(move |dir| format!("d{dir}/f{file}"))).collect();
+    let phase = timed(venue, "create and delete", "files", |target| {
+        for _ in 0..3 {
+            names.iter().try_for_each(|name| target.create(name, &[]))?;
+            names.iter().try_for_each(|name| target.unlink(name))?;
+        }
+        Ok(3 * names.len() as u64)
+    })?;
+    Ok(vec![phase])
+}
+
+/// What a program waits for that syncs each little change.
+fn fsync(venue: &mut dyn Venue, writes: u64) -> Result<Vec<Phase>> {
+    const PIECE: u64 = 4096;
+    // a file begins anew before it is long
+    const MOST: u64 = 2048;
+    let piece = [0xA5; PIECE as usize];
+    for file in 0..writes.div_ceil(MOST) {
+        venue.target().create(&format!("a{file}"), &[])?;
+    }
+    let append = timed(venue, "append 4 KiB, fsync each", "writes", |target| {
+        for n in 0..writes {
+            let file = format!("a{}", n / MOST);
+            target.write_at(&file, n % MOST * PIECE, &piece)?;
+            target.fsync(&file)?;
+        }
+        Ok(writes)
+    })?;
+    let overwrite = timed(venue, "overwrite 4 KiB, fsync each", "writes", |target| {
+        for n in 0..writes {
+            let file = format!("a{}", n / MOST);
+            target.write_at(&file, n % MOST * PIECE, &piece)?;
+            target.fsync(&file)?;
+        }
+        Ok(writes)
+    })?;
+    venue.target().mkdir("dir")?;
+    let create = timed(venue, "create with 4 KiB, fsync each", "files", |target| {
+        for n in 0..writes {
+            let file = format!("dir/f{n}");
+            target.create(&file, &piece)?;
+            target.fsync(&file)?;
+        }
+        Ok(writes)
+    })?;
+    Ok(vec![append, overwrite, create])
+}
+
+fn dbench(venue: &mut dyn Venue, size: Size<'_>) -> Result<Vec<Phase>> {
+    const CLIENTS: [usize; 5] = [1, 4, 8, 16, 32];
+    let load = size.load.ok_or_else(|| Error::Failed("dbench needs its load file: name it with --load".into()))?;
+    let mut phases = Vec::new();
+    for count in CLIENTS {
+        let mut clients = venue.clients(count)?;
+        let mut phase = timed(venue, "", "bytes", |_| load.replay(&mut clients, size.scale))?;
+        phase.name = if count == 1 { "1 client".to_owned() } else { format!("{count} clients") };
+        phases.push(phase);
+    }
+    Ok(phases)
 }
 
 /// Katcher's PostMark as NetApp published it: files of 500 bytes to 16 KB in subdirectories; each transaction reads a

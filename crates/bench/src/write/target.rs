@@ -45,7 +45,11 @@ impl Mounted {
         Self { root: root.to_owned(), open: None, buf: vec![0; 64 << 10] }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 
@@ -150,7 +154,11 @@ impl Library {
         Self { volume }
     }
 
-    fn find(&self, path: &str) -> Result<InodeNo> {
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub(crate) fn find(&self, path: &str) -> Result<InodeNo> {
         path.split('/').try_fold(InodeNo::ROOT, |dir, name| {
             let dir = self.volume.inode(dir).map_err(|e| failed("look up", path, &e))?;
             self.volume.lookup(&dir, name.as_bytes()).map_err(|e| failed("look up", path, &e))
@@ -158,27 +166,27 @@ impl Library {
     }
 
     /// The directory that holds a path, and the last name of it.
-    fn parent<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8])> {
+    pub(crate) fn parent<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8])> {
         match path.rsplit_once('/') {
             Some((dir, name)) => Ok((self.find(dir)?, name.as_bytes())),
             None => Ok((InodeNo::ROOT, path.as_bytes())),
         }
     }
 
-    fn make(&self, path: &str, kind: FileKind, mode: u16) -> Result<InodeNo> {
+    pub(crate) fn make(&self, path: &str, kind: FileKind, mode: u16) -> Result<InodeNo> {
         let (dir, name) = self.parent(path)?;
         let new = NewFile { kind, mode, umask: 0, uid: 0, gid: 0, device: (0, 0) };
         let made = self.volume.create(dir, name, &new).map_err(|e| failed("make", path, &e))?;
         Ok(made.number)
     }
 
-    fn write(&self, file: InodeNo, path: &str, offset: u64, content: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, file: InodeNo, path: &str, offset: u64, content: &[u8]) -> Result<()> {
         let written = self.volume.write_at(file, offset, content).map_err(|e| failed("write to", path, &e))?;
         if written == content.len() { Ok(()) } else { Err(Error::Failed(format!("{path}: written only in part"))) }
     }
 }
 
-fn failed(what: &str, path: &str, e: &fs::Error) -> Error {
+pub(crate) fn failed(what: &str, path: &str, e: &fs::Error) -> Error {
     Error::Failed(format!("cannot {what} {path}: {e}"))
 }
 

@@ -1,13 +1,17 @@
 //! The peers: a fresh volume each, mounted by Extant, the kernel or fuse2fs, or used through the library.
 
+use super::bare::Bare;
+use super::clients::{Client, LibraryClient, MountedClient};
 use super::sets::Venue;
 use super::target::{Library, Mounted, Target};
+use super::written::{BlockEvents, Written};
 use crate::cache::drop_cached;
 use crate::ceiling::Tree;
 use crate::error::Trying;
 use crate::mount::Attached;
 use crate::process::{must, need};
 use crate::{Error, Result};
+use blockdev::{BlockDevice, Trace};
 use fs::{Consistency, DataMode, OpenOptions, Volume, WriteOptions};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -33,10 +37,12 @@ enum By {
     Fuse2fs,
     /// A file system in memory through Extant's FUSE transport: what no FUSE file system can beat.
     Ceiling,
+    /// No file system: content, a record in a log, one flush.
+    Bare,
 }
 
-/// Who does the work on which format, and how: `kernel:ext4`, `extant:ext3:journal`, `library:ext2:dirty-bit`,
-/// `fuse2fs:ext4`, `ceiling:ext4` (which has no format). What follows the format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
+/// Who does the work on which format, and how: `kernel:ext4`, `kernel:btrfs`, `extant:ext3:journal`,
+/// `library:extant:snapshot`, `fuse2fs:ext4`, `ceiling:ext4` and `bare:log` (which have no format). What follows the format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,
@@ -55,24 +61,34 @@ impl FromStr for Spec {
             Some("kernel") => By::Kernel,
             Some("fuse2fs") => By::Fuse2fs,
             Some("ceiling") => By::Ceiling,
+            Some("bare") => By::Bare,
             _ => {
-                let peers = "extant, library, kernel, fuse2fs or ceiling";
+                let peers = "extant, library, kernel, fuse2fs, ceiling or bare";
                 return Err(format!("{text}: a peer is {peers}, a colon, and a format"));
             }
         };
         let ours = matches!(by, By::Extant | By::Library);
-        let known = |format: &&str| matches!(*format, "ext2" | "ext3" | "ext4") || ours && *format == "rext3";
+        let known = |format: &&str| match *format {
+            "ext2" | "ext3" | "ext4" => by != By::Bare,
+            "rext3" | "extant" => ours,
+            "btrfs" => by == By::Kernel,
+            "log" => by == By::Bare,
+            _ => false,
+        };
         let format = parts.next().filter(known);
-        let format = format
-            .ok_or_else(|| format!("{text}: the format is ext2, ext3 or ext4, for Extant also rext3"))?
-            .to_owned();
+        let no_format = || {
+            format!(
+                "{text}: the format is ext2, ext3 or ext4, for Extant also rext3 or extant, for the kernel also btrfs"
+            )
+        };
+        let format = format.ok_or_else(no_format)?.to_owned();
         let mode = parts.next().map(str::to_owned);
         if by == By::Library
             && let Some(mode) = &mode
             && writing(mode).is_none()
         {
             return Err(format!(
-                "{text}: the library has the modes none, dirty-bit, journal, data=writeback, data=journal"
+                "{text}: the library has the modes none, dirty-bit, journal, snapshot, data=writeback, data=journal"
             ));
         }
         Ok(Self { by, format, mode })
@@ -82,7 +98,7 @@ impl FromStr for Spec {
 impl Spec {
     /// A format that only Extant knows.
     fn is_ours(&self) -> bool {
-        self.format == "rext3"
+        matches!(&self.format[..], "rext3" | "extant")
     }
 }
 
@@ -94,6 +110,7 @@ impl std::fmt::Display for Spec {
             By::Kernel => "kernel",
             By::Fuse2fs => "fuse2fs",
             By::Ceiling => "ceiling",
+            By::Bare => "bare",
         };
         write!(f, "{by}:{}", self.format)?;
         self.mode.iter().try_for_each(|mode| write!(f, ":{mode}"))
@@ -106,6 +123,7 @@ fn writing(mode: &str) -> Option<WriteOptions> {
         "none" => (Consistency::None, DataMode::Ordered),
         "dirty-bit" => (Consistency::DirtyBit, DataMode::Ordered),
         "journal" => (Consistency::Journal, DataMode::Ordered),
+        "snapshot" => (Consistency::Snapshot, DataMode::Ordered),
         "data=writeback" => (Consistency::Journal, DataMode::Writeback),
         "data=journal" => (Consistency::Journal, DataMode::Journal),
         _ => return None,
@@ -116,6 +134,7 @@ fn writing(mode: &str) -> Option<WriteOptions> {
 enum State {
     Mounted(Attached, Mounted),
     Open(Arc<Volume>, Library),
+    Bare(Bare),
     Away,
 }
 
@@ -127,6 +146,17 @@ pub(crate) struct Stage<'a> {
     /// What a ceiling keeps while it is not mounted.
     memory: Arc<Tree>,
     state: State,
+    counter: Counter,
+}
+
+/// A device whose writes are counted.
+type Counted = Arc<Trace<Arc<dyn BlockDevice>>>;
+
+/// Who counts what is written.
+enum Counter {
+    Library(Counted),
+    Kernel(BlockEvents),
+    Nobody,
 }
 
 impl<'a> Stage<'a> {
@@ -139,11 +169,16 @@ impl<'a> Stage<'a> {
         let args = ["-q", "-F", "-t", &spec.format].into_iter().chain(lazy).map(OsStr::new);
         if spec.is_ours() {
             must(extant, [OsStr::new("mkfs")].into_iter().chain(args).chain([image.as_os_str()]))?;
-        } else {
+        } else if spec.format == "btrfs" {
+            must(
+                &need("mkfs.btrfs", "btrfs-progs")?,
+                ["-q".as_ref(), "-f".as_ref(), "-K".as_ref(), image.as_os_str()],
+            )?;
+        } else if spec.by != By::Bare {
             must(&need("mke2fs", "e2fsprogs")?, args.chain([image.as_os_str()]))?;
         }
         let memory = Arc::new(Tree::empty());
-        let mut stage = Self { spec, extant, image, memory, state: State::Away };
+        let mut stage = Self { spec, extant, image, memory, state: State::Away, counter: Counter::Nobody };
         stage.enter()?;
         Ok(stage)
     }
@@ -152,7 +187,9 @@ impl<'a> Stage<'a> {
         let mode = self.spec.mode.as_deref();
         self.state = match self.spec.by {
             By::Library => {
-                let volume = Arc::new(self.open(mode)?);
+                let (volume, trace) = self.open(mode)?;
+                self.counter = Counter::Library(trace);
+                let volume = Arc::new(volume);
                 volume.start_background();
                 State::Open(Arc::clone(&volume), Library::new(volume))
             }
@@ -160,7 +197,10 @@ impl<'a> Stage<'a> {
                 // the kernel would write inode tables in the background
                 let ours = if self.spec.format == "ext4" { "loop,noinit_itable" } else { "loop" };
                 let options = mode.map_or(ours.to_owned(), |mode| format!("{ours},{mode}"));
-                self.mounted(Attached::by_kernel(&self.image, Some(&self.spec.format), &options)?)
+                let mounted = self.mounted(Attached::by_kernel(&self.image, Some(&self.spec.format), &options)?);
+                // without it there are no counts
+                self.counter = BlockEvents::of(&self.image).map_or(Counter::Nobody, Counter::Kernel);
+                mounted
             }
             By::Extant => {
                 let mode =
@@ -174,18 +214,20 @@ impl<'a> Stage<'a> {
                 self.mounted(Attached::by_server(&need("fuse2fs", "fuse2fs")?, &args, &self.image)?)
             }
             By::Ceiling => self.mounted(Attached::by_ceiling(&self.memory)?),
+            By::Bare => State::Bare(Bare::new(&self.image)?),
         };
         Ok(())
     }
 
-    fn open(&self, mode: Option<&str>) -> Result<Volume> {
+    fn open(&self, mode: Option<&str>) -> Result<(Volume, Counted)> {
         let write = mode.map_or_else(|| Some(WriteOptions::default()), writing);
         let image = self.image.to_string_lossy();
         let device =
             blockdev::open(&image, blockdev::OpenOptions { write: true, exclusive: true, ..Default::default() })?;
         let options = OpenOptions { cache_bytes: CACHE, write, ..OpenOptions::default() };
         let failed = |e| Error::Failed(format!("{}: {e}", self.image.display()));
-        Volume::open(device, &options).map_err(failed)
+        let trace = Arc::new(Trace::keeping(device, usize::MAX));
+        Ok((Volume::open(Arc::clone(&trace) as Arc<dyn BlockDevice>, &options).map_err(failed)?, trace))
     }
 
     fn mounted(&self, attached: Attached) -> State {
@@ -194,6 +236,7 @@ impl<'a> Stage<'a> {
     }
 
     fn leave(&mut self) -> Result<()> {
+        self.counter = Counter::Nobody;
         match std::mem::replace(&mut self.state, State::Away) {
             State::Mounted(attached, target) => {
                 drop(target);
@@ -203,7 +246,7 @@ impl<'a> Stage<'a> {
                 drop(library);
                 volume.unmount().map_err(|e| Error::Failed(format!("{}: {e}", self.image.display())))
             }
-            State::Away => Ok(()),
+            State::Bare(_) | State::Away => Ok(()),
         }
     }
 
@@ -214,6 +257,15 @@ impl<'a> Stage<'a> {
         if self.spec.is_ours() {
             return must(self.extant, ["check".as_ref(), "-fn".as_ref(), self.image.as_os_str()]);
         }
+        if self.spec.by == By::Bare {
+            return Ok(());
+        }
+        if self.spec.format == "btrfs" {
+            return must(
+                &need("btrfs", "btrfs-progs")?,
+                ["check".as_ref(), "--readonly".as_ref(), self.image.as_os_str()],
+            );
+        }
         must(&need("e2fsck", "e2fsprogs")?, ["-fn".as_ref(), self.image.as_os_str()])
     }
 }
@@ -223,7 +275,33 @@ impl Venue for Stage<'_> {
         match &mut self.state {
             State::Mounted(_, target) => target,
             State::Open(_, target) => target,
+            State::Bare(target) => target,
             State::Away => unreachable!("a stage is left only by `cool`, which enters it again, and by `finish`"),
+        }
+    }
+
+    fn clients(&mut self, count: usize) -> Result<Vec<Box<dyn Client>>> {
+        let one = || -> Result<Box<dyn Client>> {
+            match &self.state {
+                State::Mounted(attached, _) => Ok(Box::new(MountedClient::new(Mounted::new(attached.path())))),
+                State::Open(volume, _) => Ok(Box::new(LibraryClient::new(Library::new(Arc::clone(volume))))),
+                State::Bare(_) | State::Away => {
+                    Err(Error::Unsupported(format!("{}: there are no clients without a file system", self.spec)))
+                }
+            }
+        };
+        (0..count).map(|_| one()).collect()
+    }
+
+    fn written(&mut self) -> Option<Written> {
+        match &self.counter {
+            Counter::Library(trace) => {
+                let written = Written::of(&trace.events());
+                trace.reset();
+                Some(written)
+            }
+            Counter::Kernel(events) => events.take(),
+            Counter::Nobody => None,
         }
     }
 

@@ -133,10 +133,10 @@ fn space(volume: &Volume, native: Option<&NativeFacts>) -> Section {
     // the groups of metadata stand for no blocks of the device
     let all = native.map_or(geometry.blocks, |native| native.shape().blocks());
     blocks("Size", "blocks", all);
-    blocks("Free", "free_blocks", disk.free_blocks_count());
-    blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
     let statfs = volume.statfs();
-    blocks("Metadata", "overhead_blocks", all.saturating_sub(statfs.blocks));
+    blocks("Free", "free_blocks", native.map_or(disk.free_blocks_count(), |_| statfs.blocks_free));
+    blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
+    blocks("Metadata", "overhead_blocks", native.map_or(all.saturating_sub(statfs.blocks), |native| native.places));
     let user = u32::from(disk.s_def_resuid_hi.get()) << 16 | u32::from(disk.s_def_resuid.get());
     let group = u32::from(disk.s_def_resgid_hi.get()) << 16 | u32::from(disk.s_def_resgid.get());
     s.row("Reserved for", "reserved_for", format!("user {user}, group {group}"), json!({"uid": user, "gid": group}));

@@ -1,0 +1,244 @@
+//! What reached the device: bytes, requests, flushes, and writes that do not begin where the one before ended.
+//!
+//! A volume that the library has is counted on a device between both. A volume that the kernel has lies on a loop device, and
+//! what the kernel hands to that is read from its block events (tracefs, for root): requests after they were merged. In both
+//! cases an arm is thought of that only writes move, so that reads, which the page cache of one may answer and that of the
+//! other not, do not count.
+
+use crate::error::Trying;
+use crate::process::{must, need};
+use crate::{Error, Result};
+use blockdev::{Event, Op};
+use serde::Serialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What was written in a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Written {
+    /// Bytes.
+    pub bytes: u64,
+    /// Requests.
+    pub writes: u64,
+    /// Writes that do not begin where the one before ended.
+    pub seeks: u64,
+    /// Flushes of the device's cache.
+    pub flushes: u64,
+}
+
+impl Written {
+    /// Of requests in their order.
+    pub(crate) fn of(events: &[Event]) -> Self {
+        let mut written = Self::default();
+        let mut arm = None;
+        for event in events {
+            match event.op {
+                Op::Flush => written.flushes += 1,
+                Op::Write if event.len > 0 => {
+                    written.bytes += event.len;
+                    written.writes += 1;
+                    written.seeks += u64::from(arm.is_some_and(|arm| arm != event.offset));
+                    arm = Some(event.offset.saturating_add(event.len));
+                }
+                _ => {}
+            }
+        }
+        written
+    }
+}
+
+/// What the kernel hands to a loop device.
+pub(crate) struct BlockEvents {
+    instance: PathBuf,
+    /// Tracefs, where it had to be mounted for this.
+    mounted: Option<TempDir>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    events: Mutex<Seen>,
+    /// How often there was nothing to be read.
+    idle: AtomicU64,
+    stop: std::sync::atomic::AtomicBool,
+}
+
+#[derive(Default)]
+struct Seen {
+    events: Vec<Event>,
+    /// Some came too fast.
+    lost: bool,
+}
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl BlockEvents {
+    /// Of the loop device that has `image`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the kernel has no such events; [`Error::Io`].
+    pub(crate) fn of(image: &Path) -> Result<Self> {
+        let minor = loop_number(image)?;
+        let (root, mounted) = tracefs()?;
+        let instance = root.join("instances").join(format!("extant-bench-{}-{minor}", std::process::id()));
+        fs::create_dir(&instance).trying("make", &instance)?;
+        let mut events = Self { instance, mounted, shared: Arc::default(), thread: None };
+        let issue = events.instance.join("events/block/block_rq_issue");
+        let set = |path: PathBuf, value: &str| fs::write(&path, value).trying("write to", &path);
+        set(events.instance.join("buffer_size_kb"), "16384")?;
+        // the kernel counts a device by its major number, shifted by 20 bits, and its minor one
+        set(issue.join("filter"), &format!("dev == {}", (7u64 << 20) | minor))?;
+        set(issue.join("enable"), "1")?;
+        let pipe = events.instance.join("trace_pipe");
+        let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+        let file = OpenOptions::new().read(true).custom_flags(nonblock).open(&pipe).trying("open", &pipe)?;
+        let shared = Arc::clone(&events.shared);
+        events.thread = Some(std::thread::spawn(move || shared.follow(file)));
+        Ok(events)
+    }
+
+    /// What was written since the last call; `None` where events came too fast.
+    pub(crate) fn take(&self) -> Option<Written> {
+        // twice, for one look may have been under way
+        let until = self.shared.idle.load(Ordering::Acquire) + 2;
+        while self.shared.idle.load(Ordering::Acquire) < until {
+            std::thread::sleep(PAUSE);
+        }
+        let seen = std::mem::take(&mut *self.shared.events.lock().unwrap_or_else(PoisonError::into_inner));
+        (!seen.lost).then(|| Written::of(&seen.events))
+    }
+}
+
+impl Drop for BlockEvents {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // it has nothing to say
+            let _ = thread.join();
+        }
+        // what stays behind is an idle folder in a file system of the kernel's
+        let _ = fs::remove_dir(&self.instance);
+        if let Some(dir) = &self.mounted
+            && let Ok(umount) = need("umount", "mount")
+        {
+            let _ = must(&umount, [dir.path()]);
+        }
+    }
+}
+
+impl Shared {
+    fn follow(&self, mut pipe: File) {
+        let mut buf = vec![0; 64 << 10];
+        let mut rest = String::new();
+        while !self.stop.load(Ordering::Acquire) {
+            match pipe.read(&mut buf) {
+                Ok(0) => self.rest(),
+                Ok(read) => {
+                    rest.push_str(&String::from_utf8_lossy(&buf[..read]));
+                    let whole = rest.rfind('\n').map_or(0, |at| at + 1);
+                    let mut seen = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+                    for line in rest[..whole].lines() {
+                        seen.lost |= line.contains("LOST");
+                        seen.events.extend(event(line));
+                    }
+                    drop(seen);
+                    rest.drain(..whole);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::Interrupted => self.rest(),
+                Err(_) => {
+                    self.events.lock().unwrap_or_else(PoisonError::into_inner).lost = true;
+                    self.rest();
+                }
+            }
+        }
+    }
+
+    fn rest(&self) {
+        self.idle.fetch_add(1, Ordering::AcqRel);
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A line of the kernel's: `… block_rq_issue: 7,0 WS 4096 () 2048 + 8 none,0,0 [task]`, with what is done, the first sector
+/// and their number.
+fn event(line: &str) -> Option<Event> {
+    let (_, said) = line.split_once("block_rq_issue: ")?;
+    let mut words = said.split_whitespace();
+    let what = words.nth(1)?;
+    let (before, after) = said.split_once(" + ")?;
+    let first: u64 = before.rsplit(' ').next()?.parse().ok()?;
+    let count: u64 = after.split(' ').next()?.parse().ok()?;
+    let op = match what.trim_start_matches('F').chars().next() {
+        Some('W') => Op::Write,
+        Some('R') => Op::Read,
+        Some('D') => Op::Discard,
+        None => Op::Flush,
+        // a flush is told as FF, or as none of these
+        Some(_) if what.starts_with('F') => Op::Flush,
+        Some(_) => return None,
+    };
+    Some(Event { op, offset: first * 512, len: count * 512 })
+}
+
+/// The number of the loop device that has a file.
+fn loop_number(image: &Path) -> Result<u64> {
+    let whole = image.canonicalize().trying("find", image)?;
+    for device in fs::read_dir("/sys/block").trying("list", Path::new("/sys/block"))?.flatten() {
+        let backing = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        if Path::new(backing.trim_end()) == whole {
+            let number = device.file_name().to_string_lossy().strip_prefix("loop").and_then(|n| n.parse().ok());
+            return number.ok_or_else(|| Error::Failed("a loop device has no number".into()));
+        }
+    }
+    Err(Error::Failed(format!("{}: no loop device has it", image.display())))
+}
+
+/// Where the kernel's events are, mounted if need be.
+fn tracefs() -> Result<(PathBuf, Option<TempDir>)> {
+    let usual = PathBuf::from("/sys/kernel/tracing");
+    if usual.join("instances").is_dir() {
+        return Ok((usual, None));
+    }
+    let dir = TempDir::new().trying("make a directory in", &std::env::temp_dir())?;
+    must(&need("mount", "mount")?, ["-t".as_ref(), "tracefs".as_ref(), "none".as_ref(), dir.path().as_os_str()])?;
+    Ok((dir.path().to_owned(), Some(dir)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_lines_are_understood() {
+        let line = |what: &str, at: &str| {
+            format!(" a-1 [000] d..1. 5.6: block_rq_issue: 7,0 {what} 4096 () {at} none,0,0 [a]")
+        };
+        let of = |op, offset, len| Some(Event { op, offset, len });
+        assert_eq!(event(&line("WS", "16 + 8")), of(Op::Write, 8192, 4096));
+        assert_eq!(event(&line("FWFS", "16 + 8")), of(Op::Write, 8192, 4096));
+        assert_eq!(event(&line("RA", "0 + 8")), of(Op::Read, 0, 4096));
+        assert_eq!(event(&line("FF", "0 + 0")), of(Op::Flush, 0, 0));
+        assert_eq!(event("CPU:0 [LOST 5 EVENTS]"), None);
+    }
+
+    #[test]
+    fn a_write_behind_the_last_one_is_no_seek() {
+        let at = |op, offset, len| Event { op, offset, len };
+        let events = [
+            at(Op::Write, 4096, 4096),
+            at(Op::Read, 0, 512),
+            at(Op::Write, 8192, 10),
+            at(Op::Flush, 0, 0),
+            at(Op::Write, 8192, 10),
+        ];
+        assert_eq!(Written::of(&events), Written { bytes: 4116, writes: 3, seeks: 1, flushes: 1 });
+    }
+}
