@@ -110,9 +110,20 @@ impl Volume {
         space.let_go(&change, &snapshot, others, only)?;
         change.operation().versions(VersionChange::Delete { name: name.to_vec() });
         drop(change);
-        self.store.sync_generation(generation)?;
-        // chunks that are not needed any more go back with the next one
-        Ok(self.store.sync()?)
+        Ok(self.store.sync_generation(generation)?)
+    }
+
+    /// Gives back what the metadata regions of a native volume do not need any more, as after the deletion of snapshots or of
+    /// very many files. What they take is kept small in any case when nothing happens for a while, as far as [`Volume::tick`]
+    /// is called.
+    ///
+    /// # Errors
+    /// As [`Volume::sync`].
+    pub fn tidy(&self) -> Result<()> {
+        self.writing()?;
+        let _pass = self.changing_outside()?;
+        while self.store.tidy()? {}
+        Ok(())
     }
 
     /// Bytes that a snapshot alone holds: what would come back if it were deleted now.

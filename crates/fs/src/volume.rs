@@ -293,6 +293,12 @@ impl Volume {
         self.store.device()
     }
 
+    /// The device that holds the volume: where that lies above a map, what is below.
+    #[must_use]
+    pub fn storage(&self) -> &Arc<dyn BlockDevice> {
+        self.native.as_ref().map_or_else(|| self.device(), |native| native.mapped.below())
+    }
+
     /// What the reader of a directory's blocks must know.
     pub(crate) fn dir_format(&self, dir: &Inode) -> DirFormat {
         let flags = dir.raw().flags();

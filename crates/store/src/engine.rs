@@ -42,6 +42,8 @@ pub enum Idle {
     Nothing,
     /// Close the open generation and write it.
     Commit,
+    /// The same, for what the engine has to put in order: [`Cause::Idle`].
+    Tidy,
     /// This.
     Run(Plan),
 }
@@ -118,10 +120,14 @@ pub trait Engine: Send {
     /// These chunks are the engine's from the closing generation on.
     fn give_chunks(&mut self, _chunks: &[u32]) {}
 
-    /// Chunks that the engine can do without, before a generation of so many blocks is planned; from then on they are not its
-    /// own any more.
-    fn spare_chunks(&mut self, _blocks: usize) -> Vec<u32> {
+    /// Chunks that the engine can do without while nothing happens; they are not its own any more.
+    fn spare_chunks(&mut self) -> Vec<u32> {
         Vec::new()
+    }
+
+    /// Whether nothing would be gained by [`Cause::Idle`].
+    fn is_tidy(&self) -> bool {
+        true
     }
 
     /// The newest plan was carried out.

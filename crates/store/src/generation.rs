@@ -68,6 +68,8 @@ pub enum Cause {
     Timeout,
     /// Somebody waits for it to be durable: sync, fsync, unmount.
     Sync,
+    /// Nobody asked for it: the engine gives back what it does not need.
+    Idle,
     /// The next one is to be held open, and needs as much room as there may be.
     Hold,
 }

@@ -15,7 +15,7 @@ pub use mapped::Mapped;
 
 pub use snapshots::List;
 
-pub(crate) use map::{Map, NodeName, above, leaf_of, node_over, slot_at};
+pub(crate) use map::{Map, NodeName, above, first_below, leaf_of, node_over, slot_at};
 pub(crate) use places::{Bits, Places, table, unite, worst_case};
 pub(crate) use snapshots::{Shared, Snapshots};
 

@@ -393,13 +393,13 @@ impl Store {
         if cause == Cause::Hold {
             need.should = need.should.max(engine.wanted_chunks(writer.limits.dirty_blocks / 2).should);
         }
-        if need == Need::default() {
-            let spare = engine.spare_chunks(self.cache.dirty());
+        if need != Need::default() {
+            engine.give_chunks(&writer.client.give_chunks(&closing, need)?);
+        } else if cause == Cause::Idle {
+            let spare = engine.spare_chunks();
             if !spare.is_empty() {
                 writer.client.take_chunks_back(&closing, &spare)?;
             }
-        } else {
-            engine.give_chunks(&writer.client.give_chunks(&closing, need)?);
         }
         if self.cache.dirty() > 0 || !forgotten.is_empty() || !versions.is_empty() {
             writer.client.finish(&closing)?;
@@ -445,10 +445,27 @@ impl Store {
             match committer.engine.idle(quiet, dirty, &*writer.client) {
                 Idle::Nothing => Ok(()),
                 Idle::Commit => self.close_and_write(writer, &mut committer, Cause::Sync),
+                Idle::Tidy => self.close_and_write(writer, &mut committer, Cause::Idle),
                 Idle::Run(plan) => self.carry_out(writer, &plan),
             }
         };
         outcome.inspect_err(|e| self.fail(e))
+    }
+
+    /// Lets the engine give back some of what it does not need; false where there is nothing.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn tidy(&self) -> Result<bool> {
+        let writer = self.writer()?;
+        let mut committer = lock(&writer.committer);
+        let _guard = EndOnPanic(self);
+        writer.check()?;
+        if committer.engine.is_tidy() {
+            return Ok(false);
+        }
+        self.close_and_write(writer, &mut committer, Cause::Idle).inspect_err(|e| self.fail(e))?;
+        Ok(true)
     }
 
     /// Brings everything to its home place and marks the volume clean: the last thing before it is put away. Afterwards

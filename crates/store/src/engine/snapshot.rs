@@ -19,6 +19,7 @@
 
 mod build;
 mod rollback;
+mod tidy;
 
 pub use rollback::Rollback;
 
@@ -39,6 +40,8 @@ use std::time::Duration;
 
 /// The most blocks that an operation which frees may announce and still find room on a full volume.
 const FREEING: usize = 256;
+/// How long nothing has to happen before chunks are given back.
+const QUIET: Duration = Duration::from_secs(5);
 /// Blocks that closing may add: bitmaps and descriptors of chunks that join, the superblock.
 const CLOSING: usize = 16;
 
@@ -54,6 +57,8 @@ pub struct Snapshot {
     shared: Arc<Shared>,
     /// The generation on its way leaves a snapshot out.
     removed: bool,
+    /// The regions have no chunk that can be spared.
+    is_tidy: bool,
     /// Without order, over the old places.
     in_place: bool,
     limits: Limits,
@@ -97,7 +102,18 @@ impl Snapshot {
             atomic: ordered,
         };
         let (snapshots, shared) = Default::default();
-        Self { map, superblock, next_copy, places, snapshots, shared, removed: false, in_place: !ordered, limits }
+        Self {
+            map,
+            superblock,
+            next_copy,
+            places,
+            snapshots,
+            shared,
+            removed: false,
+            is_tidy: false,
+            in_place: !ordered,
+            limits,
+        }
     }
 
     /// Places that a generation of so many changed blocks may take, and that which adds its snapshot to the list.
@@ -118,6 +134,19 @@ impl Snapshot {
             return 0;
         }
         2 * self.worst_case(self.map.shape.front() as usize + CLOSING)
+    }
+
+    /// Places that there should be for a generation of so many blocks, and one of `next` behind it.
+    fn room_for(&self, blocks: usize, next: usize) -> usize {
+        // one of the largest operations at least fits into the next generation
+        let most = self.limits.dirty_blocks;
+        let next = self.worst_case(next.clamp(most / 4, most) + CLOSING);
+        self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete() + next
+    }
+
+    /// Places that there should be when nothing happens.
+    fn room_at_rest(&self) -> usize {
+        self.room_for(0, 0)
     }
 
     /// The most blocks that a generation may change with so many places.
@@ -186,7 +215,7 @@ impl Snapshot {
         self.superblock.snapshots = self.snapshots.count();
         let mut changes = BTreeMap::new();
         self.change_list(block, &mut changes);
-        self.build(changes, writes)
+        self.build(changes, &[], writes)
     }
 
     /// Leaves a snapshot out of the generation under construction; what it held is held until that is durable.
@@ -264,7 +293,12 @@ impl Engine for Snapshot {
                 self.remove_snapshot(name, &mut changes);
             }
         }
-        let mut changed = self.build(changes, &mut writes)?;
+        let mut changed = if closed.cause == Cause::Idle {
+            self.build_tidily(changes, &mut writes)?
+        } else {
+            self.is_tidy = false;
+            self.build(changes, &[], &mut writes)?
+        };
         for version in &closed.versions {
             if let VersionChange::Create { name, time } = version {
                 changed |= self.add_snapshot(name, *time, &mut writes)?;
@@ -291,8 +325,8 @@ impl Engine for Snapshot {
         Ok(Plan { stages, home })
     }
 
-    fn idle(&mut self, _: Duration, _: bool, _: &dyn Client) -> Idle {
-        Idle::Nothing
+    fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn Client) -> Idle {
+        if !dirty && quiet >= QUIET && !self.is_tidy() { Idle::Tidy } else { Idle::Nothing }
     }
 
     fn close(&mut self, _: &dyn Client) -> Result<Plan> {
@@ -317,17 +351,16 @@ impl Engine for Snapshot {
     fn wanted_chunks(&self, blocks: usize) -> Need<u64> {
         let places = self.places.room();
         let chunks = |wanted: usize| wanted.saturating_sub(places).div_ceil(CHUNK_BLOCKS as usize) as u64;
-        // one of the largest operations at least fits into the next generation
-        let most = self.limits.dirty_blocks;
-        let next = |blocks: usize| self.worst_case(blocks.clamp(most / 4, most) + CLOSING);
-        let behind = self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete();
-        Need { must: chunks(behind + next(0)), should: chunks(behind + next(2 * blocks)) }
+        Need { must: chunks(self.room_for(blocks, 0)), should: chunks(self.room_for(blocks, 2 * blocks)) }
     }
 
-    fn spare_chunks(&mut self, blocks: usize) -> Vec<u32> {
-        let next = self.worst_case((4 * blocks).max(self.limits.dirty_blocks / 2) + CLOSING);
-        let room = self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete() + next;
+    fn spare_chunks(&mut self) -> Vec<u32> {
+        let room = self.room_at_rest();
         self.places.spare(room)
+    }
+
+    fn is_tidy(&self) -> bool {
+        self.is_tidy || self.in_place || self.places.emptiest(self.room_at_rest()).is_none()
     }
 
     fn durable(&mut self) {
@@ -382,7 +415,7 @@ pub fn make(
     };
     let mut writes = Vec::new();
     let changes = engine.changes(&closed, &mut writes)?;
-    engine.build(changes, &mut writes)?;
+    engine.build(changes, &[], &mut writes)?;
     let first = Stage { writes, flush: true };
     let last = Stage { writes: vec![engine.superblock_write()], flush: true };
     Plan { stages: vec![first, last], home: Vec::new() }.execute(device)

@@ -47,6 +47,11 @@ pub(crate) fn node_over(index: u64, level: u8) -> NodeName {
     (level, index >> (BITS * (u32::from(level) + 1)))
 }
 
+/// The first index that a node leads to.
+pub(crate) fn first_below((level, number): NodeName) -> u64 {
+    number << (BITS * (u32::from(level) + 1))
+}
+
 /// The slot, in the node of a level that leads to an index, which does so.
 pub(crate) fn slot_at(index: u64, level: u8) -> usize {
     (index >> (BITS * u32::from(level))) as usize % ENTRIES

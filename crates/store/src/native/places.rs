@@ -124,8 +124,8 @@ impl Places {
             .map(|slots| slots.iter().map(|slot| slot.as_ref().map(|s| s.chunk)).collect())
     }
 
-    /// Lets go of chunks in which nothing is used, left or held, and which no snapshot has: the ones farthest behind, and as
-    /// many as leave `room` places or more.
+    /// Lets go of chunks in which nothing is used, left or held, and which no snapshot has, as many as leave `room` places or
+    /// more: those farthest behind.
     pub(crate) fn spare(&mut self, room: usize) -> Vec<u32> {
         let mut given = Vec::new();
         let numbers: Vec<u32> = self.by_number.keys().rev().copied().collect();
@@ -147,10 +147,52 @@ impl Places {
         while self.slots.last().is_some_and(Option::is_none) {
             self.slots.pop();
         }
-        if !given.is_empty() {
-            self.run = 0..0;
-        }
+        self.run = 0..0;
         given
+    }
+
+    /// The chunk that no snapshot has with the fewest places in use, where leaving it leaves `room` places or more. The first
+    /// one, with the superblocks, is never meant.
+    pub(crate) fn emptiest(&self, room: usize) -> Option<u32> {
+        if self.room() < room.saturating_add(CHUNK_BLOCKS as usize) {
+            return None;
+        }
+        let slots = self.slots.iter().flatten().map(|slot| &slot.chunk);
+        let chunks = slots.filter(|chunk| chunk.number != 0 && !self.held.contains_key(&chunk.number));
+        chunks.min_by_key(|chunk| (chunk.count(), std::cmp::Reverse(chunk.number))).map(|chunk| chunk.number)
+    }
+
+    /// Places in use.
+    pub(crate) fn used(&self) -> usize {
+        self.slots.iter().flatten().map(|slot| slot.chunk.count() as usize).sum()
+    }
+
+    /// Whether no place of a chunk is in use.
+    pub(crate) fn is_empty(&self, number: u32) -> bool {
+        let slot = self.by_number.get(&number).and_then(|at| self.slots.get(*at)).and_then(Option::as_ref);
+        slot.is_none_or(|slot| slot.chunk.count() == 0)
+    }
+
+    /// From now on nothing of a chunk is given out, or what is free in it again.
+    pub(crate) fn close_chunk(&mut self, number: u32, closed: bool) {
+        let held = self.held.get(&number).copied().unwrap_or_default();
+        let mut busy = held;
+        for place in &self.left {
+            let (chunk, word, bit) = places::bit_of(*place);
+            if chunk == number {
+                busy[word] |= bit;
+            }
+        }
+        let slot = self.by_number.get(&number).and_then(|at| self.slots.get_mut(*at)).and_then(Option::as_mut);
+        let Some(slot) = slot else { return };
+        let free = |busy: &Bits| busy.iter().map(|word| word.count_zeros() as usize).sum::<usize>();
+        busy.iter_mut().zip(slot.chunk.used).for_each(|(busy, used)| *busy |= used);
+        if closed {
+            busy = [!0; WORDS];
+        }
+        self.available = self.available + free(&busy) - free(&slot.busy);
+        slot.busy = busy;
+        self.run = 0..0;
     }
 
     /// Whether a block of the table holds a record.

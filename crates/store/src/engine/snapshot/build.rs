@@ -1,7 +1,7 @@
 //! A generation's new places, bottom up.
 
 use super::Snapshot;
-use crate::native::{NodeName, above, leaf_of, node_over};
+use crate::native::{NodeName, above, first_below, leaf_of, node_over};
 use crate::{Kind, PlannedWrite, Result};
 use format::native::BLOCK_SIZE;
 use format::native::map::{BlockKind, Entry, Node, Position};
@@ -41,13 +41,21 @@ struct Draft {
 }
 
 impl Snapshot {
-    /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of. False
-    /// where nothing changes.
-    pub(super) fn build(&mut self, mut changes: BTreeMap<u64, Change>, writes: &mut Vec<PlannedWrite>) -> Result<bool> {
+    /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of; `nodes` of the
+    /// map get other places in any case. False where nothing changes.
+    pub(super) fn build(
+        &mut self,
+        mut changes: BTreeMap<u64, Change>,
+        nodes: &[NodeName],
+        writes: &mut Vec<PlannedWrite>,
+    ) -> Result<bool> {
         let mut draft = Draft::default();
         self.places.aim(changes.len() + changes.len() / 64 + 8);
         for (index, change) in &changes {
             self.relocate_block(&mut draft, *index, matches!(change, Change::Write { .. }))?;
+        }
+        for &(level, number) in nodes {
+            self.relocate_nodes(&mut draft, first_below((level, number)), level)?;
         }
         // each block of the table takes a place itself, and may change another block of the table with it
         while let Some(block) = self.places.next_dirty() {
@@ -86,11 +94,10 @@ impl Snapshot {
         Ok(place)
     }
 
-    /// Gives a block and the nodes above it new places.
-    fn relocate_block(&mut self, draft: &mut Draft, index: u64, stays: bool) -> Result<()> {
-        let (leaf, slot) = leaf_of(index);
+    /// Gives the nodes above an index, down to those of a level, new places.
+    fn relocate_nodes(&mut self, draft: &mut Draft, index: u64, lowest: u8) -> Result<()> {
         let (top, _) = self.map.top();
-        for level in (0..=top).rev() {
+        for level in (lowest..=top).rev() {
             let name = node_over(index, level);
             if draft.nodes.contains_key(&name) {
                 continue;
@@ -108,6 +115,13 @@ impl Snapshot {
             let place = self.relocate(old.map(|entry| entry.place))?;
             draft.nodes.insert(name, Changed { node, place });
         }
+        Ok(())
+    }
+
+    /// Gives a block and the nodes above it new places.
+    fn relocate_block(&mut self, draft: &mut Draft, index: u64, stays: bool) -> Result<()> {
+        self.relocate_nodes(draft, index, 0)?;
+        let (leaf, slot) = leaf_of(index);
         let old = draft.nodes.get(&leaf).and_then(|leaf| leaf.node.get(slot)).map(|entry| entry.place);
         let place = if stays {
             Some(self.relocate(old)?)

@@ -71,7 +71,7 @@ impl Rollback {
             }
         }
         engine.superblock.snapshots = engine.snapshots.count();
-        engine.build(changes, &mut writes)?;
+        engine.build(changes, &[], &mut writes)?;
         let first = Stage { writes, flush: true };
         let last = Stage { writes: vec![engine.superblock_write()], flush: true };
         let device = Arc::clone(&engine.map.device);

@@ -1,0 +1,88 @@
+//! Giving chunks back that the regions do not need any more.
+//!
+//! A chunk goes when nothing is in it, so what is left in the emptiest one moves: its blocks are written again as they are, and
+//! find other places as every block does that is written. One chunk at a time, some of its blocks with each generation.
+
+use super::Snapshot;
+use super::build::Change;
+use crate::native::NodeName;
+use crate::{Kind, PlannedWrite, Result};
+use format::native::CHUNK_BLOCKS;
+use format::native::map::{BlockKind, ENTRIES, Entry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most blocks that move with one generation.
+const MOST: usize = 128;
+/// More places in use than this are not looked through for those of one chunk: 16 GiB of metadata.
+const TOO_MANY: usize = 1 << 22;
+
+/// What lies in a chunk.
+#[derive(Default)]
+struct Residents {
+    blocks: Vec<(u64, Entry)>,
+    nodes: Vec<NodeName>,
+}
+
+impl Snapshot {
+    /// As [`Snapshot::build`], and moves what it can out of a chunk that could go.
+    pub(super) fn build_tidily(
+        &mut self,
+        mut changes: BTreeMap<u64, Change>,
+        writes: &mut Vec<PlannedWrite>,
+    ) -> Result<bool> {
+        let chunk = self.places.emptiest(self.room_at_rest()).filter(|_| self.places.used() <= TOO_MANY);
+        let Some(chunk) = chunk else {
+            self.is_tidy = true;
+            return self.build(changes, &[], writes);
+        };
+        let Residents { blocks, nodes } = self.residents(chunk)?;
+        // nothing moves where all of it does already, or where what is in use cannot be found
+        self.is_tidy = blocks.is_empty() && nodes.is_empty() && !self.places.is_empty(chunk);
+        for (index, entry) in blocks {
+            if changes.contains_key(&index) {
+                continue;
+            }
+            if let Some(data) = self.map.block(index)? {
+                let (kind, owner) = (entry.kind, entry.owner);
+                changes.insert(index, Change::Write { kind, owner, data: Arc::from(data), tag: Kind::Engine });
+            }
+        }
+        self.places.close_chunk(chunk, true);
+        let built = self.build(changes, &nodes, writes);
+        self.places.close_chunk(chunk, false);
+        built
+    }
+
+    /// Blocks and nodes of the live map that lie in a chunk, [`MOST`] at most.
+    fn residents(&self, chunk: u32) -> Result<Residents> {
+        let mut found = Residents::default();
+        let inside = |entry: &Entry| entry.place / u64::from(CHUNK_BLOCKS) == u64::from(chunk);
+        if self.map.root().is_some_and(|root| inside(&root)) {
+            found.nodes.push(self.map.top());
+        }
+        let mut above = vec![self.map.top()];
+        while let Some((level, number)) = above.pop() {
+            let Some(node) = self.map.node((level, number))? else { continue };
+            for (slot, entry) in node.present() {
+                let below = number * ENTRIES as u64 + slot as u64;
+                match entry.kind {
+                    BlockKind::MapNode => {
+                        let name = (level.saturating_sub(1), below);
+                        if inside(&entry) {
+                            found.nodes.push(name);
+                        }
+                        above.push(name);
+                    }
+                    _ if inside(&entry) => found.blocks.push((below, entry)),
+                    _ => {}
+                }
+            }
+            if found.nodes.len() + found.blocks.len() >= MOST {
+                break;
+            }
+        }
+        found.blocks.truncate(MOST);
+        Ok(found)
+    }
+}
