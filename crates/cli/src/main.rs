@@ -31,6 +31,7 @@ mod output;
 mod progress;
 mod put;
 mod rm;
+mod snapshot;
 mod source;
 mod stat;
 mod tree;
@@ -76,6 +77,7 @@ enum Command {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Check(check::Check),
+    Snapshot(snapshot::Snapshot),
     Undo(undo::Undo),
     Bench(bench::Bench),
     Age(age::Age),
@@ -100,6 +102,7 @@ impl Command {
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
             Command::Check(command) => command.run(),
+            Command::Snapshot(command) => command.run(),
             Command::Undo(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Age(command) => command.run(),

@@ -84,6 +84,8 @@ Options for -o, in lists as mount(8) takes them:
                 requests come through io_uring where the kernel has it, or through /dev/fuse
   norecovery, noload
                 with ro: show what is on the device, without what the journal holds
+  snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted volume are
+                also in its folder .extant/snapshots, which is not listed)
   sb=N          with ro: use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
   fsname=NAME   what the list of mounts shows as the source, instead of DEVICE
 

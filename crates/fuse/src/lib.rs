@@ -10,6 +10,8 @@
 //! | `request`, `reply` | requests read from bytes, answers written to them |
 //! | `transport` | the two ways of a request to a file system, and of its answer back: /dev/fuse and io_uring |
 //! | `ops`, `ops/write` | what each request means on a [`fs::Volume`]: those that look, those that change |
+//! | `snapshots` | `.extant/snapshots`: the versions of a native volume, beside it |
+//! | `mounted` | the same, asked for by another process |
 //! | `errno` | the one table from errors to the numbers the kernel knows |
 //! | `problems` | telling the user of damage, once for each file |
 //!
@@ -28,6 +30,7 @@ mod claim;
 mod errno;
 mod error;
 mod mount;
+mod mounted;
 mod ops;
 mod options;
 mod problems;
@@ -35,10 +38,12 @@ mod protocol;
 mod reply;
 mod request;
 mod session;
+mod snapshots;
 mod transport;
 
 pub use error::{Error, Result};
 pub use mount::{remount, unmount};
+pub use mounted::MountedSnapshots;
 pub use options::{Access, Atime, MountOptions};
 pub use protocol::{Attr, Features, StatFs};
 pub use reply::{Answer, Entry, Reply};

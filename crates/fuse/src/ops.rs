@@ -15,6 +15,9 @@
 //! - CREATE is answered with ENOSYS as well: the kernel then makes the file by MKNOD and opens it without a question.
 //!   A file that CREATE opened would be let go by a RELEASE for as long as nobody has opened any other.
 //!
+//! With the option `writeback_cache` the kernel also owns the size and the times of change of regular files: what it hands
+//! over late changes the content alone, and it says the times with SETATTR.
+//!
 //! 1. Nothing is kept for an open file. A directory is read by cookies, a file by offsets, so open and release mean
 //!    nothing; a file without a name lives until the kernel forgets it.
 //! 2. A damaged file is an error for that file, told once.
@@ -80,7 +83,9 @@ const RENAME_WHITEOUT: u32 = 4;
 
 /// A mounted volume.
 pub(crate) struct Ops {
-    volume: Arc<Volume>,
+    pub(crate) volume: Arc<Volume>,
+    /// What nodes and the numbers that stat(2) shows have in their upper 32 bits.
+    above: u64,
     problems: Problems,
     /// Besides root, the only user whose requests are answered.
     only: Option<u32>,
@@ -88,6 +93,8 @@ pub(crate) struct Ops {
     kernel_checks: bool,
     /// Whether the kernel has to ask before each opening.
     ask_opens: bool,
+    /// Whether the kernel keeps what is written, and sizes and times with it.
+    keeps_writes: bool,
     /// For how many seconds the kernel may keep names and attributes.
     keep: u64,
     /// Whether reading is recorded.
@@ -151,7 +158,7 @@ fn attr(a: &Attributes) -> Attr {
 }
 
 /// The kernel learns from this that there is no such name, and may keep that too.
-fn nothing(keep: u64) -> Entry {
+pub(crate) fn nothing(keep: u64) -> Entry {
     Entry { node: 0, generation: 0, keep_name: keep, keep_attr: 0, attr: Attr::default() }
 }
 
@@ -168,6 +175,7 @@ impl Filesystem for Ops {
         // with access control lists the kernel takes it upon itself to check all permissions
         wanted.set(Features::POSIX_ACL, self.kernel_checks && self.has_xattrs());
         wanted.set(Features::DONT_MASK | Features::HANDLE_KILLPRIV_V2, self.volume.consistency().is_some());
+        wanted.set(Features::WRITEBACK_CACHE, self.keeps_writes);
         let no_opens = Features::NO_OPEN_SUPPORT | Features::NO_OPENDIR_SUPPORT;
         wanted.set(no_opens, !self.ask_opens);
         wanted
@@ -214,18 +222,26 @@ impl Ops {
         let ask_opens = encrypted || only.is_some() || options.auto_unmount || options.atime != Atime::Never;
         let keep = if only.is_some() { 0 } else { ALWAYS };
         let kernel_checks = options.kernel_checks();
+        let keeps_writes = options.writeback_cache && volume.consistency().is_some();
         Self {
             volume,
+            above: 0,
             problems: Problems::new(teller),
             only,
             kernel_checks,
             ask_opens,
+            keeps_writes,
             keep,
             atime: options.atime,
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
             ended: Mutex::new(None),
         }
+    }
+
+    /// The same for a volume that is a snapshot; `above` tells its files from those of all others.
+    pub(crate) fn of_snapshot(volume: Arc<Volume>, above: u64, options: &MountOptions, teller: Teller) -> Self {
+        Self { above, ..Self::new(volume, options, teller) }
     }
 
     fn answer_to(&self, caller: &Caller, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
@@ -238,7 +254,7 @@ impl Ops {
                 let found = self.lookup(node, name)?;
                 reply.entry(&found.map_or_else(|| nothing(self.keep), |a| self.entry(&a)))
             }
-            Operation::GetAttr => reply.attr(&attr(&self.getattr(node)?), self.keep),
+            Operation::GetAttr => reply.attr(&self.attr(&self.getattr(node)?), self.keep),
             Operation::Access { mask } => self.access(node, mask),
             Operation::StatX => reply.statx(&self.statx(&self.getattr(node)?)),
             Operation::ReadLink => reply.bytes(&self.answer_for(node, |v, inode| v.read_link(inode))?),
@@ -264,6 +280,8 @@ impl Ops {
             Operation::StatFs => self.statfs(reply),
             Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
             Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
+            // what the kernel keeps is data, too, and it alone knows
+            Operation::Seek { .. } if self.keeps_writes => Err(Errno::NOSYS),
             Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
             Operation::Ioctl { command, input, output } => self.ioctl(node, (command, input, output), caller, reply),
             Operation::SetAttr(ref changes) => self.set_attributes(node, changes, reply),
@@ -285,7 +303,13 @@ impl Ops {
             Operation::RmDir { name } => self.remove(node, name, true),
             Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
             Operation::Link { target, name } => self.link(target, node, name, reply),
-            Operation::Write { offset, data, kill_privileges } => {
+            Operation::Write { offset, data, late: true, .. } if self.keeps_writes => {
+                let written = self.write_late(node, offset, data)?;
+                // how much space it takes now, which the kernel expects to change with its own requests only
+                reply.attributes_changed(node);
+                reply.written(written)
+            }
+            Operation::Write { offset, data, kill_privileges, .. } => {
                 let (written, dropped) = self.write(node, (offset, data), kill_privileges, caller)?;
                 if dropped {
                     reply.attributes_changed(node);
@@ -348,12 +372,27 @@ impl Ops {
         self.volume.superblock().features.compat.contains(Compat::EXT_ATTR)
     }
 
+    /// The root as the kernel is told of it.
+    pub(crate) fn root(&self) -> Answer<Entry> {
+        Ok(self.entry(&self.getattr(self.above | ROOT)?))
+    }
+
     /// A file as the kernel is told of it.
     fn entry(&self, a: &Attributes) -> Entry {
-        let node = node_of(a.inode);
+        let node = self.above | node_of(a.inode);
         // the kernel has the root from the beginning, as generation 0
         let generation = if node == ROOT { 0 } else { a.generation.into() };
-        Entry { node, generation, keep_name: self.keep, keep_attr: self.keep, attr: attr(a) }
+        Entry { node, generation, keep_name: self.keep, keep_attr: self.keep, attr: self.attr(a) }
+    }
+
+    /// A file's attributes as the kernel takes them.
+    fn attr(&self, a: &Attributes) -> Attr {
+        Attr { ino: self.ino(a.inode), ..attr(a) }
+    }
+
+    /// The number that stat(2) shows.
+    fn ino(&self, inode: InodeNo) -> u64 {
+        self.above | u64::from(inode.get())
     }
 
     /// The attributes of what a directory names; `None` where it does not have the name. "." works on any node, so that
@@ -427,7 +466,7 @@ impl Ops {
             uid: a.uid,
             gid: a.gid,
             mode: a.mode,
-            ino: a.inode.get().into(),
+            ino: self.ino(a.inode),
             size: a.size,
             blocks: a.blocks,
             // STATX_ATTR_ has the numbers of these flags
@@ -446,7 +485,7 @@ impl Ops {
     fn readdir(&self, node: u64, cookie: u64, reply: &mut Reply<'_>) -> Answer<()> {
         self.each_entry(node, cookie, |entry, next| {
             let kind = entry.kind.map_or(0, type_of);
-            !reply.dirent(entry.inode.get().into(), next, kind, &entry.name)
+            !reply.dirent(self.ino(entry.inode), next, kind, &entry.name)
         })
     }
 
@@ -463,7 +502,7 @@ impl Ops {
                 // listed, but looked up before anybody sees more of it than its name
                 None => {
                     let mode = entry.kind.map_or(0, type_of) << 12;
-                    Entry { attr: Attr { ino: entry.inode.get().into(), mode, ..Attr::default() }, ..nothing(0) }
+                    Entry { attr: Attr { ino: self.ino(entry.inode), mode, ..Attr::default() }, ..nothing(0) }
                 }
             };
             !reply.dirent_plus(&listed, next, &entry.name)
@@ -641,7 +680,7 @@ impl Ops {
     /// The inode of a node. The kernel has nodes from our answers, or from a file handle that may say anything.
     fn number(&self, node: u64) -> Answer<InodeNo> {
         let geometry = &self.volume.superblock().geometry;
-        match u32::try_from(node) {
+        match u32::try_from(node ^ self.above) {
             Ok(1) => Ok(InodeNo::ROOT),
             Ok(n) if (geometry.first_inode..=geometry.inodes).contains(&n) => Ok(InodeNo(n)),
             _ => Err(Errno::STALE),

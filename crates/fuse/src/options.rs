@@ -60,6 +60,9 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// The kernel checks permissions also where only root gets in.
     pub default_permissions: bool,
+    /// The kernel keeps what is written to files, with their sizes and times, and hands it over later: at the last
+    /// close(2), fsync(2), sync(2), unmounting, or when it has kept it for long.
+    pub writeback_cache: bool,
     /// Where the volume lies: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
     /// that hears of sync(2), and whose umount(2) returns when all is on the device; where the system has no loop device
     /// to spare they are of the plain kind.
@@ -72,6 +75,8 @@ pub struct MountOptions {
     pub superblock: Option<u64>,
     /// The volume is shown without what its journal holds.
     pub ignore_journal: bool,
+    /// A native volume is shown as the snapshot of this name has it, for reading.
+    pub snapshot: Option<String>,
 }
 
 /// Options that change nothing here. Attributes and access control lists are always on, and the rest is for mount(8) and
@@ -115,6 +120,8 @@ impl MountOptions {
         for option in lists.iter().flat_map(|list| list.as_ref().split(',')).filter(|option| !option.is_empty()) {
             options.set(option)?;
         }
+        // a snapshot is what it is
+        options.read_only |= options.snapshot.is_some();
         Ok(options)
     }
 
@@ -143,9 +150,11 @@ impl MountOptions {
             ("allow_root", None) => self.access = Access::OwnerAndRoot,
             ("auto_unmount", None) => self.auto_unmount = true,
             ("default_permissions", None) => self.default_permissions = true,
+            ("writeback_cache", None) => self.writeback_cache = true,
             ("transport", Some("best")) => self.transport = Transport::Best,
             ("transport", Some("device")) => self.transport = Transport::Device,
             ("norecovery" | "noload", None) => self.ignore_journal = true,
+            ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("fsname", Some(source)) => self.source = Some(source.to_owned()),
             ("sb", Some(number)) => self.superblock = Some(superblock(number)?),
             (name, None) if WITHOUT_EFFECT.contains(&name) => {}
@@ -178,7 +187,9 @@ impl MountOptions {
                 ..plain
             }
         });
-        let plain = fs::OpenOptions { ignore_journal: self.ignore_journal, write, ..fs::OpenOptions::default() };
+        let snapshot = self.snapshot.as_ref().map(|name| name.clone().into_bytes());
+        let ignore_journal = self.ignore_journal;
+        let plain = fs::OpenOptions { ignore_journal, snapshot, write, ..fs::OpenOptions::default() };
         let Some(at) = self.superblock else { return vec![plain] };
         (10..=16)
             .map(|bits| 1u32 << bits)
@@ -237,13 +248,15 @@ mod tests {
     #[test]
     fn lists_are_read() {
         let options =
-            MountOptions::parse(&["ro,noatime,nodev", "allow_other,,fsname=my disk", "noload"]).expect("parse");
+            MountOptions::parse(&["ro,noatime,nodev", "allow_other,,fsname=my disk", "noload,writeback_cache"])
+                .expect("parse");
         let expected = MountOptions {
             read_only: true,
             access: Access::All,
             nodev: true,
             source: Some("my disk".to_owned()),
             ignore_journal: true,
+            writeback_cache: true,
             ..MountOptions::default()
         };
         assert_eq!(options, expected);

@@ -1,13 +1,13 @@
 //! Telling the user of damage: once for each file, and not for ever.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Files that are told of; a volume with more has been told of enough.
 const MOST: usize = 1000;
 
 /// Takes one problem, as a sentence without a full stop.
-pub(crate) type Teller = Box<dyn Fn(&str) + Send + Sync>;
+pub(crate) type Teller = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The files whose problems were told.
 pub(crate) struct Problems {
@@ -47,13 +47,12 @@ impl Problems {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn each_file_is_told_of_once_and_not_without_end() {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let ears = Arc::clone(&heard);
-        let problems = Problems::new(Box::new(move |text| ears.lock().expect("ears").push(text.to_owned())));
+        let problems = Problems::new(Arc::new(move |text| ears.lock().expect("ears").push(text.to_owned())));
         for inode in [12, 13, 12] {
             problems.tell(inode, "corrupt");
         }

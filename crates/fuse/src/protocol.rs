@@ -358,6 +358,9 @@ pub(crate) struct WriteIn {
     pub(crate) padding: u32,
 }
 
+/// In [`WriteIn::write_flags`]: the kernel's pages are written, at a time of its own choice.
+pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+
 /// In [`WriteIn::write_flags`]: set-user-id and set-group-id are to go.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 

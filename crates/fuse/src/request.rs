@@ -94,8 +94,8 @@ pub enum Operation<'a> {
     Create { name: Option<&'a [u8]>, mode: u32, umask: u32, flags: u32 },
     /// Content is read.
     Read { offset: u64, size: u32 },
-    /// Content is written.
-    Write { offset: u64, data: &'a [u8], kill_privileges: bool },
+    /// Content is written. `late`: by the kernel, from its pages, some time after whoever wrote it.
+    Write { offset: u64, data: &'a [u8], kill_privileges: bool, late: bool },
     /// What statfs(2) shows.
     StatFs,
     /// An open file is let go.
@@ -237,7 +237,8 @@ impl<'a> Operation<'a> {
             opcode::WRITE => {
                 let a: wire::WriteIn = read(arguments)?;
                 let kill_privileges = a.write_flags & wire::WRITE_KILL_SUIDGID != 0;
-                Self::Write { offset: a.offset, data: bytes(rest, a.size)?, kill_privileges }
+                let late = a.write_flags & wire::WRITE_CACHE != 0;
+                Self::Write { offset: a.offset, data: bytes(rest, a.size)?, kill_privileges, late }
             }
             opcode::STATFS => Self::StatFs,
             opcode::RELEASE => Self::Release,
@@ -353,9 +354,11 @@ mod tests {
     #[test]
     fn data_is_as_long_as_it_says() {
         let arguments =
-            wire::WriteIn { handle: 0, offset: 9, size: 3, write_flags: 4, lock_owner: 0, flags: 0, padding: 0 };
+            wire::WriteIn { handle: 0, offset: 9, size: 3, write_flags: 5, lock_owner: 0, flags: 0, padding: 0 };
         let request = Request::parse(&header(opcode::WRITE), arguments.as_bytes(), b"abc").expect("a request");
-        assert!(matches!(request.operation, Operation::Write { offset: 9, data: b"abc", kill_privileges: true }));
+        let Operation::Write { offset: 9, data: b"abc", kill_privileges: true, late: true } = request.operation else {
+            panic!("{request:?}")
+        };
         assert!(Request::parse(&header(opcode::WRITE), arguments.as_bytes(), b"ab").is_none());
         assert!(Request::parse(&header(opcode::WRITE), &arguments.as_bytes()[..20], b"abc").is_none());
     }

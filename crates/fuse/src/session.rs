@@ -3,6 +3,8 @@
 use crate::mount::Mount;
 use crate::ops::Ops;
 use crate::options::MountOptions;
+use crate::problems::Teller;
+use crate::snapshots::WithSnapshots;
 use crate::transport::{Filesystem, Transport, serve};
 use crate::{Error, Result};
 use fs::Volume;
@@ -38,7 +40,11 @@ pub fn mount(
     on_problem: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Session> {
     volume.start_background();
-    let ops = Ops::new(volume, options, Box::new(on_problem));
+    let teller: Teller = Arc::new(on_problem);
+    let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&teller));
+    if options.snapshot.is_none() && volume.snapshots().is_ok() {
+        return mount_filesystem(Arc::new(WithSnapshots::new(ops, options, teller)), dir, options);
+    }
     mount_filesystem(Arc::new(ops), dir, options)
 }
 

@@ -245,11 +245,11 @@ fn forgotten(link: &Link, header: &InHeader, body: &[u8]) -> bool {
             }
         }
         opcode::BATCH_FORGET => {
-            let Ok((head, mut rest)) = BatchForgetIn::read_from_prefix(body) else { return true };
-            for _ in 0..head.count {
-                let Ok((one, after)) = ForgetOne::read_from_prefix(rest) else { break };
+            let Ok((head, rest)) = BatchForgetIn::read_from_prefix(body) else { return true };
+            let all = rest.chunks_exact(size_of::<ForgetOne>()).take(head.count as usize);
+            // the last first: of files without names those that lost theirs last stand first in the volume's list
+            for one in all.rev().filter_map(|bytes| ForgetOne::read_from_bytes(bytes).ok()) {
                 forget(one.node, one.lookups);
-                rest = after;
             }
         }
         // requests are short, or must come to their end (fsync); none is broken off

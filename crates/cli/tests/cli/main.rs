@@ -12,4 +12,5 @@ mod mounting;
 mod names;
 mod native;
 mod putting;
+mod snapshots;
 mod stopping;

@@ -195,7 +195,7 @@ impl Ops {
         if changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some() {
             self.drop_capability(number)?;
         }
-        reply.attr(&super::attr(&self.getattr(node)?), self.keep)
+        reply.attr(&self.attr(&self.getattr(node)?), self.keep)
     }
 
     /// How much was written, and whether privileges were taken off the file.
@@ -212,6 +212,19 @@ impl Ops {
         self.drop_capability(number)?;
         // a request has at most 1 MiB
         Ok((u32::try_from(written).unwrap_or(u32::MAX), dropped))
+    }
+
+    /// Content that was written earlier, and kept by the kernel: the times of the file are for the kernel to say. How much
+    /// was written.
+    pub(super) fn write_late(&self, node: u64, offset: u64, data: &[u8]) -> Answer<u32> {
+        let number = self.number(node)?;
+        let before = self.outcome(number, self.volume.attributes_of(number))?;
+        let written = self.outcome(number, self.volume.write_at(number, offset, data))?;
+        let times = SetAttributes { mtime: Some(before.mtime), ctime: Some(before.ctime), ..SetAttributes::default() };
+        self.outcome(number, self.volume.set_attributes(number, &times))?;
+        self.drop_capability(number)?;
+        // a request has at most 1 MiB
+        Ok(u32::try_from(written).unwrap_or(u32::MAX))
     }
 
     /// Takes set-user-id off a file that was changed, and set-group-id; whether it had any. Of the groups of whoever

@@ -1,0 +1,255 @@
+//! `extant snapshot`: versions of a native volume.
+
+use crate::failure::{Failure, Result, say};
+use crate::output::{MINUTES, human, local_time, print_json, stdout, utc_time};
+use crate::source::Source;
+use check::render::escape;
+use clap::{Args, Subcommand};
+use fs::{SnapshotInfo, Timestamp};
+use fuse::MountedSnapshots;
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Make, list and delete snapshots of a native volume, and go back to them",
+    after_help = "Examples:
+  extant snapshot create volume.img before-upgrade
+  extant snapshot create /mnt monday             on a mounted volume, while it is in use
+  extant snapshot list /mnt
+  extant mount -o snapshot=monday volume.img ./then
+  ls /mnt/.extant/snapshots/monday/etc
+  extant snapshot rollback volume.img before-upgrade
+  extant snapshot delete volume.img before-upgrade
+
+Making one takes no space and no time that depends on the volume; it holds what is changed or removed later. \
+    TARGET is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted.
+
+Exit status: 0 done, 1 not done, 2 wrong usage."
+)]
+pub(crate) struct Snapshot {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(Create),
+    List(List),
+    Delete(Delete),
+    Rollback(Rollback),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Keep the volume as it is now under a name",
+    after_help = "Examples:
+  extant snapshot create volume.img before-upgrade
+  extant snapshot create /mnt monday
+
+A name has 1 to 128 bytes and no slash. A volume has at most 4096 snapshots.
+
+Exit status: 0 it is on the device, 1 not made, 2 wrong usage."
+)]
+struct Create {
+    #[command(flatten)]
+    target: Source,
+
+    /// Its name
+    #[arg(value_name = "NAME")]
+    name: OsString,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "List the snapshots, with when they were made and what each alone holds",
+    after_help = "Examples:
+  extant snapshot list volume.img
+  extant snapshot list --json /mnt
+
+The space is what would come back if that snapshot alone were deleted.
+
+Exit status: 0 listed, 1 not, 2 wrong usage."
+)]
+struct List {
+    #[command(flatten)]
+    target: Source,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Delete snapshots; what they alone hold comes back",
+    after_help = "Examples:
+  extant snapshot delete volume.img before-upgrade
+  extant snapshot delete /mnt monday tuesday
+
+Exit status: 0 all deleted, 1 one was not, 2 wrong usage."
+)]
+struct Delete {
+    #[command(flatten)]
+    target: Source,
+
+    /// Their names
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Make the volume what it was when a snapshot was made",
+    after_help = "Examples:
+  extant snapshot rollback volume.img before-upgrade
+  extant snapshot rollback /mnt before-upgrade     done when it is unmounted
+  extant snapshot rollback --cancel /mnt           not after all
+
+What was done since is lost, as far as no other snapshot holds it; all snapshots stay. Of a mounted volume files are in \
+    use, so it goes back when it is unmounted.
+
+Exit status: 0 done, or noted for the unmounting; 1 not done, 2 wrong usage."
+)]
+struct Rollback {
+    #[command(flatten)]
+    target: Source,
+
+    /// The snapshot
+    #[arg(value_name = "NAME", required_unless_present = "cancel")]
+    name: Option<OsString>,
+
+    /// A mounted volume does not go back when it is unmounted
+    #[arg(long, conflicts_with = "name")]
+    cancel: bool,
+}
+
+impl Snapshot {
+    pub(crate) fn run(&self) -> Result<u8> {
+        match &self.command {
+            Command::Create(command) => command.run(),
+            Command::List(command) => command.run(),
+            Command::Delete(command) => command.run(),
+            Command::Rollback(command) => command.run(),
+        }
+    }
+}
+
+/// The mounted volume that TARGET names, where it is a folder.
+fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
+    let path = Path::new(&target.device);
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    MountedSnapshots::of(path).map(Some).map_err(|e| Failure::on(&target.device, e))
+}
+
+/// What is wrong with a snapshot.
+fn about(target: &Source, name: &OsString, why: impl ToString) -> Failure {
+    let name = escape(name.as_bytes());
+    Failure::on(&target.device, format!("snapshot {name}: {}", why.to_string()))
+}
+
+impl Create {
+    fn run(&self) -> Result<u8> {
+        let name = self.name.as_bytes();
+        let failed = |e: &dyn ToString| about(&self.target, &self.name, e.to_string());
+        if let Some(mounted) = mounted(&self.target)? {
+            mounted.create(name).map_err(|e| failed(&e))?;
+            return Ok(0);
+        }
+        let opened = self.target.open_for_writing(fs::WriteOptions::default())?;
+        let made = opened.volume.create_snapshot(name);
+        opened.unmount()?;
+        made.map_err(|e| failed(&e))?;
+        Ok(0)
+    }
+}
+
+impl List {
+    fn run(&self) -> Result<u8> {
+        let failed = |e: &dyn ToString| Failure::on(&self.target.device, e.to_string());
+        let list: Vec<(SnapshotInfo, u64)> = match mounted(&self.target)? {
+            Some(mounted) => {
+                let list = mounted.list(true).map_err(|e| failed(&e))?;
+                list.into_iter().map(|(info, space)| (info, space.unwrap_or(0))).collect()
+            }
+            None => {
+                let volume = self.target.open()?.volume.clone();
+                let list = volume.snapshots().map_err(|e| failed(&e))?;
+                let space = |info: SnapshotInfo| volume.snapshot_space(&info.name).map(|space| (info, space));
+                list.into_iter().map(space).collect::<fs::Result<_>>().map_err(|e| failed(&e))?
+            }
+        };
+        if self.json {
+            let one = |(info, space): &(SnapshotInfo, u64)| {
+                let (name, time) = (String::from_utf8_lossy(&info.name), utc_time(time(info)));
+                json!({ "name": name, "time": time, "generation": info.generation, "bytes": space })
+            };
+            print_json(&list.iter().map(one).collect::<Vec<_>>())?;
+            return Ok(0);
+        }
+        let mut out = stdout()?;
+        for (info, space) in &list {
+            writeln!(out, "{}  {:>10}  {}", local_time(time(info), MINUTES), human(*space), escape(&info.name))?;
+        }
+        out.flush()?;
+        Ok(0)
+    }
+}
+
+fn time(info: &SnapshotInfo) -> Timestamp {
+    Timestamp { seconds: info.time, nanos: 0 }
+}
+
+impl Delete {
+    fn run(&self) -> Result<u8> {
+        let mut failures = 0u8;
+        let mut note = |name: &OsString, outcome: Result<(), String>| {
+            if let Err(why) = outcome
+                && let Failure::Message(sentence) = about(&self.target, name, why)
+            {
+                say(&sentence);
+                failures = 1;
+            }
+        };
+        if let Some(mounted) = mounted(&self.target)? {
+            for name in &self.names {
+                note(name, mounted.delete(name.as_bytes()).map_err(|e| e.to_string()));
+            }
+            return Ok(failures);
+        }
+        let opened = self.target.open_for_writing(fs::WriteOptions::default())?;
+        for name in &self.names {
+            note(name, opened.volume.delete_snapshot(name.as_bytes()).map_err(|e| e.to_string()));
+        }
+        opened.unmount()?;
+        Ok(failures)
+    }
+}
+
+impl Rollback {
+    fn run(&self) -> Result<u8> {
+        let none = OsString::new();
+        let name = self.name.as_ref().unwrap_or(&none);
+        let failed = |e: &dyn ToString| about(&self.target, name, e.to_string());
+        if let Some(mounted) = mounted(&self.target)? {
+            let to = self.name.as_ref().map(|name| name.as_bytes());
+            mounted.rollback(to).map_err(|e| failed(&e))?;
+            if to.is_some() {
+                say("the volume goes back when it is unmounted: what is done until then is lost");
+            }
+            return Ok(0);
+        }
+        if self.cancel {
+            return Err(Failure::on(&self.target.device, "it is not mounted, so nothing waits for its unmounting"));
+        }
+        let open = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+        let device = blockdev::open(&self.target.device, open)?;
+        fs::rollback(device, name.as_bytes()).map_err(|e| failed(&e))?;
+        Ok(0)
+    }
+}

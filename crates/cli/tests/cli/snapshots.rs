@@ -1,0 +1,168 @@
+//! `extant snapshot` on volumes that are mounted and on those that are not, and `.extant/snapshots`.
+
+use crate::common::{exits, extant, fails, json, prints, ready, text};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use testkit::tools;
+
+/// A native volume, and a folder that it may be mounted on; unmounted when dropped.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir(place.dir()).unwrap();
+        prints(&["mkfs", place.image().to_str().unwrap(), "32M"]);
+        place
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("volume")
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("mnt")
+    }
+
+    fn mount(&self) {
+        prints(&["mount", text(&self.image()), text(&self.dir())]);
+    }
+
+    fn unmount(&self) {
+        // a program that another test starts may have a file open for a moment
+        for _ in 0..200 {
+            if extant(&["umount", text(&self.dir())]).exit == Some(0) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        panic!("it stays busy");
+    }
+
+    fn check(&self) {
+        exits(0, &["check", "-fn", text(&self.image())]);
+    }
+
+    fn put(&self, content: &str) {
+        let file = self.folder.path().join("file");
+        fs::write(&file, content).unwrap();
+        exits(0, &["rm", "-f", text(&self.image()), "/f"]);
+        exits(0, &["put", text(&self.image()), text(&file), "/f"]);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        tools::run("umount", &["-l".as_ref(), self.dir().as_os_str()]);
+    }
+}
+
+#[test]
+fn snapshots_of_an_image() {
+    let place = Place::new();
+    let image = place.image();
+    let image = text(&image);
+    place.put("first");
+    prints(&["snapshot", "create", image, "one"]);
+    place.put("second");
+    prints(&["snapshot", "create", image, "two"]);
+    place.put("third");
+    place.check();
+    let list = json(&["snapshot", "list", "--json", image]);
+    let names: Vec<_> = list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["one", "two"]);
+    assert!(
+        list[0]["bytes"].as_u64().unwrap() >= 4096 && list[0]["generation"].as_u64() < list[1]["generation"].as_u64()
+    );
+    assert_eq!(prints(&["snapshot", "list", image]).lines().count(), 2);
+    let sentence = fails(1, &["snapshot", "create", image, "two"]);
+    assert!(sentence.ends_with("snapshot two: it exists already"), "{sentence}");
+    fails(1, &["snapshot", "create", image, "a/b"]);
+    fails(1, &["snapshot", "delete", image, "three"]);
+    fails(1, &["snapshot", "rollback", image, "three"]);
+    prints(&["snapshot", "rollback", image, "one"]);
+    place.check();
+    assert_eq!(prints(&["cat", image, "/f"]), "first");
+    prints(&["snapshot", "rollback", image, "two"]);
+    place.check();
+    assert_eq!(prints(&["cat", image, "/f"]), "second");
+    prints(&["snapshot", "delete", image, "two", "one"]);
+    place.check();
+    assert_eq!(prints(&["snapshot", "list", image]), "");
+    // other formats have none
+    let other = place.folder.path().join("ext4");
+    prints(&["mkfs", "-t", "ext4", text(&other), "32M"]);
+    for command in ["create", "delete", "rollback"] {
+        let sentence = fails(1, &["snapshot", command, text(&other), "one"]);
+        assert!(sentence.contains("not native"), "{sentence}");
+    }
+    fails(1, &["snapshot", "list", text(&other)]);
+}
+
+#[test]
+fn snapshots_of_a_mounted_volume() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = Place::new();
+    let dir = place.dir();
+    place.mount();
+    let at = |path: &str| dir.join(path);
+    let read = |path: &str| fs::read_to_string(at(path)).unwrap();
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("d/f"), "first").unwrap();
+    prints(&["snapshot", "create", text(&at("d")), "monday"]);
+    fs::write(at("d/f"), "second").unwrap();
+    fs::create_dir(at(".extant/snapshots/tuesday")).unwrap();
+    fs::remove_file(at("d/f")).unwrap();
+    let (monday, tuesday) = (".extant/snapshots/monday/d/f", ".extant/snapshots/tuesday/d/f");
+    assert_eq!((read(monday), read(tuesday)), ("first".to_owned(), "second".to_owned()));
+    // found, and not listed; below it everything is itself, and stays as it is
+    let names = |path: &Path| -> Vec<_> {
+        let mut names: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&dir), ["d", "lost+found"]);
+    assert_eq!(names(&at(".extant/snapshots")), ["monday", "tuesday"]);
+    assert_eq!(names(&at(".extant/snapshots/monday")), ["d", "lost+found"]);
+    let number = |path: &str| Metadata::ino(&fs::metadata(at(path)).unwrap());
+    assert!(number(monday) != number(tuesday) && number("d") != number(".extant/snapshots/monday/d"));
+    for refused in [
+        fs::write(at(monday), "x"),
+        fs::write(at(".extant/snapshots/monday/new"), "x"),
+        fs::write(at(".extant/new"), "x"),
+        fs::remove_file(at(monday)),
+        fs::create_dir(at(".extant/snapshots/monday/d/new")),
+        fs::rename(at("d"), at(".extant/snapshots/monday/e")),
+        fs::hard_link(at(monday), at("link")),
+        fs::remove_dir(at(".extant")),
+    ] {
+        assert!(refused.is_err());
+    }
+    fs::copy(at(monday), at("copy")).unwrap();
+    assert_eq!(read("copy"), "first");
+    let list = json(&["snapshot", "list", "--json", text(&dir)]);
+    assert_eq!((list[0]["name"].as_str(), list[1]["name"].as_str()), (Some("monday"), Some("tuesday")));
+    fs::remove_dir(at(".extant/snapshots/tuesday")).unwrap();
+    assert!(!at(tuesday).exists() && at(monday).exists());
+    fails(1, &["snapshot", "delete", text(&dir), "tuesday"]);
+    // a volume in use goes back when it is unmounted
+    let said = exits(0, &["snapshot", "rollback", text(&dir), "monday"]);
+    assert!(said.text().contains("when it is unmounted"), "{}", said.text());
+    fails(1, &["snapshot", "delete", text(&dir), "monday"]);
+    place.unmount();
+    place.check();
+    assert_eq!(prints(&["cat", text(&place.image()), "/d/f"]), "first");
+    assert!(!prints(&["ls", text(&place.image()), "/"]).contains("copy"));
+    prints(&["mount", "-o", "snapshot=monday", text(&place.image()), text(&dir)]);
+    assert_eq!(read("d/f"), "first");
+    assert!(fs::write(at("d/f"), "x").is_err());
+    place.unmount();
+    fails(1, &["mount", "-o", "snapshot=friday", text(&place.image()), text(&dir)]);
+    let sentence = fails(1, &["snapshot", "list", text(place.folder.path())]);
+    assert!(sentence.contains("not on a volume"), "{sentence}");
+}

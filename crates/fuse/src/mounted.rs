@@ -1,0 +1,99 @@
+//! The snapshots of a volume that is mounted, asked for through its mount.
+
+use crate::ops::DAEMON;
+use crate::snapshots::{DIRECTORY, FACTS, LIST, ROLLBACK};
+use fs::SnapshotInfo;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Longest value that is asked for: a number in decimal.
+const LONGEST: usize = 32;
+
+/// A native volume that is mounted.
+#[derive(Debug)]
+pub struct MountedSnapshots {
+    root: PathBuf,
+    /// The folder `.extant/snapshots`.
+    folder: PathBuf,
+}
+
+impl MountedSnapshots {
+    /// The volume that a folder lies on.
+    ///
+    /// # Errors
+    /// `InvalidInput` where that is none of ours, or not native; those of the system.
+    pub fn of(dir: &Path) -> io::Result<Self> {
+        let dir = dir.canonicalize()?;
+        let device = dir.metadata()?.dev();
+        let same = |dir: &&Path| dir.metadata().is_ok_and(|metadata| metadata.dev() == device);
+        let root = dir.ancestors().take_while(same).last().unwrap_or(&dir).to_owned();
+        let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        if text(&root, DAEMON).is_err() {
+            return Err(wrong("it is a folder, and not on a volume that `extant mount` mounted"));
+        }
+        let folder = root.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
+        if !folder.is_dir() {
+            return Err(wrong("the volume that is mounted there has no snapshots: it is not native"));
+        }
+        Ok(Self { root, folder })
+    }
+
+    fn of_name(&self, name: &[u8]) -> PathBuf {
+        self.folder.join(OsStr::from_bytes(name))
+    }
+
+    /// The snapshots, the oldest first, each with the bytes that it alone holds where `space`.
+    ///
+    /// # Errors
+    /// Those of the volume.
+    pub fn list(&self, space: bool) -> io::Result<Vec<(SnapshotInfo, Option<u64>)>> {
+        let mut all = Vec::new();
+        for entry in self.folder.read_dir()? {
+            let name = entry?.file_name().as_bytes().to_vec();
+            let number = |fact: usize| {
+                let value = text(&self.of_name(&name), FACTS[fact])?;
+                value.parse::<i64>().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+            };
+            let (generation, time) = (number(0)?.cast_unsigned(), number(1)?);
+            let alone = if space { Some(number(2)?.cast_unsigned()) } else { None };
+            all.push((SnapshotInfo { name: name.clone(), generation, time }, alone));
+        }
+        all.sort_by_key(|(info, _)| info.generation);
+        Ok(all)
+    }
+
+    /// Makes a snapshot.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `InvalidInput` for a name that none may have, `PermissionDenied` to whoever is neither root nor the
+    /// mount's owner, `StorageFull`, `ReadOnlyFilesystem`, and others of the volume.
+    pub fn create(&self, name: &[u8]) -> io::Result<()> {
+        std::fs::create_dir(self.of_name(name))
+    }
+
+    /// Deletes a snapshot.
+    ///
+    /// # Errors
+    /// `NotFound`, and as [`MountedSnapshots::create`].
+    pub fn delete(&self, name: &[u8]) -> io::Result<()> {
+        std::fs::remove_dir(self.of_name(name))
+    }
+
+    /// Goes back to a snapshot when the volume is unmounted; with `None` it does not after all.
+    ///
+    /// # Errors
+    /// As [`MountedSnapshots::delete`].
+    pub fn rollback(&self, name: Option<&[u8]>) -> io::Result<()> {
+        Ok(setxattr(&self.root, ROLLBACK, name.unwrap_or_default(), XattrFlags::empty())?)
+    }
+}
+
+fn text(path: &Path, name: &str) -> io::Result<String> {
+    let mut value = [0; LONGEST];
+    let length = getxattr(path, name, &mut value[..])?;
+    Ok(String::from_utf8_lossy(value.get(..length).unwrap_or_default()).into_owned())
+}
