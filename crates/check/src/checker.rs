@@ -117,6 +117,23 @@ pub fn check(
     examine(name, device, options, progress, |_| ()).map(|(report, ())| report)
 }
 
+/// Checks a generation of a native volume that a snapshot keeps, on a device that may be in use: what is kept does not change.
+/// Nothing is written.
+///
+/// # Errors
+/// [`Refusal`] where the device has no such snapshot.
+pub fn check_held(
+    name: &str,
+    device: &dyn BlockDevice,
+    snapshot: &[u8],
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report, Refusal> {
+    let below = native::read_held(device, snapshot)
+        .map_err(|e| Refusal::new(format!("the generation to be checked is not there: {e}")))?;
+    examine_versions(name, device, &below, options, progress, |_| ()).map(|(report, ())| report)
+}
+
 /// What one check knows when it is done, for whoever mends what it found.
 pub(crate) struct View<'a> {
     pub(crate) volume: &'a Volume,
@@ -217,9 +234,14 @@ fn examine_above<T>(
     };
     let problems = Problems::new(options.limits);
     progress.phase(Phase::Superblock);
-    let volume = open::open(&scanner, options, &problems)?;
+    let orphans_stay = below.is_some_and(|(_, version)| version.name.is_some());
+    let volume = open::open(&scanner, options, orphans_stay, &problems)?;
     // what is wrong below any of them is said with the newest
-    below.iter().filter(|(_, version)| version.name.is_none()).for_each(|(below, _)| below.report(&problems));
+    if let Some((below, version)) = below
+        && std::ptr::eq(version, &below.live)
+    {
+        below.report(&problems);
+    }
     let foretold = estimate::of_volume(&volume);
     // nobody else sets it
     let _ = total.set(foretold.bytes);

@@ -9,6 +9,7 @@ use format::feature::Features;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, Geometry};
 use format::{FsBlock, GroupNo, InodeNo};
+use std::collections::BTreeSet;
 
 /// The volume as phase 0 accepted it. Where the superblock or descriptors had to be taken from a backup or corrected to
 /// make sense, these are the values the check goes on with.
@@ -27,6 +28,8 @@ pub(crate) struct Volume {
     pub(crate) used_inodes: Vec<u32>,
     /// Groups whose descriptor carries a wrong checksum, ascending: that their bitmaps were never written is not believed.
     pub(crate) distrusted: Vec<GroupNo>,
+    /// Inodes without a name that stay as they are: those that were open when a snapshot was made.
+    pub(crate) orphans: BTreeSet<InodeNo>,
 }
 
 impl Volume {

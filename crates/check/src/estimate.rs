@@ -129,7 +129,7 @@ pub fn estimate_by(
     let counters = Counters::default();
     let scanner =
         Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &|| false, advanced: &|_| () };
-    let volume = open::open(&scanner, options, &Problems::default())?;
+    let volume = open::open(&scanner, options, false, &Problems::default())?;
     let mut plan = known(&volume);
     let regions = count_regions(&scanner, &volume, &mut plan);
     let work = of_plan(&volume, &plan, regions);

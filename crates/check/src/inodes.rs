@@ -98,7 +98,8 @@ impl InodeCheck<'_> {
             !geometry.metadata_csum || raw.checksum(geometry, inode) == raw.stored_checksum() || raw.is_zero();
         let role = self.role(inode);
         let links = raw.disk.i_links_count.get();
-        if role == Role::Ordinary && links == 0 {
+        let orphan = self.ctx.volume.orphans.contains(&inode);
+        if role == Role::Ordinary && links == 0 && !orphan {
             self.judge_free(inode, &raw, checksum_ok);
             return;
         }
@@ -106,7 +107,7 @@ impl InodeCheck<'_> {
             self.report(Problem::new(Code::InodeChecksumWrong).inode(inode));
         }
         let mut marks = Marks::USED;
-        if role != Role::Ordinary {
+        if role != Role::Ordinary || orphan && links == 0 {
             marks |= Marks::OWN;
         }
         let unused_own =
@@ -155,13 +156,19 @@ impl InodeCheck<'_> {
         if role == Role::Reserved && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
             self.report(Problem::new(Code::CasefoldFlagOnNonDirectory).inode(inode));
         }
+        if orphan && links == 0 {
+            // nothing can be asked of it any more but that its blocks are its own
+            let attributes = self.judge_extra(inode, &raw);
+            let kind = if kind == Some(FileKind::Directory) { Some(FileKind::Regular) } else { kind };
+            return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
+        }
         if !matches!(role, Role::Ordinary | Role::Root) {
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
                 self.walk(inode, &raw, kind, 0, harvest);
             }
             return;
         }
-        if raw.disk.i_dtime.get() != 0 && role == Role::Ordinary {
+        if raw.disk.i_dtime.get() != 0 && role == Role::Ordinary && !orphan {
             let code =
                 if self.is_low_dtime(&raw) { Code::OrphanLinkInDeletionTime } else { Code::InodeInUseHasDeletionTime };
             self.report(Problem::new(code).inode(inode));

@@ -59,7 +59,7 @@ pub mod render;
 pub mod report;
 pub mod table;
 
-pub use checker::{Options, Progress, Repair, check};
+pub use checker::{Options, Progress, Repair, check, check_held};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
 pub use open::Refusal;
 pub use repair::{first_sight, repair, replay, unfinished};

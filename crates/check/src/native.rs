@@ -108,6 +108,53 @@ struct Reader<'a> {
     sums: BTreeMap<u64, (Position, u32, Option<String>)>,
 }
 
+/// Reads what lies below the volume of a snapshot, and nothing else: the device may be in use, and what a snapshot keeps stays
+/// as it is.
+///
+/// # Errors
+/// A sentence, where there is no such snapshot, or none to be found.
+pub(crate) fn read_held(device: &dyn BlockDevice, name: &[u8]) -> Result<Below, String> {
+    let mut why = String::new();
+    for _ in 0..TRIES {
+        // what leads to the list may be written over while it is read
+        match find(device, name) {
+            Ok((superblock, Some(found))) => {
+                let mut reader = Reader::new(device, &superblock);
+                let name = crate::render::escape(name);
+                let live = reader.version(Some(name), found.root, found.generation, found.chunks);
+                reader.sums();
+                let Reader { nodes, wrong, .. } = reader;
+                return Ok(Below { superblock, nodes, live, snapshots: Vec::new(), wrong });
+            }
+            Ok((_, None)) => why = "there is no such snapshot".to_owned(),
+            Err(e) => why = e,
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(why)
+}
+
+/// Looks a snapshot up in the newest generation.
+fn find(device: &dyn BlockDevice, name: &[u8]) -> Result<(NativeSuperblock, Option<Snapshot>), String> {
+    let mut blocks = vec![0; (COPIES * SIZE) as usize];
+    device.read(0, &mut blocks).map_err(|e| e.to_string())?;
+    let (superblock, _) = NativeSuperblock::newest(&blocks).map_err(|e| e.to_string())?;
+    let mut reader = Reader::new(device, &superblock);
+    let live = Version { name: None, root: superblock.root, chunks: Vec::new(), taken: Vec::new() };
+    for block in 0..u64::from(superblock.snapshots).div_ceil(snapshots::RECORDS as u64) {
+        reader.go_to(&live.root, superblock.shape.list().start + block);
+    }
+    let list = reader.list(&live, superblock.snapshots);
+    match reader.wrong.pop() {
+        Some((place, what)) => Err(format!("block {place} of the device: {what}")),
+        None => Ok((superblock, list.into_iter().find(|snapshot| snapshot.name == name))),
+    }
+}
+
+/// How often a snapshot is looked for on a device that is in use, and how long it waits in between.
+const TRIES: u32 = 50;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Reads everything that lies below the volumes above.
 ///
 /// # Errors
@@ -116,16 +163,7 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
     let mut blocks = vec![0; (COPIES * SIZE) as usize];
     device.read(0, &mut blocks).map_err(|e| e.to_string())?;
     let (superblock, _) = NativeSuperblock::newest(&blocks).map_err(|e| e.to_string())?;
-    let mut reader = Reader {
-        device,
-        shape: superblock.shape,
-        seed: superblock.seed(),
-        snapshot: None,
-        wrong: Vec::new(),
-        nodes: HashMap::new(),
-        judged: HashSet::new(),
-        sums: BTreeMap::new(),
-    };
+    let mut reader = Reader::new(device, &superblock);
     if superblock.unordered {
         reader.wrong(0, "the volume was in use without consistency and was not unmounted");
     }
@@ -149,7 +187,47 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
     Ok(Below { superblock, nodes, live, snapshots, wrong })
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(device: &'a dyn BlockDevice, superblock: &NativeSuperblock) -> Self {
+        Self {
+            device,
+            shape: superblock.shape,
+            seed: superblock.seed(),
+            snapshot: None,
+            wrong: Vec::new(),
+            nodes: HashMap::new(),
+            judged: HashSet::new(),
+            sums: BTreeMap::new(),
+        }
+    }
+
+    /// Reads the nodes that lead to an index.
+    fn go_to(&mut self, root: &Entry, index: u64) {
+        let mut entry = *root;
+        for level in (0..self.shape.levels()).rev() {
+            let number = index >> (BITS * (u32::from(level) + 1));
+            let Some(node) = self.node(&entry, level, number) else { return };
+            let Some(next) = node.get((index >> (BITS * u32::from(level))) as usize % ENTRIES) else { return };
+            entry = next;
+        }
+    }
+
+    /// The node that an entry leads to, read unless it was before.
+    fn node(&mut self, entry: &Entry, level: u8, number: u64) -> Option<&Node> {
+        let name = NodeName::new(entry, level, number);
+        if !self.nodes.contains_key(&name) {
+            let bytes = self.block(entry, Position::Node { level, number })?;
+            match Node::parse(&bytes, level, &self.shape) {
+                Ok(node) => drop(self.nodes.insert(name, node)),
+                Err(e) => {
+                    self.wrong(entry.place, e.to_string());
+                    return None;
+                }
+            }
+        }
+        self.nodes.get(&name)
+    }
+
     fn wrong(&mut self, place: u64, what: impl Into<String>) {
         let what = what.into();
         self.wrong.push((
@@ -214,17 +292,7 @@ impl Reader<'_> {
                     continue;
                 }
                 let name = NodeName::new(&entry, level, number);
-                if !self.nodes.contains_key(&name) {
-                    let Some(bytes) = self.block(&entry, Position::Node { level, number }) else { continue };
-                    match Node::parse(&bytes, level, &self.shape) {
-                        Ok(node) => drop(self.nodes.insert(name, node)),
-                        Err(e) => {
-                            self.wrong(entry.place, e.to_string());
-                            continue;
-                        }
-                    }
-                }
-                let Some(node) = self.nodes.get(&name) else { continue };
+                let Some(node) = self.node(&entry, level, number) else { continue };
                 let entries: Vec<_> =
                     node.present().map(|(slot, entry)| (number << BITS | slot as u64, entry)).collect();
                 if level > 0 {

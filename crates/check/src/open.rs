@@ -13,6 +13,7 @@ use crate::{journal, recognise, repair, special};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{FsBlock, GroupNo};
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Groups where copies of the superblock are looked for: the first powers of 3, 5 and 7. Volumes without sparse_super
@@ -67,7 +68,13 @@ impl Accepted {
 }
 
 /// Opens the volume on the scanner's device.
-pub(crate) fn open(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result<Volume, Refusal> {
+/// Where orphans stay, as in a snapshot, of which nobody frees them, they are no problem.
+pub(crate) fn open(
+    scanner: &Scanner<'_>,
+    options: &Options,
+    orphans_stay: bool,
+    problems: &Problems,
+) -> Result<Volume, Refusal> {
     let (found, table) = find(scanner, options, problems)?;
     let Accepted { disk, geometry, .. } = found;
     let device = scanner.device.geometry().len;
@@ -84,12 +91,18 @@ pub(crate) fn open(scanner: &Scanner<'_>, options: &Options, problems: &Problems
     let features = disk.features();
     let distrusted = table.judge(&disk, &geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
-    let volume = Volume { disk, features, geometry, groups: table.groups, used_inodes, distrusted };
+    let orphans = BTreeSet::new();
+    let mut volume = Volume { disk, features, geometry, groups: table.groups, used_inodes, distrusted, orphans };
     if repair::unfinished(scanner.device) {
         problems.report(Problem::new(Code::RepairUnfinished));
     }
     judge_superblock(&volume, problems);
-    special::check(scanner, &volume, problems)?;
+    let pending = special::check(scanner, &volume, problems)?;
+    if orphans_stay {
+        volume.orphans = pending;
+    } else {
+        pending.iter().for_each(|&inode| problems.report(Problem::new(Code::OrphanPending).inode(inode)));
+    }
     journal::check(scanner, &volume, problems);
     Ok(volume)
 }

@@ -143,7 +143,7 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     let scanner =
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
-    let opened = open::open(&scanner, options, &problems);
+    let opened = open::open(&scanner, options, false, &problems);
     // nobody but us asks about the copies, and what is no fix is no reason to look further
     let matters =
         |p: &Problem| p.code.mender() != Mender::Nobody && p.code.number() < 0x0E_0000 && options.rules.is_fix(p.code);
@@ -161,7 +161,7 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool, 
     let scanner =
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
-    let volume = open::open(&scanner, options, &problems)?;
+    let volume = open::open(&scanner, options, false, &problems)?;
     if problems.is_fatal() || problems.count(Code::JournalNotReplayed) == 0 {
         return Ok(false);
     }

@@ -12,6 +12,7 @@ use format::inode::{FileKind, RawInode};
 use format::mmp::{self, DiskMmp, Use};
 use format::orphan::{self, DiskOrphanTail};
 use format::{FileBlock, FsBlock, InodeNo, indirect};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use zerocopy::FromBytes;
 
@@ -20,13 +21,13 @@ const ORPHANS_NAMED: u32 = 1000;
 /// A larger orphan file is none: the kernel makes it of 512 blocks at most.
 const ORPHAN_FILE_BLOCKS: u64 = 1 << 16;
 
-/// Judges them all.
-pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) -> Result<(), Refusal> {
+/// Judges them all, and gives the orphans of the list.
+pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) -> Result<BTreeSet<InodeNo>, Refusal> {
     check_mmp(scanner, volume, problems)?;
     check_resize_inode(scanner, volume, problems);
-    check_orphan_list(scanner, volume, problems);
+    let orphans = check_orphan_list(scanner, volume, problems);
     check_orphan_file(scanner, volume, problems);
-    Ok(())
+    Ok(orphans)
 }
 
 /// Multiple-mount protection: that nobody checks the volume just now. Someone who has it mounted is not looked for, as
@@ -122,25 +123,31 @@ pub(crate) fn names_copies(volume: &Volume, block: u64, bytes: &[u8]) -> bool {
 }
 
 /// The list of orphans that begins in the superblock and goes on in their deletion times.
-fn check_orphan_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
+fn check_orphan_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) -> BTreeSet<InodeNo> {
+    let mut orphans = BTreeSet::new();
     let mut next = volume.disk.s_last_orphan.get();
     let mut code = Code::OrphanHeadOutOfRange;
     for _ in 0..ORPHANS_NAMED {
         if next == 0 {
-            return;
+            break;
         }
         let inode = InodeNo(next);
         let slot = Some(inode)
             .filter(|_| next >= volume.geometry.first_inode && next <= volume.geometry.inodes)
             .and_then(|inode| ownfile::read_slot(scanner, volume, inode));
         let Some(slot) = slot else {
-            return problems.report(Problem::new(code).found(next.into()));
+            problems.report(Problem::new(code).found(next.into()));
+            break;
         };
-        let Some(raw) = RawInode::from_slot(&slot) else { return };
-        problems.report(Problem::new(Code::OrphanPending).inode(inode));
+        let Some(raw) = RawInode::from_slot(&slot) else { break };
+        // a list that leads back into itself is told as far as it goes
+        if !orphans.insert(inode) {
+            break;
+        }
         next = raw.disk.i_dtime.get();
         code = Code::OrphanInodeOutOfRange;
     }
+    orphans
 }
 
 /// The file of orphans: empty when the volume was unmounted in order.
