@@ -78,6 +78,10 @@ Options for -o, in lists as mount(8) takes them:
   allow_root    root may use it too, if another user mounts it
   default_permissions
                 the kernel checks permissions even where only root can use the volume
+  writeback_cache
+                the kernel keeps what is written until the last close, fsync, sync or unmount: quick for
+                many small writes to open files; a full volume, or a file that may not be written, is
+                then told of by close and fsync, not by write
   auto_unmount  unmounted by fusermount3 even if the serving process is killed
                 (for users other than root, only with allow_other or allow_root)
   transport=best|device

@@ -1,0 +1,185 @@
+//! Mounted with `writeback_cache`: the kernel keeps what is written. Nothing of it is lost, in sizes and times neither.
+
+mod common;
+
+use common::{TRANSPORTS, ready, serve, serve_writable};
+use rustix::fs::{SeekFrom, Timespec, Timestamps};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use testkit::{Image, Rng, oracle};
+
+fn assert_sound(image: &Path) {
+    let verdict = oracle::e2fsck(image);
+    assert!(verdict.clean, "{verdict:?}");
+}
+
+fn options(transport: &str) -> String {
+    format!("writeback_cache,{transport}")
+}
+
+/// What a file should hold.
+struct Model {
+    file: File,
+    content: Vec<u8>,
+}
+
+impl Model {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.file.write_all_at(bytes, at as u64).expect("write");
+        let end = at + bytes.len();
+        if end > self.content.len() {
+            self.content.resize(end, 0);
+        }
+        self.content[at..end].copy_from_slice(bytes);
+    }
+
+    fn set_len(&mut self, len: usize) {
+        self.file.set_len(len as u64).expect("truncate");
+        self.content.resize(len, 0);
+    }
+}
+
+#[test]
+fn what_is_kept_arrives() {
+    if !ready() {
+        return;
+    }
+    let formats: [&[&str]; 2] = [&["-t", "ext4"], &["-t", "ext2", "-b", "1024"]];
+    for (format, transport) in formats.iter().flat_map(|format| TRANSPORTS.map(|transport| (*format, transport))) {
+        let image = Image::mke2fs(format, 64 << 20).build();
+        let served = serve_writable(image.path(), &options(transport));
+        let path = served.path().join("file");
+        let mut rng = Rng::new(7);
+        // parts of pages are read by the kernel through a descriptor that cannot read
+        let file = OpenOptions::new().write(true).create_new(true).open(&path).expect("create");
+        let mut model = Model { file, content: Vec::new() };
+        for round in 0..400 {
+            match rng.below(20) {
+                0 => model.set_len(rng.index(300_000)),
+                1 => model.file.sync_all().expect("fsync"),
+                2 => {
+                    let bytes = rng.bytes(999);
+                    OpenOptions::new().append(true).open(&path).expect("open").write_all(&bytes).expect("append");
+                    model.content.extend_from_slice(&bytes);
+                }
+                3 => {
+                    let end = rng.index(200_000);
+                    model.write(end, &[1; 70_000]);
+                }
+                _ => {
+                    let (at, len) = (rng.index(300_000), 1 + rng.index(3000));
+                    model.write(at, &rng.bytes(len));
+                }
+            }
+            assert_eq!(path.metadata().expect("stat").len(), model.content.len() as u64, "round {round}");
+            if round % 50 == 0 {
+                assert!(fs::read(&path).expect("read") == model.content, "round {round}");
+            }
+        }
+        // times that were set stay, though content follows them to the device
+        let time = |tv_sec| Timespec { tv_sec, tv_nsec: 123_456_789 };
+        let times = Timestamps { last_access: time(5), last_modification: time(1_000_000_007) };
+        rustix::fs::futimens(&model.file, &times).expect("futimens");
+        let Model { file, content } = model;
+        file.sync_all().expect("fsync");
+        let before = file.metadata().expect("stat");
+        assert!(before.blocks() > 0, "space that is taken is seen");
+        drop(file);
+        assert_eq!(served.problems(), Vec::<String>::new());
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+        let served = serve(image.path());
+        let after = served.path().join("file").metadata().expect("stat");
+        assert!(fs::read(served.path().join("file")).expect("read") == content);
+        assert_eq!((after.mtime(), after.mtime_nsec()), (1_000_000_007, 123_456_789));
+        assert_eq!((after.ctime(), after.ctime_nsec()), (before.ctime(), before.ctime_nsec()));
+        assert_eq!(after.len(), before.len());
+    }
+}
+
+/// Whether the image, as it is now, holds a file with this content: after the journal is replayed, where there is one.
+fn holds(image: &Path, name: &str, content: &[u8]) -> bool {
+    let copy = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::copy(image, copy.path()).expect("copy");
+    let served = serve_writable(copy.path(), "");
+    fs::read(served.path().join(name)).expect("read") == content
+}
+
+#[test]
+fn what_was_synced_is_on_the_device() {
+    if !ready() {
+        return;
+    }
+    for transport in TRANSPORTS {
+        let image = Image::mke2fs(&["-t", "ext4"], 32 << 20).build();
+        let served = serve_writable(image.path(), &options(transport));
+        let content = Rng::new(3).bytes(3_000_001);
+        let file = File::create(served.path().join("a")).expect("create");
+        for (n, piece) in content.chunks(1000).enumerate() {
+            file.write_all_at(piece, n as u64 * 1000).expect("write");
+        }
+        file.sync_all().expect("fsync");
+        assert!(holds(image.path(), "a", &content));
+        let mut content = content;
+        let mut change = |at: usize, bytes: &[u8]| {
+            file.write_all_at(bytes, at as u64).expect("write");
+            content[at..at + bytes.len()].copy_from_slice(bytes);
+            content.clone()
+        };
+        let content = change(1_234_567, b"more");
+        file.sync_data().expect("fdatasync");
+        assert!(holds(image.path(), "a", &content));
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
+        let is_told = |line: &str| line.contains(&format!(" {} fuseblk ", served.path().display()));
+        // of sync(2) the server is told only where the system had a loop device to spare
+        if mounts.lines().any(is_told) {
+            let content = (0..700).map(|n| change(n * 4099, b"once more")).last().expect("some");
+            rustix::fs::syncfs(&file).expect("syncfs");
+            assert!(holds(image.path(), "a", &content));
+        }
+    }
+}
+
+#[test]
+fn holes_are_not_told_where_data_is_kept() {
+    if !ready() {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4"], 32 << 20).build();
+    let served = serve_writable(image.path(), "writeback_cache");
+    let file = File::create_new(served.path().join("a")).expect("create");
+    file.set_len(1 << 20).expect("longer");
+    file.write_all_at(&[1; 5000], 500_000).expect("write");
+    // all of it may be data, but what is data must not be said to be a hole
+    let data = rustix::fs::seek(&file, SeekFrom::Data(0)).expect("seek");
+    assert!(data <= 500_000, "{data}");
+    let hole = rustix::fs::seek(&file, SeekFrom::Hole(500_000)).expect("seek");
+    assert!(hole >= 505_000, "{hole}");
+}
+
+#[test]
+fn pages_written_through_a_mapping_arrive() {
+    if !ready() || !testkit::need(&["python3"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4"], 32 << 20).build();
+    let served = serve_writable(image.path(), "writeback_cache");
+    let program = "import mmap,sys\n\
+                   f=open(sys.argv[1],'w+b'); f.truncate(100001); m=mmap.mmap(f.fileno(),100001)\n\
+                   m[70000:70003]=b'map'; m[100000:100001]=b'!'; f.seek(70001); assert f.read(1)==b'a'\n\
+                   f.seek(5); f.write(b'write'); f.flush(); assert m[5:10]==b'write'\n";
+    let path = served.path().join("mapped");
+    let status = std::process::Command::new("python3").args(["-c", program]).arg(&path).status().expect("python3");
+    assert!(status.success());
+    served.end().expect("the session ends well");
+    assert_sound(image.path());
+    let served = serve(image.path());
+    let content = fs::read(served.path().join("mapped")).expect("read");
+    let mut expected = vec![0; 100_001];
+    expected[5..10].copy_from_slice(b"write");
+    expected[70_000..70_003].copy_from_slice(b"map");
+    expected[100_000] = b'!';
+    assert!(content == expected);
+}
