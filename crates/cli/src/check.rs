@@ -18,6 +18,7 @@ mod config;
 mod extended;
 mod log;
 mod mounts;
+mod online;
 mod print;
 mod skip;
 mod watch;
@@ -37,6 +38,7 @@ use watch::Watch;
   extant check volume.img                 the same, unless it was left clean
   extant check --estimate /dev/sdb1       how long a check would take
   extant check -fn -b 32768 volume.img    with a copy of the superblock
+  extant check --online /mnt              while it is mounted and in use (native volumes)
   extant check -fn --json volume.img | jq -r '.problems[].text'
   extant check -fy -z before volume.img   mend everything, and keep a way back
   fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
@@ -99,6 +101,11 @@ pub(crate) struct Check {
     /// Call the volume NAME in what is said
     #[arg(short = 'N', long, value_name = "NAME")]
     name: Option<String>,
+
+    /// Check a native volume that is mounted, while it is in use: a snapshot of it, made for that and deleted afterwards.
+    /// DEVICE may be a folder on it
+    #[arg(long, conflicts_with_all = ["preen", "yes", "undo", "superblock", "block_size", "estimate"])]
+    online: bool,
 
     /// Say how long a check would take, and check nothing
     #[arg(long)]
@@ -175,6 +182,9 @@ impl Check {
             return Err(Failure::on(&self.device, "there is no terminal to ask on whether to mend: give -n, -p or -y"));
         }
         let watch = Watch::new(self.called(), self.completion)?;
+        if self.online {
+            return self.online(&settings, &watch);
+        }
         let status = self.once(repair, &settings, &watch, asks)?;
         if asks && status & exit::LEFT != 0 && self.agreed()? {
             return self.once(Repair::All, &settings, &watch, false);

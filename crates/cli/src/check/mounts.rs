@@ -35,6 +35,18 @@ pub(super) fn of(device: &str) -> Option<Mounted> {
     among(&table, &numbers, &path)
 }
 
+/// What is mounted on the file system that a folder lies on: a device or a file; `None` where nothing can be learnt of it.
+pub(super) fn source(dir: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let number = fs::metadata(dir).ok()?.dev();
+    let device = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    table.lines().find_map(|line| {
+        let (mount, below) = line.split_once(" - ")?;
+        (mount.split(' ').nth(2)? == device).then_some(())?;
+        Some(unescaped(below.split(' ').nth(1)?))
+    })
+}
+
 /// Looks a device up by its numbers or, as for mounts through FUSE without a block device, by its name. The lines are proc(5)'s: number of the
 /// mount and of its parent, of the device, its root, the mount point, options, optional fields, `-`, type, source, options
 /// of the superblock.

@@ -1,0 +1,73 @@
+//! `extant check --online`: a native volume that is in use, by a snapshot that is made for it and deleted afterwards. What a
+//! snapshot keeps stays as it is, so nothing that is done meanwhile looks like damage, and nobody has to wait.
+
+use super::config::Settings;
+use super::mounts;
+use super::watch::Watch;
+use super::{Check, declined};
+use crate::failure::Failure;
+use check::Options;
+use fuse::MountedSnapshots;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How the names of such snapshots begin; the process that made one follows.
+const PREFIX: &str = ".extant-check-";
+
+/// A snapshot for as long as a check takes.
+struct Held {
+    snapshots: MountedSnapshots,
+    name: String,
+}
+
+impl Held {
+    fn new(snapshots: MountedSnapshots) -> io::Result<Self> {
+        // those of checks that were killed
+        for (info, _) in snapshots.list(false)? {
+            let maker = std::str::from_utf8(&info.name).ok().and_then(|name| name.strip_prefix(PREFIX));
+            if maker.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                snapshots.delete(&info.name)?;
+            }
+        }
+        let name = format!("{PREFIX}{}", std::process::id());
+        snapshots.create(name.as_bytes())?;
+        Ok(Self { snapshots, name })
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.snapshots.delete(self.name.as_bytes())
+    }
+}
+
+impl Check {
+    /// Checks a volume that is mounted, named by a folder of it or by its device.
+    pub(super) fn online(&self, settings: &Settings, watch: &Watch) -> Result<u8, Failure> {
+        let failed = |e: io::Error| Failure::on(self.called(), e);
+        let dir = if Path::new(&self.device).is_dir() {
+            PathBuf::from(&self.device)
+        } else {
+            let at = mounts::of(&self.device).map(|mounted| mounted.at);
+            let not_mounted = "it is not mounted: --online is for volumes in use, and this one can be checked without";
+            at.ok_or_else(|| Failure::on(self.called(), not_mounted))?.into()
+        };
+        let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
+        let source =
+            mounts::source(&dir).ok_or_else(|| Failure::on(self.called(), "nobody tells what is mounted there"))?;
+        let device = blockdev::open(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
+        let mut options = Options { rules: settings.rules.clone(), ..Options::default() };
+        if let Some(threads) = self.threads {
+            options.threads = threads;
+        }
+        let held = Held::new(snapshots).map_err(failed)?;
+        let outcome = check::check_held(self.called(), &*device, held.name.as_bytes(), &options, watch);
+        watch.finish();
+        held.end().map_err(failed)?;
+        match outcome {
+            Err(refusal) => self.refused(&refusal),
+            Ok(mut report) => {
+                declined(&mut report, settings);
+                self.report(&report, settings)
+            }
+        }
+    }
+}

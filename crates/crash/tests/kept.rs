@@ -1,0 +1,240 @@
+//! What snapshots of a native volume keep, damaged on purpose: the check finds it, and says in which snapshot.
+
+use blockdev::{BlockDevice, MemoryDevice};
+use check::report::Report;
+use check::{Options, check, check_held};
+use format::native::map::{DiskEntry, ENTRIES, Entry, Node};
+use format::native::snapshots::Snapshot;
+use format::native::superblock::NativeSuperblock;
+use format::native::{places, snapshots};
+use fs::mkfs::{Kind, MkfsOptions, make};
+use fs::{FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
+use std::sync::Arc;
+
+const BLOCK: u64 = 4096;
+
+/// A volume with two snapshots that differ from each other and from what it holds now.
+fn volume() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::zeroed(64 << 20).expect("memory"));
+    make(&*device, &MkfsOptions::new(Kind::Extant)).expect("a volume");
+    let write = WriteOptions { seed: Some(3), ..WriteOptions::default() };
+    let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let volume = Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).expect("opening");
+    let new = |kind| NewFile { kind, mode: 0o755, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+    for round in 0..3u8 {
+        let dir = volume.create(InodeNo::ROOT, &[b'd', b'0' + round], &new(FileKind::Directory)).expect("a directory");
+        for n in 0..40 {
+            let file = volume.create(dir.number, format!("f{n}").as_bytes(), &new(FileKind::Regular)).expect("a file");
+            volume.write_at(file.number, 0, &vec![round + 1; 9000]).expect("writing");
+        }
+        if round > 0 {
+            let old = volume.resolve(&[b'/', b'd', b'0' + round - 1]).expect("the directory");
+            (0..20).for_each(|n| volume.unlink(old, format!("f{n}").as_bytes()).expect("removing"));
+        }
+        if round < 2 {
+            volume.create_snapshot(&[b's', b'0' + round]).expect("a snapshot");
+        }
+    }
+    volume.unmount().expect("unmounting");
+    device
+}
+
+fn block(device: &MemoryDevice, place: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK as usize];
+    device.read(place * BLOCK, &mut bytes).expect("reading");
+    bytes
+}
+
+fn newest(device: &MemoryDevice) -> (NativeSuperblock, u64) {
+    let blocks = [block(device, 0), block(device, 1)].concat();
+    NativeSuperblock::newest(&blocks).expect("a superblock")
+}
+
+/// Every leaf entry below a root, and the places of the nodes.
+fn walk(device: &MemoryDevice, sb: &NativeSuperblock, root: &Entry) -> (Vec<(u64, Entry)>, Vec<u64>) {
+    let (mut above, mut nodes) = (vec![(0, *root)], Vec::new());
+    for level in (0..sb.shape.levels()).rev() {
+        let mut below = Vec::new();
+        for (number, entry) in above {
+            nodes.push(entry.place);
+            let node = Node::parse(&block(device, entry.place), level, &sb.shape).expect("a node");
+            below.extend(node.present().map(|(slot, entry)| (number * ENTRIES as u64 + slot as u64, entry)));
+        }
+        above = below;
+    }
+    (above, nodes)
+}
+
+fn list(device: &MemoryDevice, sb: &NativeSuperblock) -> (Vec<Snapshot>, u64) {
+    let (entries, _) = walk(device, sb, &sb.root);
+    let (_, entry) = entries.iter().find(|(index, _)| *index == sb.shape.list().start).expect("a list");
+    let list = snapshots::parse(&block(device, entry.place), &sb.shape).expect("a list");
+    (list.into_iter().flatten().collect(), entry.place)
+}
+
+fn checked(device: &MemoryDevice) -> Report {
+    check("volume", device, &Options::default(), &()).expect("a volume to check")
+}
+
+#[track_caller]
+fn found(device: &MemoryDevice, wanted: &str) {
+    let report = checked(device);
+    let texts: Vec<_> = report.problems.iter().map(|problem| &problem.text).collect();
+    assert!(!report.clean && texts.iter().any(|text| text.contains(wanted)), "{wanted}: {texts:?}");
+}
+
+fn flip(device: &MemoryDevice, at: u64) {
+    let mut byte = [0];
+    device.read(at, &mut byte).expect("reading");
+    device.write(at, &[byte[0] ^ 0x10]).expect("writing");
+}
+
+fn copy(device: &MemoryDevice) -> MemoryDevice {
+    let mut bytes = vec![0; device.geometry().len as usize];
+    device.read(0, &mut bytes).expect("reading");
+    MemoryDevice::from_vec(bytes)
+}
+
+/// Writes a block again with other bytes, and every node that leads to it, so that all checksums are right.
+fn rewrite(device: &MemoryDevice, root: Entry, index: u64, bytes: &[u8]) -> Entry {
+    let (sb, _) = newest(device);
+    let mut way = Vec::new();
+    let mut entry = root;
+    for level in (0..sb.shape.levels()).rev() {
+        let node = Node::parse(&block(device, entry.place), level, &sb.shape).expect("a node");
+        let slot = (index >> (7 * u32::from(level))) as usize % ENTRIES;
+        way.push((entry, level, node.clone(), slot));
+        entry = node.get(slot).expect("an entry");
+    }
+    use format::native::map::Position;
+    device.write(entry.place * BLOCK, bytes).expect("writing");
+    entry.checksum = Position::Block(index).checksum(sb.seed(), bytes);
+    for (above, level, mut node, slot) in way.into_iter().rev() {
+        node.set(slot, Some(entry));
+        let bytes = node.to_bytes();
+        device.write(above.place * BLOCK, &bytes).expect("writing");
+        let number = index >> (7 * (u32::from(level) + 1));
+        entry = Entry { checksum: Position::Node { level, number }.checksum(sb.seed(), &bytes), ..above };
+    }
+    entry
+}
+
+/// The newest superblock with another root.
+fn set_root(device: &MemoryDevice, root: Entry) {
+    let (sb, at) = newest(device);
+    device.write(at * BLOCK, &NativeSuperblock { root, ..sb }.to_bytes()).expect("writing");
+}
+
+#[test]
+fn a_sound_volume_is_sound_and_each_snapshot_can_be_checked_alone() {
+    let device = volume();
+    let report = checked(&device);
+    assert!(report.clean && report.format == "extant", "{:?}", report.problems);
+    for name in [b"s0", b"s1"] {
+        let report = check_held("volume", &*device, name, &Options::default(), &()).expect("the snapshot");
+        assert!(report.clean, "{:?}", report.problems);
+    }
+    let refused = check_held("volume", &*device, b"s2", &Options::default(), &()).expect_err("there is none");
+    assert!(refused.sentence.contains("no such snapshot"), "{refused}");
+}
+
+#[test]
+fn every_damaged_place_of_a_snapshot_is_found() {
+    let sound = volume();
+    let (sb, _) = newest(&sound);
+    let (snapshots, _) = list(&sound, &sb);
+    let (live, live_nodes) = walk(&sound, &sb, &sb.root);
+    for snapshot in &snapshots {
+        let name = String::from_utf8_lossy(&snapshot.name).into_owned();
+        let (entries, nodes) = walk(&sound, &sb, &snapshot.root);
+        let live: std::collections::BTreeSet<u64> =
+            live.iter().map(|(_, entry)| entry.place).chain(live_nodes.iter().copied()).collect();
+        // what it has of its own: nodes, blocks of the place table, metadata
+        let own = entries.iter().map(|(_, entry)| entry.place).chain(nodes);
+        let own: Vec<u64> = own.filter(|place| !live.contains(place)).collect();
+        assert!(own.len() > 8, "{name} shares too much");
+        for (n, place) in own.iter().enumerate() {
+            let device = copy(&sound);
+            flip(&device, place * BLOCK + (n as u64 * 613) % BLOCK);
+            found(&device, &format!("Block {place} of the device: in the snapshot s"));
+            if n == 0 {
+                let held = check_held("volume", &device, &snapshot.name, &Options::default(), &());
+                assert!(held.is_err() || !held.is_ok_and(|report| report.clean), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_list_is_found() {
+    let device = volume();
+    let (sb, _) = newest(&device);
+    let (_, place) = list(&device, &sb);
+    flip(&device, place * BLOCK + 300);
+    found(&device, &format!("Block {place} of the device: it does not match"));
+}
+
+#[test]
+fn places_that_a_snapshot_uses_are_those_of_its_table() {
+    let sound = volume();
+    let (sb, _) = newest(&sound);
+    let (snapshots, _) = list(&sound, &sb);
+    let snapshot = &snapshots[0];
+    let index = sb.shape.table().start;
+    let (entries, _) = walk(&sound, &sb, &snapshot.root);
+    let (_, entry) = entries.iter().find(|(at, _)| *at == index).expect("its table");
+    let bytes = block(&sound, entry.place);
+    for (set, what) in [(true, "nothing leads to it"), (false, "free in the place table")] {
+        let device = copy(&sound);
+        let mut records = places::parse(&bytes, &sb.shape).expect("a table");
+        let chunk = records.iter_mut().flatten().next().expect("a chunk");
+        // the first place of the chunk behind the superblocks that is used, or not
+        let place = (2..512).find(|n| (chunk.used[n / 64] >> (n % 64) & 1 == 1) != set).expect("a place");
+        chunk.used[place / 64] ^= 1 << (place % 64);
+        let root = rewrite(&device, snapshot.root, index, &places::to_bytes(&records));
+        let mut records = snapshots::parse(&block(&device, list(&device, &sb).1), &sb.shape).expect("the list");
+        records
+            .iter_mut()
+            .flatten()
+            .filter(|record| record.name == snapshot.name)
+            .for_each(|record| record.root = root);
+        let root = rewrite(&device, sb.root, sb.shape.list().start, &snapshots::to_bytes(&records));
+        set_root(&device, root);
+        found(&device, &format!("Block {place} of the device: in the snapshot s0, it is in use"));
+        found(&device, what);
+    }
+}
+
+#[test]
+fn wrong_counts_of_what_is_held_are_found() {
+    let device = volume();
+    let (sb, _) = newest(&device);
+    let (entries, _) = walk(&device, &sb, &sb.root);
+    let (_, entry) = entries.iter().find(|(index, _)| *index == 1).expect("descriptors");
+    let mut bytes = block(&device, entry.place);
+    let held = u32::from_le_bytes(bytes[0x14..0x18].try_into().unwrap());
+    assert!(held > 0, "the snapshots hold nothing");
+    bytes[0x14..0x18].copy_from_slice(&(held + 1).to_le_bytes());
+    let root = rewrite(&device, sb.root, 1, &bytes);
+    set_root(&device, root);
+    found(&device, &format!("group 0 counts {} blocks that snapshots hold, and they hold {held}", held + 1));
+}
+
+#[test]
+fn content_where_a_snapshot_has_metadata_is_found() {
+    let device = volume();
+    let (sb, _) = newest(&device);
+    // the live table without the chunk of a snapshot's place: what the bitmap then calls content is not
+    let (snapshots, _) = list(&device, &sb);
+    let place = snapshots[0].root.place;
+    let index = sb.shape.table().start;
+    let (entries, _) = walk(&device, &sb, &sb.root);
+    let (_, entry) = entries.iter().find(|(at, _)| *at == index).expect("the table");
+    let mut records = places::parse(&block(&device, entry.place), &sb.shape).expect("a table");
+    let chunk = u32::try_from(place / 512).expect("small");
+    records.iter_mut().filter(|record| record.is_some_and(|r| r.number == chunk)).for_each(|record| *record = None);
+    let root = rewrite(&device, sb.root, index, &places::to_bytes(&records));
+    set_root(&device, root);
+    found(&device, &format!("Block {place} of the device: one generation has metadata there, another one content"));
+    assert_eq!(DiskEntry::SIZE * ENTRIES, BLOCK as usize);
+}
