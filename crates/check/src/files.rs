@@ -107,8 +107,11 @@ pub(crate) fn judge_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
     let inline = facts.flags.contains(InodeFlags::INLINE_DATA) && facts.kind.is_some() && nameable;
     if inline {
         // its size was judged with the attribute that holds its end
-    } else if facts.is_directory() && tally.last.is_none() {
+    } else if facts.is_directory() && tally.last.is_none() && tally.clusters == 0 {
         ctx.report(Problem::new(Code::DirectoryEmpty).inode(facts.inode));
+    } else if facts.is_directory() && tally.last.is_none() {
+        // it has blocks of some kind, so something is lost, and a person should know
+        ctx.report(Problem::new(Code::DirectoryHole).dir(facts.inode).file_block(FileBlock(0)));
     } else if let Some(expected) = wrong_size(ctx, facts, tally) {
         ctx.report(Problem::new(Code::InodeSizeWrong).inode(facts.inode).found(facts.size).expected(expected));
     }

@@ -223,6 +223,13 @@ impl Turns<'_> {
             superblock::restore(&work)?;
             return Ok(Step::Worked(Mender::Superblock));
         }
+        // that another table of groups is the right one is for a person to say
+        if let Some(copy) = problems.iter().find(|p| p.code == Code::GroupDescriptorsTryBackup)
+            && self.mode == Repair::Safe
+        {
+            self.stopped = Some(copy.clone());
+            return Ok(Step::Done);
+        }
         journal::forget_error(&work)?;
         let mut began = None;
         loop {
@@ -233,7 +240,8 @@ impl Turns<'_> {
             let own: Vec<&Problem> =
                 problems.iter().filter(|p| p.code.mender() == mender && self.may_mend(p)).collect();
             if self.mode == Repair::Safe
-                && let Some(grave) = own.iter().find(|p| self.rules.preen(p.code) == Preen::Stops)
+                && let Some(grave) =
+                    own.iter().find(|p| self.rules.preen(p.code) == Preen::Stops && !goes_anyway(p, &own))
             {
                 self.stopped = Some((*grave).clone());
                 return Ok(Step::Done);
@@ -331,6 +339,12 @@ impl Turns<'_> {
         report.mended = changed;
         Ok(report)
     }
+}
+
+/// Whether an inode without a name is cleared as an empty one before its name is asked about.
+fn goes_anyway(problem: &Problem, all: &[&Problem]) -> bool {
+    let empty = |p: &&Problem| p.code == Code::InodeUnattachedEmpty && p.inode == problem.inode;
+    problem.code == Code::InodeUnattached && all.iter().any(empty)
 }
 
 fn mend(mender: Mender, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Result<()> {

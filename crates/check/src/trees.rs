@@ -177,8 +177,8 @@ impl Trees<'_> {
         match block {
             // the kernel asks for less; e2fsck gives a root that could hold so few up
             None => depth <= extent::MAX_DEPTH && max + 2 >= node.room(),
-            // the format leaves room for a tail of at most two entries
-            Some((expected, _)) => depth == expected && max + 2 >= node.room(),
+            // the format leaves room for a tail of at most two entries; e2fsck gives up a file with a node that is empty
+            Some((expected, _)) => depth == expected && max + 2 >= node.room() && header.eh_entries.get() > 0,
         }
     }
 

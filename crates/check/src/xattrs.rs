@@ -297,11 +297,13 @@ pub(crate) fn judge_values(ctx: &Context<'_>) {
             ctx.report(at(Code::XattrValueInodeWrong));
             continue;
         }
+        let has_feature = ctx.volume.features.incompat.contains(Incompat::EA_INODE);
         let Some(inode) = inodes.get(&value.target) else {
-            ctx.report(at(Code::XattrValueInodeFlagMissing));
+            // without flag and feature it is a file like any other, and not to be made a value of
+            ctx.report(at(if has_feature { Code::XattrValueInodeFlagMissing } else { Code::XattrValueInodeWrong }));
             continue;
         };
-        if !ctx.volume.features.incompat.contains(Incompat::EA_INODE) {
+        if !has_feature {
             ctx.report(at(Code::XattrValueInodeFeatureMissing));
         }
         *counted.entry(value.target).or_insert(0) += 1;

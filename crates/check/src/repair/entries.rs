@@ -113,6 +113,14 @@ pub(super) fn spots(bytes: &[u8], block_size: u32) -> Vec<Spot> {
     all
 }
 
+/// Whether these bytes are a chain of entries from beginning to end, and begin with one in use.
+fn is_whole(bytes: &[u8], block_size: u32) -> bool {
+    let all = spots(bytes, block_size);
+    let fits = |spot: &Spot| spot.rec_len.is_multiple_of(4) && spot.name_len + DirEntry::SIZE <= spot.rec_len;
+    let ends = all.last().is_some_and(|last| last.at + last.rec_len == bytes.len());
+    ends && all.iter().all(fits) && all.first().is_some_and(|first| first.inode != 0 && first.name_len > 0)
+}
+
 /// All entries of a region in use, as far as they can be read; `hashed` where they carry hashes.
 pub(super) fn all(work: &Work<'_>, region: &[u8], hashed: bool) -> Vec<Named> {
     let block_size = work.volume().geometry.block_size;
@@ -238,10 +246,15 @@ pub(super) fn mend_dots(bytes: &mut [u8], block_size: u32, dir: InodeNo, parent:
     if first.rec_len >= SHORTEST * 2 && (first.rec_len > SHORTEST * 2 || spots(bytes, block_size).len() < 2) {
         let rest = first.rec_len - SHORTEST;
         set_rec_len(bytes, 0, SHORTEST, block_size);
-        if let Some(space) = bytes.get_mut(SHORTEST..SHORTEST + DirEntry::SIZE) {
-            space.fill(0);
+        let follows = bytes.get(SHORTEST..first.rec_len).unwrap_or_default();
+        if is_whole(follows, block_size) {
+            // only the record was too large: its space holds the entries that stood behind it
+        } else {
+            if let Some(space) = bytes.get_mut(SHORTEST..SHORTEST + DirEntry::SIZE) {
+                space.fill(0);
+            }
+            set_rec_len(bytes, SHORTEST, rest, block_size);
         }
-        set_rec_len(bytes, SHORTEST, rest, block_size);
     }
     put_dot(bytes, 0, b".", dir, file_type);
     let Some(second) = head(bytes, 0, block_size).map(|first| first.rec_len) else { return };

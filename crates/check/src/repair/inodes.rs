@@ -144,9 +144,16 @@ impl Case<'_, '_> {
             | Code::SymlinkInvalid
             | Code::DirectoryEmpty
             | Code::ExtentFlagWithoutFeature
-            | Code::BlockMapWithBigalloc
             | Code::EncryptionXattrCorrupt => return Ok(Fate::Clear),
 
+            Code::BlockMapWithBigalloc => {
+                self.work.make_stale();
+                // where only the flag is gone the tree is still there
+                if !has_extent_header(inode) && !maps::convert(self.work, self.number, inode)? {
+                    return Ok(Fate::Clear);
+                }
+                inode.set_flags(inode.raw().flags() | InodeFlags::EXTENTS);
+            }
             Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => inode.disk_mut().i_dtime = 0.into(),
             Code::OrphanLinkInDeletionTime => {
                 let links = inode.raw().disk.i_links_count.get();
@@ -285,7 +292,11 @@ impl Case<'_, '_> {
             }
             Code::XattrValueInodeFlagMissing => {
                 self.work.make_stale();
-                if let Some(target) = problem.found.and_then(|n| u32::try_from(n).ok()) {
+                let Some(target) = problem.found.and_then(|n| u32::try_from(n).ok()) else { return Ok(Fate::Keep) };
+                if self.work.walk().is_some_and(|walk| walk.ctx.inodes.names(InodeNo(target)) > 0) {
+                    // a file of the user's, which nobody could read with the flag
+                    attributes::drop_values(self.work, inode, &HashSet::from([target]))?;
+                } else {
                     self.work.edit_inode(InodeNo(target), |value| {
                         let flags = value.raw().flags() | InodeFlags::EA_INODE;
                         value.set_flags(flags);
@@ -313,9 +324,7 @@ impl Case<'_, '_> {
     fn decide_map(&self, inode: &mut InodeBuf) -> Fate {
         self.work.make_stale();
         let flags = inode.raw().flags();
-        let header = RawNode::from_bytes(&inode.raw().disk.i_block).is_some_and(|n| {
-            n.header.eh_magic.get() == extent::MAGIC && n.header.eh_entries.get() <= n.header.eh_max.get()
-        });
+        let header = has_extent_header(inode);
         let blocks: [u32; 15] = inode.raw().block_words();
         let mapped = blocks.iter().all(|b| *b == 0 || self.work.volume().holds(u64::from(*b)));
         let used = inode.raw().disk.i_blocks_lo.get() != 0;
@@ -369,4 +378,10 @@ fn is_map_problem(code: Code) -> bool {
             | Code::ClusterMisaligned
             | Code::IndirectBlockForeign
     )
+}
+
+/// Whether `i_block` begins as the root of a tree of extents does.
+fn has_extent_header(inode: &InodeBuf) -> bool {
+    RawNode::from_bytes(&inode.raw().disk.i_block)
+        .is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC && n.header.eh_entries.get() <= n.header.eh_max.get())
 }

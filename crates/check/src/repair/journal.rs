@@ -47,6 +47,14 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             Code::JournalRecoveryWithoutJournal => edit_feature(work, |sb| {
                 sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
             })?,
+            Code::JournalDeviceNotFound => {
+                let disk = &work.volume().disk;
+                let recover = work.volume().features.incompat.contains(Incompat::NEEDS_RECOVERY);
+                let named = disk.s_journal_inum.get() != 0 || disk.s_journal_dev.get() != 0;
+                if !named && !recover && !work.volume().features.compat.contains(Compat::HAS_JOURNAL) {
+                    edit_feature(work, |sb| sb.s_journal_uuid = [0; 16])?;
+                }
+            }
             Code::JournalVersion1HasFeatures | Code::JournalSharedUnsupported => {
                 if let Some((file, bytes)) = journal::find(work.view.scanner, work.volume(), inode) {
                     clear_beyond_version1(work, &file, bytes)?;

@@ -261,6 +261,35 @@ impl Editor<'_, '_> {
     }
 }
 
+/// Puts extents in the place of a map of indirect blocks; the flag is the caller's to set. `false` where there is no free
+/// block for them.
+pub(super) fn convert(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
+    let volume = work.volume();
+    let ratio = u64::from(volume.geometry.cluster_blocks);
+    let mut extents: Vec<Extent> = Vec::new();
+    edit_indirect(work, number, &mut inode.clone(), &mut |pointer| {
+        if !volume.holds(pointer.block) {
+            return Ok(0);
+        }
+        // parents come before their children, so data comes in order
+        if pointer.level == 0 && pointer.block % ratio == pointer.first % ratio && pointer.first < 1 << 32 {
+            let (logical, physical) = (FileBlock(pointer.first), FsBlock(pointer.block));
+            match extents.last_mut() {
+                Some(last)
+                    if last.logical.get() + u64::from(last.len) == pointer.first
+                        && last.physical.get() + u64::from(last.len) == pointer.block
+                        && last.len < u32::from(extent::MAX_INIT_LEN) =>
+                {
+                    last.len += 1;
+                }
+                _ => extents.push(Extent { logical, physical, len: 1, unwritten: false }),
+            }
+        }
+        Ok(pointer.block)
+    })?;
+    write_extents(work, number, inode, &extents, &[])
+}
+
 /// Drops what is not sound of an inode's map. `false` where so much was impossible that the inode is likely none.
 pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {

@@ -3,6 +3,7 @@
 //! A mender sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed in
 //! that check; blocks that are let go in a turn are free in the next.
 
+use super::entries;
 use crate::checker::{View, Walk};
 use crate::context::Volume;
 use blockdev::{BlockDevice, Overlay, Result};
@@ -180,10 +181,13 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Bytes of the tail that a leaf block of a directory ends in; 0 where it ends in none.
+    /// Bytes of the tail that a leaf block of a directory ends in; 0 where it ends in none, also where what looks like one is
+    /// the space of the last entry.
     pub(super) fn leaf_tail(&self, block: &[u8]) -> usize {
         let tail = self.volume().geometry.leaf_tail();
-        if tail.ends(block) { tail.size() } else { 0 }
+        let last = entries::spots(block, self.volume().geometry.block_size).pop();
+        let covered = last.is_some_and(|last| last.at + last.rec_len == block.len() && last.rec_len != tail.size());
+        if tail.ends(block) && !covered { tail.size() } else { 0 }
     }
 
     /// Writes what leaf block `at` of a directory ends in, with its checksum; `seed` is the directory's.

@@ -202,7 +202,7 @@ macro_rules! inode_rows {
             => "Drops the attribute." [];
         0x010086 XattrValueInodeFlagMissing Error mends by Inodes
             "Inode {found} holds an attribute value of inode {inode}, but lacks the flag for that."
-            => "Sets the flag." [];
+            => "Sets the flag; where directories name that inode, drops the attribute." [];
         0x010088 CasefoldFlagOnNonDirectory Error stops by Inodes
             "Inode {inode} has the casefold flag, but is not a directory."
             => "Clears the flag." [];

@@ -35,12 +35,13 @@ macro_rules! superblock_rows {
         0x00000f JournalInodeBad Error mends by Journal
             "The journal inode {inode} is not a sound file."
             => "Clears the journal and makes a new one." [JournalInodeNotClear];
-        0x000010 JournalSharedUnsupported Fatal stops by Journal
+        0x000010 JournalSharedUnsupported Fatal mends by Journal
             "The journal serves more than one volume, which is not supported."
             => "Clears the fields that say so, where the journal lies on the volume." [];
-        0x000011 JournalDeviceNotFound Fatal stops by Nobody
+        0x000011 JournalDeviceNotFound Fatal stops by Journal
             "The journal lies on another device, which is not read."
-            => "Nothing; e2fsck -j replays such a journal, and tune2fs -O ^has_journal takes it from the volume." [];
+            => "Clears its number where no feature speaks of a journal; else nothing: e2fsck -j replays such a journal, and \
+                tune2fs -O ^has_journal takes it from the volume." [];
         0x000015 JournalSuperblockBad Error mends by Journal
             "The journal's superblock is corrupt."
             => "Writes a new one; changes not yet replayed are lost." [];
