@@ -46,6 +46,11 @@ impl Volume {
         self.change_with(credits, |room| room.promised)
     }
 
+    /// As [`Volume::change`], for a snapshot: where there is room to delete it again.
+    pub(crate) fn change_keeping(&self) -> Result<Change<'_>> {
+        self.change_with(0, |room| room.keeping)
+    }
+
     /// As [`Volume::change`], for the deletion of a snapshot: it finds room where all else does not.
     pub(crate) fn change_deleting(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |room| room.deleting)

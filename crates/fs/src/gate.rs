@@ -369,7 +369,7 @@ impl<B> Gate<B> {
     pub(crate) fn overdue(&self) -> Option<(u64, Broken)> {
         let current = self.lock();
         let now = current.as_ref().filter(|now| now.phase == Phase::Runs)?;
-        now.deadline.is_some_and(|end| Instant::now() >= end).then(|| (now.id, Broken::TimedOut(now.limit)))
+        now.deadline.is_some_and(|end| Instant::now() >= end).then_some((now.id, Broken::TimedOut(now.limit)))
     }
 
     /// Keeps members from changing more, waits until none does, and, where it is to be `still`, until nobody looks. False

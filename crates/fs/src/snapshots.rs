@@ -11,6 +11,7 @@ use format::native::BLOCK_SIZE;
 use format::native::snapshots::{MOST, Snapshot};
 use format::{FsBlock, GroupNo};
 use space::Purpose;
+use std::collections::HashSet;
 use std::sync::Arc;
 use store::VersionChange;
 use store::native::Mapped;
@@ -82,7 +83,7 @@ impl Volume {
         }
         // what one file cannot have does not keep the volume from being kept
         let placed = self.flush_all_delayed();
-        let change = self.change(0)?;
+        let change = self.change_keeping()?;
         let generation = change.generation();
         let time = change.now().seconds;
         change.operation().versions(VersionChange::Create { name: name.to_vec(), time });
@@ -95,7 +96,8 @@ impl Volume {
     /// Deletes a snapshot; what it alone held can be used when this returns.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; as [`Volume::snapshots`] and [`Volume::sync`].
+    /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; [`Error::Unsupported`] where more groups changed than one
+    /// operation can count, see [`WriteOptions::dirty_bytes`](crate::WriteOptions); as [`Volume::snapshots`] and [`Volume::sync`].
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
         let native = self.has_versions()?;
         let _pass = self.changing_outside()?;
@@ -104,8 +106,9 @@ impl Volume {
         let others = others(&native.mapped, name)?;
         let space = self.space()?;
         let only = space.held_only_by(&self.store, &snapshot, &others)?;
-        // the counts of all data groups may change
-        let change = self.change_deleting(native.shape.front() as usize)?;
+        let per_block = self.sb.geometry.descriptors_per_block();
+        let descriptors: HashSet<u32> = only.keys().map(|group| group / per_block).collect();
+        let change = self.change_deleting(descriptors.len())?;
         let generation = change.generation();
         space.let_go(&change, &snapshot, others, only)?;
         change.operation().versions(VersionChange::Delete { name: name.to_vec() });

@@ -57,14 +57,21 @@ pub struct Room {
     pub promised: usize,
     /// One that frees, or only changes what is there.
     pub freeing: usize,
+    /// One that makes a snapshot.
+    pub keeping: usize,
     /// One that deletes a snapshot.
     pub deleting: usize,
 }
 
 impl Room {
     /// As much as the engine's limits allow.
-    pub const ANY: Self =
-        Self { ordinary: usize::MAX, promised: usize::MAX, freeing: usize::MAX, deleting: usize::MAX };
+    pub const ANY: Self = Self {
+        ordinary: usize::MAX,
+        promised: usize::MAX,
+        freeing: usize::MAX,
+        keeping: usize::MAX,
+        deleting: usize::MAX,
+    };
 }
 
 /// How much is needed, and how much more would be good to have.

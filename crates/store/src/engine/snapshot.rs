@@ -127,12 +127,9 @@ impl Snapshot {
         self.worst_case(FREEING + CLOSING)
     }
 
-    /// Places that are kept for the deletion of a snapshot, where there are any: nothing else may bring a place back then. It
+    /// Places that are kept for the deletion of a snapshot, which is all that brings a place back where everything is held. It
     /// changes the counts of all data groups.
     fn kept_to_delete(&self) -> usize {
-        if self.snapshots.count() == 0 {
-            return 0;
-        }
         2 * self.worst_case(self.map.shape.front() as usize + CLOSING)
     }
 
@@ -160,9 +157,12 @@ impl Snapshot {
     }
 
     fn room_with(&self, places: usize) -> Room {
-        let (kept, last) = (self.kept(), self.kept_to_delete());
+        let (kept, deletion) = (self.kept(), self.kept_to_delete());
         let of = |behind: usize| self.blocks_for(places.saturating_sub(behind));
-        Room { ordinary: of(2 * kept + last), promised: of(kept + last), freeing: of(last), deleting: of(0) }
+        let keeping = of(2 * kept + deletion);
+        // without snapshots there is none to be deleted
+        let last = if self.snapshots.count() == 0 { 0 } else { deletion };
+        Room { ordinary: of(2 * kept + last), promised: of(kept + last), freeing: of(last), keeping, deleting: of(0) }
     }
 
     /// The superblock that makes everything before it count.
