@@ -226,7 +226,10 @@ impl Delete {
         for name in &self.names {
             note(name, opened.volume.delete_snapshot(name.as_bytes()).map_err(|e| e.to_string()));
         }
+        // the rest of what they took
+        let tidied = opened.volume.tidy();
         opened.unmount()?;
+        tidied.map_err(|e| Failure::on(&self.target.device, e))?;
         Ok(failures)
     }
 }
