@@ -36,6 +36,7 @@ mod source;
 mod stat;
 mod tree;
 mod umount;
+mod txn;
 mod undo;
 
 use clap::{Parser, Subcommand};
@@ -78,6 +79,7 @@ enum Command {
     Umount(umount::Umount),
     Check(check::Check),
     Snapshot(snapshot::Snapshot),
+    Txn(txn::Txn),
     Undo(undo::Undo),
     Bench(bench::Bench),
     Age(age::Age),
@@ -103,6 +105,7 @@ impl Command {
             Command::Umount(command) => command.run(),
             Command::Check(command) => command.run(),
             Command::Snapshot(command) => command.run(),
+            Command::Txn(command) => command.run(),
             Command::Undo(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Age(command) => command.run(),
@@ -117,6 +120,7 @@ impl Command {
     fn failure(&self) -> u8 {
         match self {
             Command::Check(_) => check::Check::FAILURE,
+            Command::Txn(_) => txn::FAILURE,
             _ => 1,
         }
     }

@@ -59,9 +59,10 @@ Options for -o, in lists as mount(8) takes them:
   consistency=none|dirty-bit|journal
                 how the volume stays sound through a crash: not; by a mark that asks for a check; by
                 its journal (the default where it has one, else dirty-bit)
-  data=ordered|writeback|journal
+  data=ordered|writeback|journal|cow
                 with a journal: file content before the metadata that leads to it (the default),
-                in any order, through the journal
+                in any order, through the journal; on a native volume, cow: content is never
+                overwritten in its place, so a crash leaves that of the newest whole generation
   commit=N      changes reach the device after N seconds at the latest (5)
   placement=hint
                 new metadata goes to the front of each group, so that a check has to go to fewer places;

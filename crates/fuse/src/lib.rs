@@ -12,6 +12,7 @@
 //! | `ops`, `ops/write` | what each request means on a [`fs::Volume`]: those that look, those that change |
 //! | `snapshots` | `.extant/snapshots`: the versions of a native volume, beside it |
 //! | `mounted` | the same, asked for by another process |
+//! | `transactions` | what happens whole or not at all: its members, and who waits |
 //! | `errno` | the one table from errors to the numbers the kernel knows |
 //! | `problems` | telling the user of damage, once for each file |
 //!
@@ -39,6 +40,7 @@ mod reply;
 mod request;
 mod session;
 mod snapshots;
+mod transactions;
 mod transport;
 
 pub use error::{Error, Result};
@@ -50,4 +52,5 @@ pub use reply::{Answer, Entry, Reply};
 pub use request::{Caller, Changes, Operation, Request, SetTime};
 pub use rustix::io::Errno;
 pub use session::{Session, Unmounter, mount, mount_filesystem};
-pub use transport::{Filesystem, Transport};
+pub use transactions::MountedTransaction;
+pub use transport::{Filesystem, Kernel, Transport};

@@ -222,7 +222,8 @@ fn data(mode: &str) -> Result<DataMode> {
         "ordered" => Ok(DataMode::Ordered),
         "writeback" => Ok(DataMode::Writeback),
         "journal" => Ok(DataMode::Journal),
-        _ => Err(Error::Option(format!("`data={mode}` is none of ordered, writeback, journal"))),
+        "cow" => Ok(DataMode::CopyOnWrite),
+        _ => Err(Error::Option(format!("`data={mode}` is none of ordered, writeback, journal, cow"))),
     }
 }
 
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn what_cannot_be_done_is_named() {
         for (list, said) in [
-            ("data=fast", "`data=fast` is none of ordered, writeback, journal"),
+            ("data=fast", "`data=fast` is none of ordered, writeback, journal, cow"),
             ("consistency=linked", "`consistency=linked` is none of none, dirty-bit, journal, snapshot"),
             ("placement=front", "`placement=front` is none of usual, hint"),
             ("commit=soon", "`commit=soon` is no number of seconds up to 3600"),

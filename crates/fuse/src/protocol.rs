@@ -133,7 +133,19 @@ pub(crate) struct OutHeader {
 /// FUSE_NOTIFY_INVAL_INODE: what stands in place of the error where a message answers nothing.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 
-/// What follows the header of that.
+/// FUSE_NOTIFY_INVAL_ENTRY: the same, of a name.
+pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+
+/// What follows the header of that; then the name, with a zero byte.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+pub(crate) struct NotifyInvalEntryOut {
+    pub(crate) dir: u64,
+    pub(crate) length: u32,
+    pub(crate) flags: u32,
+}
+
+/// What follows the header of [`NOTIFY_INVAL_INODE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 pub(crate) struct NotifyInvalInodeOut {

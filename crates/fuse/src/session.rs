@@ -5,6 +5,7 @@ use crate::ops::Ops;
 use crate::options::MountOptions;
 use crate::problems::Teller;
 use crate::snapshots::WithSnapshots;
+use crate::transactions::WithTransactions;
 use crate::transport::{Filesystem, Transport, serve};
 use crate::{Error, Result};
 use fs::Volume;
@@ -43,7 +44,9 @@ pub fn mount(
     let teller: Teller = Arc::new(on_problem);
     let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&teller));
     if options.snapshot.is_none() && volume.snapshots().is_ok() {
-        return mount_filesystem(Arc::new(WithSnapshots::new(ops, options, teller)), dir, options);
+        let filesystem = WithSnapshots::new(ops, options, teller);
+        let filesystem = WithTransactions::new(filesystem, volume, options.writeback_cache);
+        return mount_filesystem(Arc::new(filesystem), dir, options);
     }
     mount_filesystem(Arc::new(ops), dir, options)
 }

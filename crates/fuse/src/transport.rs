@@ -15,13 +15,15 @@
 //! 3. Nothing here knows of volumes.
 
 mod device;
+mod standin;
 mod uring;
 
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
-use crate::protocol::{NOTIFY_INVAL_INODE, NotifyInvalInodeOut};
+use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Request, arguments};
 use rustix::io::Errno;
+use standin::{Queue, StandIns};
 use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -75,6 +77,33 @@ pub trait Filesystem: Send + Sync {
 
     /// A panic came out of a request about `node`; the program is told EIO.
     fn panicked(&self, node: u64, what: &str);
+
+    /// The handshake is done: from now on the kernel can be told to forget something.
+    fn connected(&self, _kernel: Kernel) {}
+
+    /// Whether a request would have to wait for another one, of any length.
+    fn would_wait(&self, _request: &Request<'_>) -> bool {
+        false
+    }
+}
+
+/// The kernel, as whoever it may remember things of sees it.
+#[derive(Debug)]
+pub struct Kernel {
+    connection: OwnedFd,
+}
+
+impl Kernel {
+    /// Has it forget the attributes and the content of a node.
+    pub fn forget_inode(&self, node: u64) {
+        forget_inode(self.connection.as_fd(), node, 0);
+    }
+
+    /// Has it forget a name of a directory. It locks the directory, so this waits for requests that change it.
+    pub fn forget_name(&self, dir: u64, name: &[u8]) {
+        let what = NotifyInvalEntryOut { dir, length: name.len() as u32, flags: 0 };
+        notify(self.connection.as_fd(), NOTIFY_INVAL_ENTRY, &[what.as_bytes(), name, &[0]]);
+    }
 }
 
 /// A connection to the kernel after the handshake.
@@ -83,6 +112,7 @@ struct Link {
     filesystem: Arc<dyn Filesystem>,
     /// What both sides agreed on.
     features: Features,
+    stand_ins: StandIns,
 }
 
 /// Answers the requests on a connection until the file system is unmounted.
@@ -90,7 +120,7 @@ struct Link {
 /// # Errors
 /// The connection broke, or the kernel is too old.
 pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transport: Transport) -> io::Result<()> {
-    let mut link = Link { connection, filesystem, features: Features::empty() };
+    let mut link = Link { connection, filesystem, features: Features::empty(), stand_ins: StandIns::default() };
     // made before the kernel is told that they will be there: from then on nothing can fail for want of memory
     let queues = match transport {
         Transport::Best => uring::Queues::new(link.connection.as_fd()).ok(),
@@ -99,11 +129,14 @@ pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transp
     if !shake_hands(&mut link, queues.is_some())? {
         return Ok(());
     }
+    link.filesystem.connected(Kernel { connection: link.connection.try_clone()? });
     let link = Arc::new(link);
-    match queues {
+    link.stand_ins.serve(&link);
+    let served = match queues {
         Some(queues) if link.features.contains(Features::OVER_IO_URING) => queues.serve(&link),
         _ => device::serve(&link),
-    }
+    };
+    served.and(link.stand_ins.join())
 }
 
 /// Answers the first request, which agrees on what is possible. False if it was unmounted before.
@@ -192,8 +225,16 @@ fn send(link: &Link, unique: u64, outcome: Answer<()>, answer: &[u8]) -> io::Res
 }
 
 /// Asks the file system. What comes out goes to the kernel.
-fn respond(link: &Link, header: &InHeader, arguments: &[u8], rest: &[u8], reply: &mut Reply<'_>) -> Answer<()> {
+fn respond(
+    (link, queue): (&Link, Queue),
+    header: &InHeader,
+    arguments: &[u8],
+    rest: &[u8],
+    reply: &mut Reply<'_>,
+) -> Answer<()> {
     let Some(request) = Request::parse(header, arguments, rest) else { return Err(Errno::INVAL) };
+    let waits = link.filesystem.would_wait(&request);
+    let _waiting = waits.then(|| link.stand_ins.wait(queue)).transpose()?;
     // nothing of a request outlives it; that what requests share is whole is the file system's care
     match catch_unwind(AssertUnwindSafe(|| link.filesystem.answer(&request, reply))) {
         Ok(outcome) => {
@@ -211,11 +252,21 @@ fn respond(link: &Link, header: &InHeader, arguments: &[u8], rest: &[u8], reply:
 
 /// Has the kernel forget the attributes of a node. It takes such messages through /dev/fuse, whatever way requests take.
 fn forget_attributes(link: &Link, node: u64) {
-    let what = NotifyInvalInodeOut { node, offset: -1, length: 0 };
-    let header =
-        OutHeader { len: (size_of::<OutHeader>() + size_of_val(&what)) as u32, error: NOTIFY_INVAL_INODE, unique: 0 };
-    // a kernel that does not have the node, or is unmounting, has nothing to forget
-    let _ = rustix::io::writev(&link.connection, &[IoSlice::new(header.as_bytes()), IoSlice::new(what.as_bytes())]);
+    forget_inode(link.connection.as_fd(), node, -1);
+}
+
+/// Content is forgotten from `offset` on; below 0: the attributes alone.
+fn forget_inode(connection: BorrowedFd<'_>, node: u64, offset: i64) {
+    let what = NotifyInvalInodeOut { node, offset, length: 0 };
+    notify(connection, NOTIFY_INVAL_INODE, &[what.as_bytes()]);
+}
+
+fn notify(connection: BorrowedFd<'_>, code: i32, what: &[&[u8]]) {
+    let len = size_of::<OutHeader>() + what.iter().map(|part| part.len()).sum::<usize>();
+    let header = OutHeader { len: len as u32, error: code, unique: 0 };
+    let parts: Vec<_> = std::iter::once(header.as_bytes()).chain(what.iter().copied()).map(IoSlice::new).collect();
+    // a kernel that does not have it, or is unmounting, has nothing to forget
+    let _ = rustix::io::writev(connection, &parts);
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {

@@ -427,7 +427,8 @@ impl Ops {
             return;
         }
         let set = SetAttributes { atime: Some(now), ctime: Some(a.ctime), ..SetAttributes::default() };
-        // what was read was read
+        // what was read was read; nobody waits for it to be noted
+        let Some(_pass) = self.volume.try_change() else { return };
         let _ = self.volume.set_attributes(number, &set);
     }
 }

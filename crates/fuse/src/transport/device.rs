@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use zerocopy::FromBytes;
 
 /// Fewest and most threads; between them, as many as there are processors. A thread that waits for the device answers
@@ -34,6 +35,11 @@ pub(super) fn serve(link: &Arc<Link>) -> io::Result<()> {
     outcome
 }
 
+/// One more thread.
+pub(super) fn open(link: Arc<Link>) -> io::Result<JoinHandle<io::Result<()>>> {
+    std::thread::Builder::new().name("fuse".to_owned()).spawn(move || answer(&link))
+}
+
 fn answer(link: &Link) -> io::Result<()> {
     let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
     let mut room = vec![0; MAX_DATA];
@@ -45,7 +51,7 @@ fn answer(link: &Link) -> io::Result<()> {
         }
         let mut reply = Reply::new(&mut room);
         let outcome = match part(link, &header, body) {
-            Some((arguments, rest)) => respond(link, &header, arguments, rest, &mut reply),
+            Some((arguments, rest)) => respond((link, None), &header, arguments, rest, &mut reply),
             None => Err(Errno::INVAL),
         };
         let length = reply.len();

@@ -17,7 +17,7 @@
 //! 2. Memory that the kernel has is never freed: a desk that is dropped then leaks it.
 #![allow(unsafe_code)]
 
-use super::{Link, MAX_DATA, forgotten, respond, send};
+use super::{Link, MAX_DATA, Queue, forgotten, respond, send};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::{Answer, Reply};
 use crate::request::{arguments, is_read};
@@ -30,6 +30,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -207,12 +208,13 @@ impl Desk {
 
     /// Answers the request that [`Desk::wait`] brought. The kernel gets the answer when it is waited for the next.
     fn answer(&mut self, link: &Link, room: &mut [u8]) -> io::Result<()> {
+        let queue = Some(self.queue);
         let Some((head, payload)) = self.memory() else { return Err(io::Error::other("no request is here")) };
         let (header, commit_id) = match InHeader::read_from_prefix(&head.in_out) {
             Ok((header, _)) => (header, head.commit_id),
             Err(_) => return Err(io::Error::other("no header is here")),
         };
-        let (outcome, length) = take(link, &header, head, payload, room);
+        let (outcome, length) = take((link, queue), &header, head, payload, room);
         let out = OutHeader {
             len: (size_of::<OutHeader>() + length) as u32,
             error: outcome.map_or_else(|e| -e.raw_os_error(), |()| 0),
@@ -227,17 +229,23 @@ impl Desk {
 }
 
 /// Asks the file system; its answer is at the start of `payload`, so long.
-fn take(link: &Link, header: &InHeader, head: &Head, payload: &mut [u8], room: &mut [u8]) -> (Answer<()>, usize) {
+fn take(
+    (link, queue): (&Link, Queue),
+    header: &InHeader,
+    head: &Head,
+    payload: &mut [u8],
+    room: &mut [u8],
+) -> (Answer<()>, usize) {
     let size = arguments(header.opcode, link.features).unwrap_or(0);
     let Some(arguments) = head.arguments.get(..size) else { return (Err(Errno::INVAL), 0) };
     let (outcome, length) = if is_read(header.opcode) {
         let mut reply = Reply::new(payload);
-        let outcome = respond(link, header, arguments, &[], &mut reply);
+        let outcome = respond((link, queue), header, arguments, &[], &mut reply);
         (outcome, reply.len())
     } else {
         let rest = payload.get(..head.payload as usize).unwrap_or_default();
         let mut reply = Reply::new(room);
-        let outcome = respond(link, header, arguments, rest, &mut reply);
+        let outcome = respond((link, queue), header, arguments, rest, &mut reply);
         let length = reply.len();
         if let (Some(to), Some(from)) = (payload.get_mut(..length), room.get(..length)) {
             to.copy_from_slice(from);
@@ -282,6 +290,16 @@ impl Queues {
         }
         outcome
     }
+}
+
+/// One more desk of a queue, when the kernel knows of it.
+pub(super) fn open(link: Arc<Link>, queue: u16) -> io::Result<JoinHandle<io::Result<()>>> {
+    let desk = Desk::new(link.connection.as_fd(), queue)?;
+    let (started, starts) = mpsc::channel();
+    let work = move || answer(desk, &link, &started);
+    let thread = std::thread::Builder::new().name("fuse-more".to_owned()).spawn(work)?;
+    starts.recv().map_err(io::Error::other)??;
+    Ok(thread)
 }
 
 fn answer(mut desk: Desk, link: &Link, started: &mpsc::Sender<io::Result<()>>) -> io::Result<()> {
