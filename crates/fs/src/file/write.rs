@@ -59,6 +59,10 @@ impl Volume {
             return Ok(());
         }
         let mut state = node.write();
+        // the file may have gone meanwhile, and its content with it
+        if state.delayed.is_empty() {
+            return Ok(());
+        }
         let inode = self.inode(number)?;
         let outcome = FileEdit { volume: self, node: &node, state: &mut state, inode }.flush();
         self.nodes.count_delayed(&mut state);
