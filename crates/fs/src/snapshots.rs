@@ -117,8 +117,8 @@ impl Volume {
     }
 
     /// Gives back what the metadata regions of a native volume do not need any more, as after the deletion of snapshots or of
-    /// very many files. What they take is kept small in any case when nothing happens for a while, as far as [`Volume::tick`]
-    /// is called.
+    /// very many files. What the next work will hardly need goes back on its own when nothing happens for a while, as far as
+    /// [`Volume::tick`] is called.
     ///
     /// # Errors
     /// As [`Volume::sync`].

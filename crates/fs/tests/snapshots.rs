@@ -490,3 +490,24 @@ fn snapshots_stay_what_they_are_while_others_work() {
     volume.unmount().expect("unmounting");
     assert_eq!(Facts::read(&device).expect("facts").held, 0);
 }
+
+#[test]
+fn what_was_not_yet_written_in_one_snapshot_may_be_content_in_another() {
+    let device = made(32 * MIB);
+    let volume = open(&device);
+    let file = volume.create(InodeNo::ROOT, b"f", &new(FileKind::Regular)).expect("a file").number;
+    volume.allocate(file, AllocateMode::Extend, 0, 64 << 10).expect("allocating");
+    volume.create_snapshot(b"before").expect("a snapshot");
+    volume.write_at(file, 0, &[1; 64 << 10]).expect("writing");
+    volume.create_snapshot(b"behind").expect("a snapshot");
+    volume.unmount().expect("unmounting");
+    rollback(Arc::clone(&device), b"before").expect("going back");
+    let volume = open(&device);
+    assert_same(&read(&volume), &Tree::from([(b"f".to_vec(), vec![0; 64 << 10])]), "the volume");
+    volume.write_at(number(&volume, b"f"), 0, &[2; 64 << 10]).expect("writing");
+    volume.sync().expect("a sync");
+    let behind = volume.open_snapshot(b"behind", 1 << 20).expect("opening it");
+    assert_same(&read(&behind), &Tree::from([(b"f".to_vec(), vec![1; 64 << 10])]), "the later snapshot");
+    assert_same(&read(&volume), &Tree::from([(b"f".to_vec(), vec![2; 64 << 10])]), "the volume");
+    volume.unmount().expect("unmounting");
+}

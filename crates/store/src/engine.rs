@@ -127,12 +127,13 @@ pub trait Engine: Send {
     /// These chunks are the engine's from the closing generation on.
     fn give_chunks(&mut self, _chunks: &[u32]) {}
 
-    /// Chunks that the engine can do without while nothing happens; they are not its own any more.
-    fn spare_chunks(&mut self) -> Vec<u32> {
+    /// Chunks that the engine can do without, as much as the cause ([`Cause::Idle`], [`Cause::Tidy`]) says; they are not its own
+    /// any more.
+    fn spare_chunks(&mut self, _cause: Cause) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Whether nothing would be gained by [`Cause::Idle`].
+    /// Whether nothing would be gained by [`Cause::Tidy`].
     fn is_tidy(&self) -> bool {
         true
     }

@@ -68,8 +68,10 @@ pub enum Cause {
     Timeout,
     /// Somebody waits for it to be durable: sync, fsync, unmount.
     Sync,
-    /// Nobody asked for it: the engine gives back what it does not need.
+    /// Nothing happens: the engine gives back what it will hardly need.
     Idle,
+    /// The engine was asked to give back all that it can do without.
+    Tidy,
     /// The next one is to be held open, and needs as much room as there may be.
     Hold,
 }

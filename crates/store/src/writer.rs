@@ -395,8 +395,8 @@ impl Store {
         }
         if need != Need::default() {
             engine.give_chunks(&writer.client.give_chunks(&closing, need)?);
-        } else if cause == Cause::Idle {
-            let spare = engine.spare_chunks();
+        } else if matches!(cause, Cause::Idle | Cause::Tidy) {
+            let spare = engine.spare_chunks(cause);
             if !spare.is_empty() {
                 writer.client.take_chunks_back(&closing, &spare)?;
             }
@@ -464,7 +464,7 @@ impl Store {
         if committer.engine.is_tidy() {
             return Ok(false);
         }
-        self.close_and_write(writer, &mut committer, Cause::Idle).inspect_err(|e| self.fail(e))?;
+        self.close_and_write(writer, &mut committer, Cause::Tidy).inspect_err(|e| self.fail(e))?;
         Ok(true)
     }
 

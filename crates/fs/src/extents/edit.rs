@@ -105,8 +105,8 @@ impl Change<'_> {
         outcome.map(|()| new)
     }
 
-    /// Gives written blocks from `at` on another place, at most `want` and as many as lie in one piece before and after; the
-    /// old ones are freed.
+    /// Gives mapped blocks from `at` on another place, as written ones: at most `want`, and as many as lie in one piece before
+    /// and after. The old ones are freed.
     pub(crate) fn extents_replace(
         &self,
         owner: &Inode,
@@ -115,7 +115,7 @@ impl Change<'_> {
         want: u64,
     ) -> Result<Extent> {
         let path = self.volume.extent_path(owner, buf, at)?;
-        let old = path.extents.iter().find(|e| e.logical <= at && at.get() < end_of(e) && !e.unwritten);
+        let old = path.extents.iter().find(|e| e.logical <= at && at.get() < end_of(e));
         let Some(old) = old else { return Err(Error::Invalid("the blocks to be replaced are not mapped")) };
         let want = want.min(end_of(old) - at.get()).min(u64::from(longest(false))) as u32;
         let goal = path.goal(at).unwrap_or(old.physical);

@@ -142,10 +142,14 @@ impl Volume {
             let place = |physical, unwritten| Extent { logical: run.logical, physical, len: count as u32, unwritten };
             let extent = match run.place {
                 Place::Hole => change.map_allocate(inode, buf, run.logical, count, false)?,
-                Place::Unwritten(first) => {
-                    change.map_convert(inode, buf, place(first, false))?;
-                    place(first, false)
-                }
+                Place::Unwritten(first) => match change.unwritten_in_place(first, count)? {
+                    (true, same) => {
+                        let written = Extent { len: same.min(count) as u32, ..place(first, false) };
+                        change.map_convert(inode, buf, written)?;
+                        written
+                    }
+                    (false, same) => change.map_replace(inode, buf, run.logical, same.min(count))?,
+                },
                 Place::Data(first) => match change.in_place(first, count)? {
                     (true, same) => Extent { len: same.min(count) as u32, ..place(first, false) },
                     (false, same) => change.map_replace(inode, buf, run.logical, same.min(count))?,
@@ -326,8 +330,7 @@ impl FileEdit<'_> {
         match place {
             Place::Hole => true,
             // as long as it is delayed, a generation may close, and then the block must stay as it is
-            Place::Data(_) => self.volume.native.is_some(),
-            Place::Unwritten(_) => false,
+            Place::Data(_) | Place::Unwritten(_) => self.volume.native.is_some(),
         }
     }
 

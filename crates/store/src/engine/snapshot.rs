@@ -141,9 +141,15 @@ impl Snapshot {
         self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete() + next
     }
 
-    /// Places that there should be when nothing happens.
-    fn room_at_rest(&self) -> usize {
-        self.room_for(0, 0)
+    /// Places that stay when chunks are given back: on its own enough for two of the largest generations, so that nothing is
+    /// given back that the next work takes again.
+    fn room_to_leave(&self, cause: Cause) -> usize {
+        let most = if cause == Cause::Tidy { 0 } else { self.limits.dirty_blocks };
+        self.room_for(most, most)
+    }
+
+    fn has_nothing_to_spare(&self, cause: Cause) -> bool {
+        self.is_tidy || self.in_place || self.places.emptiest(self.room_to_leave(cause)).is_none()
     }
 
     /// The most blocks that a generation may change with so many places.
@@ -293,8 +299,8 @@ impl Engine for Snapshot {
                 self.remove_snapshot(name, &mut changes);
             }
         }
-        let mut changed = if closed.cause == Cause::Idle {
-            self.build_tidily(changes, &mut writes)?
+        let mut changed = if matches!(closed.cause, Cause::Idle | Cause::Tidy) {
+            self.build_tidily(closed.cause, changes, &mut writes)?
         } else {
             self.is_tidy = false;
             self.build(changes, &[], &mut writes)?
@@ -326,7 +332,7 @@ impl Engine for Snapshot {
     }
 
     fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn Client) -> Idle {
-        if !dirty && quiet >= QUIET && !self.is_tidy() { Idle::Tidy } else { Idle::Nothing }
+        if !dirty && quiet >= QUIET && !self.has_nothing_to_spare(Cause::Idle) { Idle::Tidy } else { Idle::Nothing }
     }
 
     fn close(&mut self, _: &dyn Client) -> Result<Plan> {
@@ -354,13 +360,13 @@ impl Engine for Snapshot {
         Need { must: chunks(self.room_for(blocks, 0)), should: chunks(self.room_for(blocks, 2 * blocks)) }
     }
 
-    fn spare_chunks(&mut self) -> Vec<u32> {
-        let room = self.room_at_rest();
+    fn spare_chunks(&mut self, cause: Cause) -> Vec<u32> {
+        let room = self.room_to_leave(cause);
         self.places.spare(room)
     }
 
     fn is_tidy(&self) -> bool {
-        self.is_tidy || self.in_place || self.places.emptiest(self.room_at_rest()).is_none()
+        self.has_nothing_to_spare(Cause::Tidy)
     }
 
     fn durable(&mut self) {

@@ -6,7 +6,7 @@
 use super::Snapshot;
 use super::build::Change;
 use crate::native::NodeName;
-use crate::{Kind, PlannedWrite, Result};
+use crate::{Cause, Kind, PlannedWrite, Result};
 use format::native::CHUNK_BLOCKS;
 use format::native::map::{BlockKind, ENTRIES, Entry};
 use std::collections::BTreeMap;
@@ -28,12 +28,13 @@ impl Snapshot {
     /// As [`Snapshot::build`], and moves what it can out of a chunk that could go.
     pub(super) fn build_tidily(
         &mut self,
+        cause: Cause,
         mut changes: BTreeMap<u64, Change>,
         writes: &mut Vec<PlannedWrite>,
     ) -> Result<bool> {
-        let chunk = self.places.emptiest(self.room_at_rest()).filter(|_| self.places.used() <= TOO_MANY);
+        let chunk = self.places.emptiest(self.room_to_leave(cause)).filter(|_| self.places.used() <= TOO_MANY);
         let Some(chunk) = chunk else {
-            self.is_tidy = true;
+            self.is_tidy |= cause == Cause::Tidy;
             return self.build(changes, &[], writes);
         };
         let Residents { blocks, nodes } = self.residents(chunk)?;
