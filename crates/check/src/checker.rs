@@ -26,6 +26,7 @@ use crate::trees::DirRun;
 use crate::xattrs::{self, XattrRef};
 use blockdev::BlockDevice;
 use format::feature::{Incompat, RoCompat};
+use format::native::superblock::NativeSuperblock;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -131,6 +132,18 @@ pub fn check_held(
 ) -> Result<Report, Refusal> {
     let below = native::read_held(device, snapshot)
         .map_err(|e| Refusal::new(format!("the generation to be checked is not there: {e}")))?;
+    examine_versions(name, device, &below, options, progress, |_| ()).map(|(report, ())| report)
+}
+
+/// Checks a generation of a native volume, by its superblock.
+pub(crate) fn check_generation(
+    name: &str,
+    device: &dyn BlockDevice,
+    superblock: &NativeSuperblock,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report, Refusal> {
+    let below = native::read_generation(device, superblock.clone());
     examine_versions(name, device, &below, options, progress, |_| ()).map(|(report, ())| report)
 }
 

@@ -10,9 +10,11 @@
 
 mod held;
 mod image;
+mod mend;
 mod places;
 
 pub(crate) use image::Image;
+pub(crate) use mend::repair;
 
 use crate::problem::{Problem, Problems};
 use crate::table::Code;
@@ -163,6 +165,11 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
     let mut blocks = vec![0; (COPIES * SIZE) as usize];
     device.read(0, &mut blocks).map_err(|e| e.to_string())?;
     let (superblock, _) = NativeSuperblock::newest(&blocks).map_err(|e| e.to_string())?;
+    Ok(read_generation(device, superblock))
+}
+
+/// Reads everything that lies below the volumes above, as a superblock has it.
+pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperblock) -> Below {
     let mut reader = Reader::new(device, &superblock);
     if superblock.unordered {
         reader.wrong(0, "the volume was in use without consistency and was not unmounted");
@@ -184,7 +191,7 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
     reader.sums();
     held::judge(&mut reader, &live, &snapshots);
     let Reader { nodes, wrong, .. } = reader;
-    Ok(Below { superblock, nodes, live, snapshots, wrong })
+    Below { superblock, nodes, live, snapshots, wrong }
 }
 
 impl<'a> Reader<'a> {

@@ -78,8 +78,9 @@ pub fn repair(
     undo: Option<&Path>,
 ) -> Result<Report, Refusal> {
     if native::is_native(&**device) {
-        // every generation is whole: what is wrong with one has no other copy to be mended from
-        return checker::check(name, &**device, options, progress);
+        // there is no way back from another superblock
+        let options = &Options { repair: if undo.is_some() { Repair::No } else { options.repair }, ..options.clone() };
+        return native::repair(name, &**device, options, progress);
     }
     let now = options.now.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()));
     let finished = apply::finish(&**device, undo).map_err(failed)?;

@@ -84,6 +84,9 @@ pub struct Ext {
     /// For a test that this is caught: blocks are given out again at once when they are freed.
     #[doc(hidden)]
     pub reuse_at_once: bool,
+    /// The same for content that snapshots keep, which is written over.
+    #[doc(hidden)]
+    pub overwrite_kept: bool,
 }
 
 /// The length of a volume, unless another is asked for: two groups of blocks of 1 KiB, so that there is a copy of the
@@ -104,7 +107,8 @@ impl Ext {
         let promise = Promise::of(mode.name)?;
         // a native volume has blocks of 4 KiB, and is no smaller
         let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
-        Some(Self { mode, promise, format, block_size, len, reuse_at_once: false })
+        let (reuse_at_once, overwrite_kept) = (false, false);
+        Some(Self { mode, promise, format, block_size, len, reuse_at_once, overwrite_kept })
     }
 
     /// The shortest volume that the format has.
@@ -131,6 +135,7 @@ impl Ext {
             consistency: Some(self.mode.consistency),
             data: self.mode.data,
             reuse_at_once: self.reuse_at_once,
+            overwrite_kept: self.overwrite_kept,
             clock: clock(time.clone()),
             seed: Some(1),
             ..WriteOptions::default()

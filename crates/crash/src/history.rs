@@ -166,9 +166,11 @@ impl History {
                 Op::Begin | Op::Commit if before.before.is_some() != after.before.is_some() => {
                     (pins.volume, pins.tree) = (now, now);
                 }
-                Op::Keep { .. } | Op::Drop { .. } if before.snapshots.len() != after.snapshots.len() => {
+                Op::Keep { .. } if before.snapshots.len() != after.snapshots.len() => {
                     (pins.volume, pins.tree) = (now, now);
                 }
+                // content that has no place yet gets none for that
+                Op::Drop { .. } if before.snapshots.len() != after.snapshots.len() => pins.tree = now,
                 // durable when it is committed
                 _ if before.before.is_some() => {}
                 Op::Sync => (pins.volume, pins.tree) = (now, now),

@@ -2,7 +2,7 @@
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::report::Report;
-use check::{Options, check, check_held};
+use check::{Options, Repair, check, check_held, repair};
 use format::native::map::{DiskEntry, ENTRIES, Entry, Node};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
@@ -237,4 +237,52 @@ fn content_where_a_snapshot_has_metadata_is_found() {
     set_root(&device, root);
     found(&device, &format!("Block {place} of the device: one generation has metadata there, another one content"));
     assert_eq!(DiskEntry::SIZE * ENTRIES, BLOCK as usize);
+}
+
+fn repaired(device: &Arc<MemoryDevice>, how: Repair) -> Report {
+    let device = Arc::clone(device) as Arc<dyn BlockDevice>;
+    let options = Options { repair: how, ..Options::default() };
+    repair("volume", &device, &options, &(), None).expect("something to repair")
+}
+
+#[test]
+fn a_volume_left_without_consistency_is_told_that_it_is_sound() {
+    let device = volume();
+    let write = WriteOptions { consistency: Some(fs::Consistency::None), seed: Some(3), ..WriteOptions::default() };
+    let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let open = || Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options);
+    let volume = open().expect("opening");
+    volume.sync().expect("a sync");
+    drop(volume);
+    assert!(open().is_err(), "it was not unmounted");
+    found(&device, "in use without consistency");
+    let report = repaired(&device, Repair::Safe);
+    assert!(report.mended && report.exit == 1, "{:?}", report.problems);
+    assert!(checked(&device).clean);
+    open().expect("opening").unmount().expect("unmounting");
+}
+
+#[test]
+fn a_damaged_generation_gives_way_to_the_one_before() {
+    let device = volume();
+    let (sb, at) = newest(&device);
+    let older = NativeSuperblock::parse(&block(&device, 1 - at)).expect("the one before");
+    assert!(older.generation < sb.generation);
+    flip(&device, sb.root.place * BLOCK + 5);
+    let report = check("volume", &*device, &Options::default(), &());
+    assert!(!report.is_ok_and(|report| report.clean));
+    // what the newest has is lost by that, so it is not done unasked
+    let safe = repair(
+        "volume",
+        &(Arc::clone(&device) as _),
+        &Options { repair: Repair::Safe, ..Options::default() },
+        &(),
+        None,
+    );
+    assert!(!safe.is_ok_and(|report| report.clean) && newest(&device).0 == sb);
+    let report = repaired(&device, Repair::All);
+    assert!(report.mended, "{:?}", report.problems);
+    let (now, place) = newest(&device);
+    assert_eq!((now.root, now.generation, place), (older.root, sb.generation + 1, at));
+    assert!(checked(&device).clean);
 }

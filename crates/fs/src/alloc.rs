@@ -91,6 +91,8 @@ pub(crate) struct SpaceOptions {
     pub(crate) hold_content: bool,
     /// So it is with numbers of inodes.
     pub(crate) hold_inodes: bool,
+    /// See [`WriteOptions::overwrite_kept`](crate::WriteOptions).
+    pub(crate) overwrite_kept: bool,
     /// See [`WriteOptions::reuse_at_once`](crate::WriteOptions).
     pub(crate) hold_nothing: bool,
     /// Content that counts is never overwritten in its place.

@@ -40,6 +40,7 @@ impl Volume {
             hold_content: limits.holds_content,
             hold_inodes: !limits.atomic,
             hold_nothing: options.reuse_at_once,
+            overwrite_kept: options.overwrite_kept,
             copies: options.data == DataMode::CopyOnWrite,
             placement: options.placement,
             seed: options.seed(),

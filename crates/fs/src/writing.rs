@@ -91,6 +91,9 @@ pub struct WriteOptions {
     /// bring back what used them. For the test that this is caught.
     #[doc(hidden)]
     pub reuse_at_once: bool,
+    /// Breaks what snapshots promise: content that they keep is written over in its place. For the test that this is caught.
+    #[doc(hidden)]
+    pub overwrite_kept: bool,
 }
 
 impl Default for WriteOptions {
@@ -106,6 +109,7 @@ impl Default for WriteOptions {
             placement: Placement::Usual,
             mounted_at: None,
             reuse_at_once: false,
+            overwrite_kept: false,
         }
     }
 }

@@ -46,6 +46,14 @@ pub(crate) enum Bend {
     ReuseAtOnce,
     /// Recovery empties the journal before its blocks are in their home places.
     RecoveryTailFirst,
+    /// The native superblock goes before the generation that it leads to.
+    SuperblockFirst,
+    /// Both native superblocks lie in one place.
+    OneSuperblock,
+    /// Content that a snapshot keeps is written over; the device is straight.
+    OverwriteKept,
+    /// Transactions do nothing; the device is straight.
+    NoTransactions,
     /// Every fifth write is lost.
     LostWrite,
     /// Every ninth write lands one block further.
@@ -75,15 +83,17 @@ struct State {
     just_committed: bool,
 }
 
-/// The device. Writes are cut into blocks of 1 KiB, the size that the volumes have.
+/// The device. Writes are cut into blocks of the size that the volumes have.
 pub(crate) struct Bent {
     device: Arc<dyn BlockDevice>,
     bend: Bend,
+    block_size: u64,
     journal: Range<u64>,
     state: Mutex<State>,
 }
 
-const BLOCK: u64 = 1024;
+/// Bytes in a block of a native volume, whose two superblocks lie in its first two blocks.
+const NATIVE: u64 = 4096;
 
 fn word_at(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
     bytes.get(at..at + 2)?.try_into().ok()
@@ -91,12 +101,15 @@ fn word_at(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
 
 impl Bent {
     /// `journal` is where the volume's journal lies, in bytes.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, bend: Bend, journal: Range<u64>) -> Self {
-        Self { device, bend, journal, state: Mutex::default() }
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, bend: Bend, block_size: u64, journal: Range<u64>) -> Self {
+        Self { device, bend, block_size, journal, state: Mutex::default() }
     }
 
     fn class(&self, at: u64, bytes: &[u8]) -> Class {
         let word = |from: usize| bytes.get(from..from + 4).map(|b| u32::from_be_bytes(b.try_into().unwrap()));
+        if self.block_size == NATIVE {
+            return if at < 2 * NATIVE { Class::Superblock { clean: false } } else { Class::Home };
+        }
         if at == 1024 {
             // s_state, whose lowest bit says that the volume is sound
             return Class::Superblock { clean: bytes.get(0x3A).is_some_and(|state| state & 1 == 1) };
@@ -163,12 +176,15 @@ impl Bent {
                 none[0xE8..0xEC].fill(0); // s_last_orphan
                 self.device.write(at, &none)
             }
+            (Bend::SuperblockFirst, Class::Home) => hold(state),
+            (Bend::SuperblockFirst, Class::Superblock { .. }) => jump(state),
+            (Bend::OneSuperblock, Class::Superblock { .. }) => self.device.write(at % NATIVE, bytes),
             (Bend::NoDirtyMark, Class::Superblock { clean: false }) => Ok(()),
             (Bend::CleanMarkFirst, Class::Home) => hold(state),
             (Bend::CleanMarkFirst, Class::Superblock { clean: true }) => jump(state),
             (Bend::LostWrite, Class::Home) if state.writes.is_multiple_of(5) => Ok(()),
             (Bend::MisplacedWrite, Class::Home) if state.writes.is_multiple_of(9) => {
-                self.device.write(at + BLOCK, bytes)
+                self.device.write(at + self.block_size, bytes)
             }
             _ => self.device.write(at, bytes),
         }
@@ -199,7 +215,7 @@ impl BlockDevice for Bent {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
-            let (block, after) = rest.split_at(rest.len().min((BLOCK - at % BLOCK) as usize));
+            let (block, after) = rest.split_at(rest.len().min((self.block_size - at % self.block_size) as usize));
             self.block(&mut state, at, block)?;
             at += block.len() as u64;
             rest = after;

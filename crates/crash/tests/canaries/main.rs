@@ -1,7 +1,8 @@
 //! Canaries: file systems that are broken on purpose must be caught, or a green run proves nothing.
 //!
 //! Each is the file system of this repository over a device that does one thing wrong (`bend`), so that it looks like an
-//! engine with that fault. One needs a switch in the engine, which is off: blocks reused too early.
+//! engine with that fault. Two need a switch in the engine, which is off: blocks reused too early, and content that
+//! snapshots keep written over.
 //!
 //! What each takes to be caught is printed: `cargo test --release -p extant-crash --test canaries -- --show-output`.
 
@@ -36,6 +37,7 @@ impl Broken {
 
     fn of(mut ext: Ext, bend: Bend) -> Self {
         ext.reuse_at_once = bend == Bend::ReuseAtOnce;
+        ext.overwrite_kept = bend == Bend::OverwriteKept;
         let volume = Volume::open(ext.format().expect("a volume"), &OpenOptions::default()).expect("a volume");
         Self { journal: journal(&volume), ext, bend }
     }
@@ -81,8 +83,14 @@ impl System for Broken {
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused> {
         // that one shows in recovery alone
         let bend = if self.bend == Bend::RecoveryTailFirst { Bend::Straight } else { self.bend };
-        let inner = self.ext.mount(Arc::new(Bent::new(device, bend, self.journal.clone())))?;
-        Ok(if self.bend == Bend::FsyncForgotten { Box::new(Forgetful(inner)) } else { inner })
+        let inner = self.ext.mount(Arc::new(Bent::new(device, bend, self.block_size(), self.journal.clone())))?;
+        Ok(match self.bend {
+            Bend::FsyncForgotten => {
+                Box::new(Forgetful(inner, |op| matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. })))
+            }
+            Bend::NoTransactions => Box::new(Forgetful(inner, |op| matches!(op, Op::Begin | Op::Commit))),
+            _ => inner,
+        })
     }
 
     fn recover(&self, device: Arc<dyn BlockDevice>) -> Result<bool, Refused> {
@@ -91,7 +99,7 @@ impl System for Broken {
             device.write(self.journal.start + 0x1C, &[0; 4]).map_err(|e| e.to_string())?;
         }
         if self.bend == Bend::RecoveryTailFirst {
-            return self.ext.recover(Arc::new(Bent::new(device, self.bend, self.journal.clone())));
+            return self.ext.recover(Arc::new(Bent::new(device, self.bend, self.block_size(), self.journal.clone())));
         }
         self.ext.recover(device)
     }
@@ -105,12 +113,12 @@ impl System for Broken {
     }
 }
 
-/// Says that everything is durable, and does nothing for it.
-struct Forgetful(Box<dyn Session>);
+/// Says that these operations are done, and does nothing for it.
+struct Forgetful(Box<dyn Session>, fn(&Op) -> bool);
 
 impl Session for Forgetful {
     fn apply(&mut self, op: &Op) -> Result<u64, Errno> {
-        if matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. }) { Ok(0) } else { self.0.apply(op) }
+        if self.1(op) { Ok(0) } else { self.0.apply(op) }
     }
 
     fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
@@ -136,6 +144,18 @@ fn workloads() -> Vec<Workload> {
     let mut all: Vec<Workload> = special.iter().map(|text| text.parse().expect("a workload")).collect();
     all.extend(generate::one().into_iter().step_by(23));
     all
+}
+
+/// The same for the native format, with snapshots and transactions.
+fn native_workloads() -> Vec<Workload> {
+    let special = [
+        "create f; append f 9000 =1 | snapshot create s; write f 0 9000 =2; sync",
+        "create f; append f 9000 =1 | snapshot create s; unlink f; sync; create g; append g 9000 =2; fsync g",
+        "create f; append f 9000 =1 | append f 9000 =2; begin; rename f g; create f; append f 300 =3; commit; unlink g; sync",
+        "create f; append f 9000 =1 | begin; unlink f; mkdir d; sync; create d/g; commit; fsync d/g; create h; sync",
+        "create f; append f 9000 =1 | unlink f; create g; append g 9000 =2; fsync g; create h; append h 9000 =3; fsync h",
+    ];
+    special.iter().map(|text| text.parse().expect("a workload")).collect()
 }
 
 /// The first finding, and what was explored until then.
@@ -169,6 +189,32 @@ fn a_straight_device_passes() {
         let (found, states) = explore(&Broken::new(mode, format, Bend::Straight), &workloads());
         assert!(found.is_none(), "{}", found.expect("just looked"));
         assert!(states > 500, "{mode}: {states}");
+    }
+}
+
+#[test]
+fn the_native_format_on_a_straight_device_passes() {
+    let (found, states) = explore(&Broken::new("snapshot", "extant", Bend::Straight), &native_workloads());
+    assert!(found.is_none(), "{}", found.expect("just looked"));
+    assert!(states > 100, "{states}");
+}
+
+#[test]
+fn faults_under_the_native_format() {
+    let all = [
+        Bend::NoFlush,
+        Bend::LateFlush,
+        Bend::FsyncForgotten,
+        Bend::SuperblockFirst,
+        Bend::OneSuperblock,
+        Bend::OverwriteKept,
+        Bend::NoTransactions,
+        Bend::ReuseAtOnce,
+        Bend::LostWrite,
+        Bend::MisplacedWrite,
+    ];
+    for bend in all {
+        caught_in(&Broken::new("snapshot", "extant", bend), &native_workloads());
     }
 }
 

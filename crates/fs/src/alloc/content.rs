@@ -47,6 +47,9 @@ impl Space {
     ///
     /// Blocks that no durable generation leads to always may: they were given out in the open one.
     pub(crate) fn in_place(&self, op: &Operation<'_>, first: FsBlock, len: u64) -> Result<(bool, u64)> {
+        if self.options.overwrite_kept {
+            return Ok((true, len));
+        }
         let (unkept, len) = self.is_unkept(op.store(), first, len)?;
         if !unkept || !self.copies.load(Ordering::Acquire) {
             return Ok((unkept, len));
