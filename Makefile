@@ -61,6 +61,8 @@ crash: build
 	$(EXTANT) crash --e2fsck-every 200
 	$(EXTANT) crash --ops two --count 300 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops random --count 40 --length 40 --seed $(SEED) --e2fsck-every 200
+	$(EXTANT) crash --mode snapshot --ops versions --count 120 --most 100
+	$(EXTANT) crash --mode snapshot --ops random-versions --count 50 --length 200 --most 50 --states 6 --seed $(SEED)
 	$(EXTANT) crash --ops papers --count 22 --most 100 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops full --count 48 --most 100 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops one --count 20 --faults 6
