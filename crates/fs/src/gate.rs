@@ -14,7 +14,7 @@ use crate::{Error, InodeNo, Result};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,8 @@ pub(crate) struct Gate<B> {
     state: AtomicU8,
     changing: AtomicUsize,
     looking: AtomicUsize,
+    /// Somebody waits for one of the two to be zero.
+    emptying: AtomicBool,
     current: Mutex<Option<Current<B>>>,
     undone: Mutex<Undone>,
     /// Rings when one of the counts is zero while somebody waits for that, and when a phase begins.
@@ -134,7 +136,7 @@ trait Bell {
 
 impl<B> Bell for Gate<B> {
     fn ring(&self) {
-        if self.state.load(SeqCst) != 0 {
+        if self.emptying.load(SeqCst) {
             drop(self.lock());
             self.bell.notify_all();
         }
@@ -205,6 +207,7 @@ impl<B> Gate<B> {
             state: AtomicU8::new(0),
             changing: AtomicUsize::new(0),
             looking: AtomicUsize::new(0),
+            emptying: AtomicBool::new(false),
             current: Mutex::new(None),
             undone: Mutex::default(),
             bell: Condvar::new(),
@@ -276,11 +279,13 @@ impl<B> Gate<B> {
         self.ask().ok()
     }
 
-    /// Passes for a change. `overdue` is called with a transaction that this thread waited for longer than it may take.
-    pub(crate) fn change(&self, overdue: impl Fn(u64, Broken)) -> Result<Pass<'_>> {
+    /// Passes for a change; `None` where that took longer than `most`. `overdue` is called with a transaction that this
+    /// thread waited for longer than it may take.
+    pub(crate) fn change(&self, most: Duration, overdue: impl Fn(u64, Broken)) -> Result<Option<Pass<'_>>> {
+        let until = Instant::now().checked_add(most);
         loop {
             match self.ask() {
-                Ok(pass) => return Ok(pass),
+                Ok(pass) => return Ok(Some(pass)),
                 Err(Answer::Refused(error)) => return Err(error),
                 Err(_) => {}
             }
@@ -295,7 +300,11 @@ impl<B> Gate<B> {
                     overdue(id, why);
                     break;
                 }
-                current = self.wait(current, left);
+                let mine = until.map_or(left, |until| until.saturating_duration_since(Instant::now()));
+                if mine.is_zero() {
+                    return Ok(None);
+                }
+                current = self.wait(current, left.min(mine));
             }
         }
     }
@@ -427,10 +436,12 @@ impl<B> Gate<B> {
     }
 
     fn until_none(&self, count: &AtomicUsize) {
+        self.emptying.store(true, SeqCst);
         let mut current = self.lock();
         while count.load(SeqCst) > 0 {
             current = self.wait(current, LOOK_AGAIN);
         }
+        self.emptying.store(false, SeqCst);
     }
 
     /// Notes something about the transaction there is.

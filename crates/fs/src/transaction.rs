@@ -96,11 +96,23 @@ impl Volume {
     /// # Errors
     /// Of a member: [`Error::TransactionTooLarge`] and [`Error::Cancelled`], where the transaction cannot go on.
     pub fn changing(&self) -> Result<Pass<'_>> {
+        loop {
+            if let Some(pass) = self.changing_within(Duration::MAX)? {
+                return Ok(pass);
+            }
+        }
+    }
+
+    /// As [`Volume::changing`]; `None` where a transaction has not ended after `most`.
+    ///
+    /// # Errors
+    /// As [`Volume::changing`].
+    pub fn changing_within(&self, most: Duration) -> Result<Option<Pass<'_>>> {
         // the error of a rollback is one of the device, which the call that follows meets
         let overdue = |id, why| drop(self.roll_back(id, Some(why)));
         match self.gate() {
-            Some(gate) => gate.change(overdue),
-            None => Ok(gate::free()),
+            Some(gate) => gate.change(most, overdue),
+            None => Ok(Some(gate::free())),
         }
     }
 

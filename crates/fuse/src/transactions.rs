@@ -6,6 +6,10 @@
 //! wrong. Members are that process and those below it; what they ask for happens in the transaction. Others wait before they
 //! change anything, each at a desk of its own, so that no request of a member finds all desks taken.
 //!
+//! Whoever waits may have something locked in the kernel: the directory in which a name is to be made, a file that is to be
+//! written. A member that needs it would wait for who waits for the transaction. So while others wait, and members sleep in
+//! the kernel on such a lock and ask for nothing, those that wait are told EBUSY: a clear answer, where no other is possible.
+//!
 //! When a transaction is rolled back, the kernel is told to forget the names and files that it touched. It locks a directory
 //! for that, so it is told only when nobody waits here with one locked.
 
@@ -15,7 +19,7 @@ use crate::protocol::Features;
 use crate::reply::{Answer, Reply};
 use crate::request::{Caller, Operation, Request};
 use crate::transport::{Filesystem, Kernel};
-use fs::{Touched, Transaction, Volume};
+use fs::{Pass, Touched, Transaction, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -23,7 +27,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +39,10 @@ const LONGEST: u64 = 24 * 3600;
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How long it is remembered that a process is a member, or is none: numbers of processes come back, but not so soon.
 const KNOWN: Duration = Duration::from_secs(1);
+/// How long a request that waits sleeps before it looks whether it is sent away.
+const WAIT: Duration = Duration::from_millis(50);
+/// How often in a row, with [`LOOK`] between, members must seem to be stuck.
+const STUCK: u32 = 4;
 /// Most processes between a member and the one that began.
 const DEEPEST: usize = 256;
 /// What a process may keep in mind that is changed in a rollback.
@@ -53,6 +61,29 @@ struct Shared {
     current: Mutex<Option<Arc<Running>>>,
     any: AtomicBool,
     kernel: OnceLock<Kernel>,
+    /// Requests that wait for the transaction.
+    waiting: AtomicUsize,
+    /// Requests of members that are being answered, and how many there were.
+    answering: AtomicUsize,
+    answered: AtomicU64,
+    /// How often those that waited were sent away.
+    broken: AtomicU64,
+}
+
+/// Counts as one until it is dropped.
+struct One<'c>(&'c AtomicUsize);
+
+impl<'c> One<'c> {
+    fn of(count: &'c AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        One(count)
+    }
+}
+
+impl Drop for One<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A transaction, until its process ends it or itself.
@@ -134,6 +165,17 @@ fn process(task: u32) -> Option<(u32, u32)> {
     Some((of("Tgid:")?, of("PPid:")?))
 }
 
+/// Whether a process waits for a lock of the kernel's file systems.
+fn sleeps_on_a_lock(process: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    if !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D')) {
+        return false;
+    }
+    // where the kernel does not say what it waits for, it may be a lock
+    let place = std::fs::read_to_string(format!("/proc/{process}/wchan")).unwrap_or_default();
+    matches!(place.trim(), "" | "0") || place.contains("rwsem") || place.contains("mutex") || place.contains("lock")
+}
+
 impl Running {
     /// Whether what a task asks for belongs to the transaction. What the kernel asks for by itself does.
     fn has_member(&self, task: u32) -> bool {
@@ -167,6 +209,30 @@ impl Shared {
         if self.any.load(Ordering::Acquire) { lock(&self.current).clone() } else { None }
     }
 
+    /// Passes for a change by somebody who may have to wait for a transaction.
+    fn change(&self) -> Answer<Pass<'_>> {
+        let broken = self.broken.load(Ordering::SeqCst);
+        if let Some(pass) = self.volume.changing_within(Duration::ZERO).map_err(|e| errno(&e))? {
+            return Ok(pass);
+        }
+        let _waiting = One::of(&self.waiting);
+        loop {
+            if let Some(pass) = self.volume.changing_within(WAIT).map_err(|e| errno(&e))? {
+                return Ok(pass);
+            }
+            if self.broken.load(Ordering::SeqCst) != broken {
+                return Err(Errno::BUSY);
+            }
+        }
+    }
+
+    /// Whether members seem to wait for those that wait for them: some sleep on a lock in the kernel.
+    fn is_stuck(&self, running: &Running) -> bool {
+        let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+        let tasks = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        tasks.filter(|task| *task != 0 && sleeps_on_a_lock(*task)).any(|task| running.has_member(task))
+    }
+
     fn is_current(&self, running: &Arc<Running>) -> bool {
         lock(&self.current).as_ref().is_some_and(|current| Arc::ptr_eq(current, running))
     }
@@ -189,7 +255,9 @@ impl Shared {
 impl<F: Filesystem + 'static> WithTransactions<F> {
     pub(crate) fn new(inner: F, volume: Arc<Volume>, keeps_writes: bool) -> Self {
         let (current, any, kernel) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
-        let shared = Arc::new(Shared { volume, current, any, kernel });
+        let (waiting, answering) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (answered, broken) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Arc::new(Shared { volume, current, any, kernel, waiting, answering, answered, broken });
         Self { inner: Arc::new(inner), shared, keeps_writes }
     }
 
@@ -258,7 +326,16 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
 /// Rolls a transaction back when its process ends, and tells the kernel of a rollback by somebody else.
 fn watch(inner: &dyn Filesystem, shared: &Shared, running: &Arc<Running>, process: &OwnedFd) {
     let mut told = false;
+    let (mut quiet, mut answered) = (0, 0);
     while shared.is_current(running) {
+        let now = shared.answered.load(Ordering::SeqCst);
+        let asks_nothing = now == answered && shared.answering.load(Ordering::SeqCst) == 0;
+        let stuck = asks_nothing && shared.waiting.load(Ordering::SeqCst) > 0 && shared.is_stuck(running);
+        (quiet, answered) = (if stuck { quiet + 1 } else { 0 }, now);
+        if quiet >= STUCK {
+            shared.broken.fetch_add(1, Ordering::SeqCst);
+            quiet = 0;
+        }
         let mut fds = [PollFd::new(process, PollFlags::IN)];
         let ended = poll(&mut fds, Some(&LOOK)).is_ok_and(|ready| ready > 0);
         if ended || (!told && !running.transaction.is_running()) {
@@ -327,8 +404,12 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
         let running = self.shared.running();
         let member = running.as_ref().filter(|running| running.has_member(request.caller.pid));
         let _inside = member.map(|running| running.transaction.enter());
+        let _answering = member.map(|_| {
+            self.shared.answered.fetch_add(1, Ordering::SeqCst);
+            One::of(&self.shared.answering)
+        });
         let _pass = match manner(&request.operation) {
-            Manner::Changes => Some(self.shared.volume.changing().map_err(|e| errno(&e))?),
+            Manner::Changes => Some(self.shared.change()?),
             Manner::Looks => Some(self.shared.volume.looking()),
             Manner::Else => None,
         };
