@@ -40,11 +40,16 @@ pub(super) fn source(dir: &Path) -> Option<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let number = fs::metadata(dir).ok()?.dev();
     let device = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    table.lines().find_map(|line| {
+    let source = table.lines().find_map(|line| {
         let (mount, below) = line.split_once(" - ")?;
         (mount.split(' ').nth(2)? == device).then_some(())?;
         Some(unescaped(below.split(' ').nth(1)?))
-    })
+    })?;
+    // who mounts a file writes to the file, and a loop device over it keeps what it was read once
+    let number = source.strip_prefix("/dev/").filter(|name| name.starts_with("loop"));
+    let backing = number.and_then(|name| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok());
+    let backing = backing.map(|file| file.trim_end_matches('\n').to_owned());
+    Some(backing.filter(|file| Path::new(file).exists()).unwrap_or(source))
 }
 
 /// Looks a device up by its numbers or, as for mounts through FUSE without a block device, by its name. The lines are proc(5)'s: number of the
