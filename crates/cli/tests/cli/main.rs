@@ -14,3 +14,4 @@ mod native;
 mod putting;
 mod snapshots;
 mod stopping;
+mod transactions;

@@ -1,0 +1,196 @@
+//! `extant txn` on a mounted volume: whole, or as if it had not been, also for what the kernel remembers.
+
+use crate::common::{exits, extant, prints, ready, text};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use testkit::tools;
+
+/// How often it is looked for what takes a moment.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A mounted native volume with a folder of files; unmounted when dropped.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(options: &str) -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir(place.mnt()).unwrap();
+        let image = place.folder.path().join("volume");
+        prints(&["mkfs", text(&image), "64M"]);
+        prints(&["mount", "-o", options, text(&image), text(&place.mnt())]);
+        fs::create_dir(place.mnt().join("d")).unwrap();
+        for n in 0..1000 {
+            fs::write(place.mnt().join(format!("d/f{n}")), format!("old {n}")).unwrap();
+        }
+        place
+    }
+
+    fn mnt(&self) -> PathBuf {
+        self.folder.path().join("mnt")
+    }
+
+    /// Names, with what stat(2) and a read say.
+    fn seen(&self) -> BTreeMap<PathBuf, (u64, u64, i64, Vec<u8>)> {
+        fn add(dir: &Path, all: &mut BTreeMap<PathBuf, (u64, u64, i64, Vec<u8>)>) {
+            for entry in fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                let stat = fs::symlink_metadata(&path).unwrap();
+                let content = if stat.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+                let size = if stat.is_file() { stat.size() } else { 0 };
+                all.insert(path.clone(), (stat.ino(), size, stat.mtime_nsec(), content));
+                if stat.is_dir() {
+                    add(&path, all);
+                }
+            }
+        }
+        let mut all = BTreeMap::new();
+        add(&self.mnt().join("d"), &mut all);
+        all
+    }
+
+    /// Runs a shell's script in the folder, in a transaction.
+    fn run(&self, options: &[&str], script: &str) -> std::process::Output {
+        self.command(options, script).output().unwrap()
+    }
+
+    fn command(&self, options: &[&str], script: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+        command.arg("txn").args(options).arg(self.mnt()).args(["--", "sh", "-c", script]);
+        command.current_dir(self.mnt().join("d")).stdin(Stdio::null());
+        command
+    }
+
+    /// Unmounts and checks it.
+    fn end(self) {
+        for _ in 0..500 {
+            if extant(&["umount", text(&self.mnt())]).exit == Some(0) {
+                exits(0, &["check", "-fn", text(&self.folder.path().join("volume"))]);
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+        panic!("it stays busy");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        tools::run("umount", &["-l".as_ref(), self.mnt().as_os_str()]);
+    }
+}
+
+const REPLACE: &str = "n=0; while [ $n -lt 1000 ]; do echo new > t; mv t f$n; n=$((n + 1)); done";
+
+#[test]
+fn a_command_replaces_a_thousand_files_or_none() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    for options in ["transport=best", "transport=device,data=cow"] {
+        let place = Place::new(options);
+        let before = place.seen();
+        let failing = format!("{REPLACE}; rm f1 f2; mkdir x; echo y > x/y; echo more >> f3; ln f4 g; exit 7");
+        let ran = place.run(&["--rollback-on-failure"], &failing);
+        assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+        assert!(before == place.seen(), "{options}: something is left");
+        // it can be used, and what was undone is not in the way
+        fs::create_dir(place.mnt().join("d/x")).unwrap();
+        fs::remove_dir(place.mnt().join("d/x")).unwrap();
+        fs::write(place.mnt().join("d/f1"), "again").unwrap();
+        let ran = place.run(&["--rollback-on-failure"], REPLACE);
+        assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+        let after = place.seen();
+        assert!(after.len() == 1000 && after.values().all(|(.., content)| content == b"new\n"));
+        // a command that fails is committed where nobody asked for more
+        assert_eq!(place.run(&[], "rm f0; exit 3").status.code(), Some(3));
+        assert_eq!(place.seen().len(), 999);
+        place.end();
+    }
+}
+
+#[test]
+fn it_is_rolled_back_when_its_process_is_killed() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let before = place.seen();
+    let ready = place.folder.path().join("ready");
+    let script = format!("echo new > f1; rm f2; touch {}; exec sleep 600", ready.display());
+    let mut child = place.command(&[], &script).spawn().unwrap();
+    while !ready.exists() {
+        std::thread::sleep(LOOK);
+    }
+    assert_eq!(fs::read(place.mnt().join("d/f1")).unwrap(), b"new\n");
+    let sleeping = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // whoever changes something waits for it
+    fs::write(place.mnt().join("other"), "lost by nobody").unwrap();
+    while before != place.seen() {
+        std::thread::sleep(LOOK);
+    }
+    sleeping.split_whitespace().for_each(|process| drop(tools::run("kill", &[process])));
+    assert_eq!(fs::read(place.mnt().join("other")).unwrap(), b"lost by nobody");
+    place.end();
+}
+
+#[test]
+fn many_others_wait_and_none_keeps_it_from_its_end() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    for options in ["transport=best", "transport=device"] {
+        let place = Place::new(options);
+        for n in 0..40 {
+            fs::create_dir(place.mnt().join(format!("o{n}"))).unwrap();
+        }
+        let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
+        let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
+        let mut child = place.command(&["--timeout", "3600"], &format!("{wait}; {REPLACE}")).spawn().unwrap();
+        while !ready.exists() {
+            std::thread::sleep(LOOK);
+        }
+        // more than there are desks, each in a folder of its own
+        let others: Vec<_> = (0..40)
+            .map(|n| {
+                let path = place.mnt().join(format!("o{n}/file"));
+                std::thread::spawn(move || fs::write(path, "theirs"))
+            })
+            .collect();
+        fs::write(&go, "").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        others.into_iter().for_each(|other| other.join().unwrap().unwrap());
+        for n in 0..40 {
+            assert_eq!(fs::read(place.mnt().join(format!("o{n}/file"))).unwrap(), b"theirs");
+        }
+        assert!(place.seen().values().all(|(.., content)| content == b"new\n"));
+        place.end();
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_one_sentence() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let said = |ran: &std::process::Output| String::from_utf8_lossy(&ran.stderr).into_owned();
+    let before = place.seen();
+    let ran = place.run(&["--timeout", "0"], "rm f1");
+    assert_eq!(ran.status.code(), Some(125));
+    assert!(said(&ran).contains("it took longer than the 0 s it was given"), "{}", said(&ran));
+    assert!(before == place.seen());
+    let none = Command::new(env!("CARGO_BIN_EXE_extant")).arg("txn").arg(place.mnt()).args(["--", "/no/such"]).output();
+    assert_eq!(none.unwrap().status.code(), Some(127));
+    let elsewhere = extant(&["txn", "/", "--", "true"]);
+    assert_eq!(elsewhere.exit, Some(125));
+    assert_eq!(place.run(&[], "kill -9 $$").status.code(), Some(137));
+    place.end();
+}
