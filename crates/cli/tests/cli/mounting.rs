@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 use testkit::{Field, damage, oracle, tools, walk};
 
 /// A folder that may have a mount on it; unmounted when dropped.
-struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         text(self.path())
     }
 
     /// `extant umount`, which has to succeed and say nothing. A file that this process has closed is open for a moment
     /// longer in a program that another test starts, between its fork and its exec.
-    fn unmount(&self) {
+    pub(crate) fn unmount(&self) {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let ran = extant(&["umount", self.text()]);
@@ -54,7 +54,7 @@ impl Drop for Folder {
     }
 }
 
-fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     ready() && tools::has_fuse()
 }
 

@@ -1,7 +1,9 @@
 //! Native volumes on the command line: made by default, used, checked, and damage in them found.
 
-use crate::common::{exits, fails, json, prints, text};
+use crate::common::{exits, extant, fails, json, prints, text};
+use crate::mounting::{Folder, can_mount};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn a_native_volume_is_made_filled_looked_at_and_checked() {
@@ -21,7 +23,7 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     // it is not overwritten unasked
     let sentence = fails(1, &["mkfs", "-t", "ext4", text(&image)]);
     assert!(sentence.contains("a native Extant volume"), "{sentence}");
-    // a bit of the newest map's root: nothing can be read, and nothing is touched by a repair
+    // a bit of the newest map's root: nothing can be read, and a repair goes back to the generation before, if it may
     let bytes = std::fs::read(&image).unwrap();
     let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
     let newest = if generation(0) > generation(1) { 0 } else { 4096 };
@@ -29,11 +31,75 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     let device = std::fs::File::options().write(true).open(&image).unwrap();
     device.write_all_at(&[bytes[root as usize] ^ 1], root).unwrap();
     exits(8, &["check", "-fn", text(&image)]);
-    exits(8, &["check", "-fy", text(&image)]);
-    assert_eq!(std::fs::read(&image).unwrap()[root as usize], bytes[root as usize] ^ 1);
-    // without its superblock the generation before is the volume
-    device.write_all_at(&[0; 512], newest as u64).unwrap();
+    exits(8, &["check", "-fp", text(&image)]);
+    exits(1, &["check", "-fy", text(&image)]);
     exits(0, &["check", "-fn", text(&image)]);
     let facts = json(&["mkfs", "-n", "-F", "--json", text(&image)]);
     assert_eq!((facts["format"].as_str(), facts["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
+}
+
+#[test]
+fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", text(&image), "64M"]);
+    let sentence = fails(8, &["check", "--online", text(&image)]);
+    assert!(sentence.contains("it is not mounted"), "{sentence}");
+    let on = Folder::new();
+    exits(0, &["mount", text(&image), on.text()]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                let file = on.path().join(format!("f{}", n % 50));
+                if n % 3 == 2 {
+                    // it may not be there
+                    let _ = std::fs::remove_file(&file);
+                } else {
+                    std::fs::write(&file, vec![n as u8; n % 7 * 3000]).unwrap();
+                }
+            }
+        });
+        let reports = [on.text(), text(&image), on.text()].map(|target| extant(&["check", "--online", target]));
+        stop.store(true, Ordering::Relaxed);
+        for report in reports {
+            assert_eq!(report.exit, Some(0), "{}", report.text());
+        }
+    });
+    assert_eq!(json(&["snapshot", "list", "--json", on.text()]).as_array().map(Vec::len), Some(0));
+    // what is held for nobody any more goes with the next check
+    let left = "snapshot of a check that was killed";
+    exits(0, &["snapshot", "create", on.text(), ".extant-check-4194304"]);
+    exits(0, &["check", "--online", on.text()]);
+    assert_eq!(json(&["snapshot", "list", "--json", on.text()]).as_array().map(Vec::len), Some(0), "{left}");
+    // the root of the map that is in force
+    let bytes = std::fs::read(&image).unwrap();
+    let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
+    let newest = if generation(0) > generation(1) { 0 } else { 4096 };
+    let root = u64::from_le_bytes(bytes[newest + 0x28..][..8].try_into().unwrap());
+    let leaf = |node: u64| {
+        let entries = bytes[node as usize * 4096..][..4096].chunks(32);
+        let places = entries.map(|entry| (u64::from_le_bytes(entry[..8].try_into().unwrap()), entry[0x10]));
+        places.filter(|(place, _)| *place != 0).collect::<Vec<_>>()
+    };
+    let mut found = vec![(root, 13)];
+    while let Some((node, _)) = found.iter().copied().find(|(_, kind)| *kind == 13) {
+        found.retain(|(place, _)| *place != node);
+        found.extend(leaf(node));
+    }
+    // inodes, which nobody has changed since
+    let (place, _) = found.into_iter().rev().find(|(_, kind)| *kind == 5).expect("a block of inodes");
+    let device = std::fs::File::options().write(true).open(&image).unwrap();
+    device.write_all_at(b"what is not there", place * 4096 + 4000).unwrap();
+    let report = extant(&["check", "--online", on.text()]);
+    assert!(
+        report.exit == Some(4) && report.text().contains(&format!("Block {place} of the device")),
+        "{}",
+        report.text()
+    );
+    on.unmount();
+    exits(4, &["check", "-fn", text(&image)]);
 }
