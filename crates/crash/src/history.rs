@@ -242,13 +242,18 @@ impl History {
         (1..=number).rev().find(renames).unwrap_or(0)
     }
 
-    /// The oldest state whose size of the file may still be the one on the device in state `number`: back to `from`, as
-    /// long as the file only grew. What is written at the end of a file may get its place later than the changes
-    /// around it.
+    /// The sizes of a file that may be on the device in state `number`: its own, and those since state `from` below which it
+    /// was never cut afterwards. What is written at the end of a file may get its place later than the changes around it.
     #[must_use]
-    pub fn grew_since(&self, id: Id, from: usize, number: usize) -> usize {
+    pub fn sizes(&self, id: Id, from: usize, number: usize) -> Vec<usize> {
         let size = |n: usize| self.outside(n).node(id).and_then(|node| node.data()).map(|data| data.len());
-        (from..number).rev().take_while(|&n| size(n).is_some() && size(n) <= size(n + 1)).last().unwrap_or(number)
+        let mut sizes: Vec<usize> = Vec::new();
+        for size in (from..=number).rev().map_while(size) {
+            if sizes.last().is_none_or(|least| size <= *least) {
+                sizes.push(size);
+            }
+        }
+        sizes
     }
 
     /// The versions of a node in states `from..=to`, neighbours that are equal once; `None` where it was not there.

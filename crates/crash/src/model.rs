@@ -491,7 +491,11 @@ impl State {
     fn fallocate(&mut self, path: &str, how: FallocateHow, offset: u64, len: u64, block_size: u64) -> Result<()> {
         use FallocateHow::{Collapse, Insert, KeepSize, Plain, Punch, Zero, ZeroKeepSize};
         let (start, end) = (bounded(offset)?, bounded(offset.saturating_add(len))?);
-        let size = self.node_of(path)?.data().map_or(0, |data| data.len());
+        let node = self.node_of(path)?;
+        if node.is_dir() {
+            return Err(Errno::ISDIR);
+        }
+        let size = node.data().map_or(0, |data| data.len());
         let aligned = offset.is_multiple_of(block_size) && len.is_multiple_of(block_size);
         let refused = match how {
             Collapse => !aligned || end >= size,

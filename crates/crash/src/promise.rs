@@ -174,10 +174,8 @@ fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: 
             let Some((model, observed)) = model.data().zip(observed.data()) else { return Ok(()) };
             // a file that takes another's place takes it with its content
             let settled = pins.node(id).max(history.replaced_by(id, number)).max(era.start);
-            let oldest = if data == Data::Exact { number } else { history.grew_since(id, settled, number) };
-            let sizes = history.versions(id, oldest, number);
-            let mut sizes = sizes.iter().filter_map(|node| Some(node.as_ref()?.data()?.len()));
-            if !sizes.any(|size| size == observed.len()) {
+            let oldest = if data == Data::Exact { number } else { settled.min(number) };
+            if !history.sizes(id, oldest, number).contains(&observed.len()) {
                 return Err(format!("{} bytes instead of {}", observed.len(), model.len()));
             }
             if data == Data::Exact && model != observed {
