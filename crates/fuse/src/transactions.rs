@@ -171,9 +171,10 @@ fn sleeps_on_a_lock(process: u32) -> bool {
     if !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D')) {
         return false;
     }
-    // where the kernel does not say what it waits for, it may be a lock
+    // of who sleeps on a lock the kernel names whoever took it (path_openat, do_unlinkat), of others what they wait for:
+    // a device (folio_wait_bit_common, io_schedule), an answer of ours (request_wait_answer)
     let place = std::fs::read_to_string(format!("/proc/{process}/wchan")).unwrap_or_default();
-    matches!(place.trim(), "" | "0") || place.contains("rwsem") || place.contains("mutex") || place.contains("lock")
+    !["wait", "io_", "bio_"].iter().any(|other| place.contains(other))
 }
 
 impl Running {

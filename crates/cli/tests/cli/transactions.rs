@@ -175,6 +175,32 @@ fn many_others_wait_and_none_keeps_it_from_its_end() {
     }
 }
 
+/// Whoever waits has the directory locked in the kernel, where the member needs it.
+#[test]
+fn who_keeps_a_member_from_its_work_is_told_that_it_is_busy() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
+    let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
+    let mut child = place.command(&["--timeout", "3600"], &format!("{wait}; echo mine > mine")).spawn().unwrap();
+    while !ready.exists() {
+        std::thread::sleep(LOOK);
+    }
+    let path = place.mnt().join("d/theirs");
+    let other = std::thread::spawn(move || fs::write(path, "theirs"));
+    fs::write(&go, "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    // it was sent away, or came too late to be in the way
+    match other.join().unwrap() {
+        Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ResourceBusy, "{e}"),
+        Ok(()) => assert_eq!(fs::read(place.mnt().join("d/theirs")).unwrap(), b"theirs"),
+    }
+    assert_eq!(fs::read(place.mnt().join("d/mine")).unwrap(), b"mine\n");
+    place.end();
+}
+
 #[test]
 fn what_goes_wrong_is_one_sentence() {
     if !ready() || !tools::has_fuse() {
