@@ -288,7 +288,7 @@ impl Mounted {
     /// The directory that a path lies in, and its name there.
     fn place<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8]), Errno> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let dir = self.volume.resolve(format!("/{dir}").as_bytes()).map_err(|e| errno(&e))?;
+        let dir = self.volume.resolve(format!("/{dir}/").as_bytes()).map_err(|e| errno(&e))?;
         Ok((dir, name.as_bytes()))
     }
 
