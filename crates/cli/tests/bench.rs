@@ -236,7 +236,7 @@ fn the_papers_experiments_on_the_native_format_tell_what_was_written() {
     let small = json(&extant(&[&on[..], &sets, &["--scale", "0.01"]].concat()));
     // all of a load file that is this short
     let dbench = json(&extant(&[&on[..], &["--set", "dbench", "--load", load.to_str().unwrap()]].concat()));
-    let of = |bench: &serde_json::Value| bench["phases"].as_array().expect("phases").clone();
+    let of = |bench: &Value| bench["phases"].as_array().expect("phases").clone();
     let phases = [of(&small), of(&dbench)].concat();
     let expected = [
         "empty files, three times: create and delete",

@@ -277,3 +277,11 @@ pub struct ClosedGeneration {
     /// Changes to the list of snapshots.
     pub versions: Vec<VersionChange>,
 }
+
+impl ClosedGeneration {
+    /// These blocks alone, ascending: a generation that no store closed.
+    pub(crate) fn of(blocks: Vec<BlockWrite>) -> Self {
+        let (forgotten, versions) = (Vec::new(), Vec::new());
+        Self { number: 0, cause: Cause::Sync, blocks, forgotten, unflushed: true, versions }
+    }
+}

@@ -154,22 +154,19 @@ fn fsync(venue: &mut dyn Venue, writes: u64) -> Result<Vec<Phase>> {
     for file in 0..writes.div_ceil(MOST) {
         venue.target().create(&format!("a{file}"), &[])?;
     }
-    let append = timed(venue, "append 4 KiB, fsync each", "writes", |target| {
-        for n in 0..writes {
-            let file = format!("a{}", n / MOST);
-            target.write_at(&file, n % MOST * PIECE, &piece)?;
-            target.fsync(&file)?;
-        }
-        Ok(writes)
-    })?;
-    let overwrite = timed(venue, "overwrite 4 KiB, fsync each", "writes", |target| {
-        for n in 0..writes {
-            let file = format!("a{}", n / MOST);
-            target.write_at(&file, n % MOST * PIECE, &piece)?;
-            target.fsync(&file)?;
-        }
-        Ok(writes)
-    })?;
+    // the first time the pieces are appended, the second time written over
+    let mut write_all = |phase| {
+        timed(venue, phase, "writes", |target| {
+            for n in 0..writes {
+                let file = format!("a{}", n / MOST);
+                target.write_at(&file, n % MOST * PIECE, &piece)?;
+                target.fsync(&file)?;
+            }
+            Ok(writes)
+        })
+    };
+    let append = write_all("append 4 KiB, fsync each")?;
+    let overwrite = write_all("overwrite 4 KiB, fsync each")?;
     venue.target().mkdir("dir")?;
     let create = timed(venue, "create with 4 KiB, fsync each", "files", |target| {
         for n in 0..writes {

@@ -178,6 +178,13 @@ impl Snapshot {
         PlannedWrite { at, data: Arc::from(self.superblock.to_bytes()), kind: Kind::Engine }
     }
 
+    /// What a generation writes, and then the superblock that makes it count.
+    fn landing(&mut self, writes: Vec<PlannedWrite>) -> Plan {
+        let first = Stage { writes, flush: true };
+        let last = Stage { writes: vec![self.superblock_write()], flush: true };
+        Plan { stages: vec![first, last], home: Vec::new() }
+    }
+
     /// A superblock of the same content with the next number.
     fn next_superblock(&mut self) -> PlannedWrite {
         self.superblock.generation += 1;
@@ -315,7 +322,7 @@ impl Engine for Snapshot {
         }
         let home = closed.blocks.iter().map(|write| write.block).collect();
         let flush = closed.cause != Cause::DirtyLimit || !self.in_place;
-        let mut stages = Vec::with_capacity(2);
+        let mut stages = Vec::new();
         if self.in_place {
             if changed {
                 writes.push(self.superblock_write());
@@ -323,8 +330,7 @@ impl Engine for Snapshot {
             let flush = flush && (closed.unflushed || !writes.is_empty());
             stages.push(Stage { writes, flush });
         } else if changed {
-            stages.push(Stage { writes, flush: true });
-            stages.push(Stage { writes: vec![self.superblock_write()], flush: true });
+            return Ok(Plan { home, ..self.landing(writes) });
         } else if !writes.is_empty() || closed.unflushed {
             stages.push(Stage { writes, flush: true });
         }
@@ -411,20 +417,11 @@ pub fn make(
         device.write_zeroes(copy * u64::from(BLOCK_SIZE), BLOCK_SIZE.into())?;
     }
     device.flush()?;
-    let closed = ClosedGeneration {
-        number: 0,
-        cause: Cause::Sync,
-        blocks,
-        forgotten: Vec::new(),
-        unflushed: true,
-        versions: Vec::new(),
-    };
+    let closed = ClosedGeneration::of(blocks);
     let mut writes = Vec::new();
     let changes = engine.changes(&closed, &mut writes)?;
     engine.build(changes, &[], &mut writes)?;
-    let first = Stage { writes, flush: true };
-    let last = Stage { writes: vec![engine.superblock_write()], flush: true };
-    Plan { stages: vec![first, last], home: Vec::new() }.execute(device)
+    engine.landing(writes).execute(device)
 }
 
 /// Chunks that a volume should begin with so that an ordinary generation fits, beside the `blocks` it begins with.

@@ -3,7 +3,7 @@
 use super::{LEAST_DIRTY, Snapshot};
 use crate::engine::Engine;
 use crate::native::{self, Mapped, Places, Snapshots, table, unite};
-use crate::{BlockWrite, Cause, ClosedGeneration, Error, Plan, Result, Stage};
+use crate::{BlockWrite, ClosedGeneration, Error, Result};
 use format::native::snapshots::{RECORDS, Snapshot as Record};
 use format::native::superblock::{COPIES, NativeSuperblock};
 use std::sync::Arc;
@@ -53,14 +53,7 @@ impl Rollback {
     pub fn carry_out(mut self, chunks: &[u32], blocks: Vec<BlockWrite>) -> Result<()> {
         let engine = &mut self.engine;
         engine.give_chunks(chunks);
-        let closed = ClosedGeneration {
-            number: 0,
-            cause: Cause::Sync,
-            blocks,
-            forgotten: Vec::new(),
-            unflushed: true,
-            versions: Vec::new(),
-        };
+        let closed = ClosedGeneration::of(blocks);
         let mut writes = Vec::new();
         let mut changes = engine.changes(&closed, &mut writes)?;
         for block in engine.map.shape.list() {
@@ -72,9 +65,7 @@ impl Rollback {
         }
         engine.superblock.snapshots = engine.snapshots.count();
         engine.build(changes, &[], &mut writes)?;
-        let first = Stage { writes, flush: true };
-        let last = Stage { writes: vec![engine.superblock_write()], flush: true };
         let device = Arc::clone(&engine.map.device);
-        Plan { stages: vec![first, last], home: Vec::new() }.execute(&*device)
+        engine.landing(writes).execute(&*device)
     }
 }
