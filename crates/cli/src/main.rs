@@ -35,8 +35,8 @@ mod snapshot;
 mod source;
 mod stat;
 mod tree;
-mod umount;
 mod txn;
+mod umount;
 mod undo;
 
 use clap::{Parser, Subcommand};

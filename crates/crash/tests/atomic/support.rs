@@ -106,8 +106,8 @@ pub(crate) fn tree(volume: &Volume) -> Tree {
 
 /// What differs between two trees, in few words.
 pub(crate) fn difference(a: &Tree, b: &Tree) -> Option<String> {
-    let paths = a.keys().chain(b.keys());
-    let different = paths.filter(|path| a.get(*path) != b.get(*path)).next()?;
+    let mut paths = a.keys().chain(b.keys());
+    let different = paths.find(|path| a.get(*path) != b.get(*path))?;
     let of = |tree: &Tree| match tree.get(different) {
         None => "missing".to_owned(),
         Some(seen) => format!("{:?} of {} bytes, {} links", seen.kind, seen.size, seen.links),
@@ -140,7 +140,10 @@ pub(crate) fn ground(volume: &Volume) {
 /// Does something. What cannot be done is refused, and that is all; anything else is a mistake.
 pub(crate) fn work(volume: &Volume, rng: &mut Rng) {
     let dirs = [&b"/"[..], b"/a", b"/b", b"/a/c"];
-    let dir = |rng: &mut Rng| volume.resolve(*rng.pick(&dirs));
+    let dir = |rng: &mut Rng| {
+        let path: &&[u8] = rng.pick(&dirs);
+        volume.resolve(path)
+    };
     let name = |rng: &mut Rng| format!("f{}", rng.below(12)).into_bytes();
     let outcome = (|| {
         let at = dir(rng)?;
@@ -150,7 +153,10 @@ pub(crate) fn work(volume: &Volume, rng: &mut Rng) {
             volume.lookup(&*volume.inode(at)?, &name(rng))
         };
         match rng.below(20) {
-            0 => volume.create(InodeNo::ROOT, *rng.pick(&[&b"a"[..], b"b"]), &new(FileKind::Directory)).map(drop),
+            0 => {
+                let name: &&[u8] = rng.pick(&[b"a", b"b"]);
+                volume.create(InodeNo::ROOT, name, &new(FileKind::Directory)).map(drop)
+            }
             1 => volume.create(volume.resolve(b"/a")?, b"c", &new(FileKind::Directory)).map(drop),
             2..5 => volume.create(at, &named, &new(FileKind::Regular)).map(drop),
             5 => {
