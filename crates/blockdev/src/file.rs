@@ -40,6 +40,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, statx,
@@ -67,6 +69,8 @@ pub struct OpenOptions {
     /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only, as that
     /// of the root is while it is checked at boot.
     pub mounted: bool,
+    /// How long to wait for another program that is about to let go of the volume, as one does that has just unmounted it.
+    pub patience: Duration,
 }
 
 /// How the requests of a batch are made.
@@ -129,6 +133,9 @@ struct Bounce {
 /// Bytes of aligned buffers at most, for one batch; a batch that needs more is made in parts.
 const BOUNCE_BYTES: usize = 16 << 20;
 
+/// How often a volume in use is tried again.
+const AGAIN: Duration = Duration::from_millis(10);
+
 impl FileDevice {
     /// Opens the regular file or block device at `path`.
     ///
@@ -137,8 +144,15 @@ impl FileDevice {
     /// where that was asked for.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self> {
         let path = path.as_ref();
-        Self::open_file(path, options)
-            .map_err(|source| Error::Open { device: path.display().to_string(), source: in_words(source) })
+        let start = Instant::now();
+        let mut outcome = Self::open_file(path, options);
+        while outcome.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
+            && start.elapsed() < options.patience
+        {
+            thread::sleep(AGAIN);
+            outcome = Self::open_file(path, options);
+        }
+        outcome.map_err(|source| Error::Open { device: path.display().to_string(), source: in_words(source) })
     }
 
     fn open_file(path: &Path, options: OpenOptions) -> io::Result<Self> {

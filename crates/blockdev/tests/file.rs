@@ -5,14 +5,21 @@ mod common;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use common::{BATCHINGS, DIRECT, Numbers, WRITE, content, open};
 use extant_blockdev::{AlignedBuf, BlockDevice, Error, FileDevice, OpenOptions, Read, Write};
 use proptest::prelude::*;
 use tempfile::{NamedTempFile, TempDir};
 
-const EXCLUSIVE: OpenOptions =
-    OpenOptions { write: false, direct: false, exclusive: true, planned: false, mounted: false };
+const EXCLUSIVE: OpenOptions = OpenOptions {
+    write: false,
+    direct: false,
+    exclusive: true,
+    planned: false,
+    mounted: false,
+    patience: Duration::ZERO,
+};
 
 fn file(bytes: &[u8]) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
@@ -71,6 +78,20 @@ fn a_volume_in_use_is_refused() {
     assert_eq!(refusal(file.path(), WRITE), in_use);
     drop(readers);
     open(file.path(), WRITE).unwrap();
+}
+
+#[test]
+fn who_is_patient_gets_a_volume_when_it_is_let_go() {
+    let file = file(&[0; 512]);
+    let writer = open(file.path(), WRITE).unwrap();
+    std::thread::scope(|scope| {
+        // longer than any test runs: what ends the waiting is that the other lets go
+        let patience = Duration::from_secs(3600);
+        let path = file.path();
+        let waiting = scope.spawn(move || FileDevice::open(path, OpenOptions { patience, ..WRITE }));
+        drop(writer);
+        waiting.join().unwrap().unwrap();
+    });
 }
 
 #[test]

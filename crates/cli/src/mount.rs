@@ -114,6 +114,10 @@ pub(crate) struct Mount {
     foreground: bool,
 }
 
+/// So long the volume may still be in use when it is mounted: umount(8) returns when everything is on the device, a moment before
+/// the process that served it has ended.
+const LETTING_GO: Duration = Duration::from_secs(2);
+
 impl Mount {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut options = MountOptions::parse(&self.options).map_err(|e| sentence(&e))?;
@@ -151,20 +155,21 @@ impl Mount {
 
     /// Opens the volume as the options say; for reading only where it cannot be written and need not be.
     fn open(&self, options: &mut MountOptions) -> Result<Opened> {
-        let open = |options: &MountOptions| {
+        let open = |options: &MountOptions, patience| {
             let access = blockdev::OpenOptions {
                 write: !options.read_only,
                 exclusive: true,
+                patience,
                 ..blockdev::OpenOptions::default()
             };
             self.source.open_any(&options.volume_options(), access)
         };
-        let first = open(options);
+        let first = open(options, LETTING_GO);
         if options.read_only || options.insist || first.is_ok() {
             return first;
         }
         options.read_only = true;
-        let Ok(opened) = open(options) else { return first };
+        let Ok(opened) = open(options, Duration::ZERO) else { return first };
         if let Err(Failure::Message(why)) = first {
             say(&format!("{why}; it is mounted read-only"));
         }

@@ -4,13 +4,26 @@
 use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 use extant_blockdev::{Batching, BlockDevice, Error, FileDevice, Op, OpenOptions, Read, Write};
 
-pub(crate) const WRITE: OpenOptions =
-    OpenOptions { write: true, direct: false, exclusive: false, planned: false, mounted: false };
-pub(crate) const DIRECT: OpenOptions =
-    OpenOptions { write: true, direct: true, exclusive: false, planned: false, mounted: false };
+pub(crate) const WRITE: OpenOptions = OpenOptions {
+    write: true,
+    direct: false,
+    exclusive: false,
+    planned: false,
+    mounted: false,
+    patience: Duration::ZERO,
+};
+pub(crate) const DIRECT: OpenOptions = OpenOptions {
+    write: true,
+    direct: true,
+    exclusive: false,
+    planned: false,
+    mounted: false,
+    patience: Duration::ZERO,
+};
 pub(crate) const BATCHINGS: [Batching; 3] = [Batching::Serial, Batching::Threads, Batching::Queue];
 
 /// Numbers that look random and are the same in every run.
