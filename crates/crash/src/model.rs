@@ -73,6 +73,14 @@ impl Node {
     fn is_dir(&self) -> bool {
         self.entries().is_some()
     }
+
+    /// Its attributes, to change one of that name: users' ones belong to files and directories alone (xattr(7)).
+    fn xattrs_for(&mut self, name: &str) -> Result<&mut BTreeMap<String, Arc<[u8]>>, Errno> {
+        match self.body {
+            Body::Symlink(_) | Body::Other(_) if name.starts_with("user.") => Err(Errno::PERM),
+            _ => Ok(&mut self.xattrs),
+        }
+    }
 }
 
 /// All that a volume holds at one moment.
@@ -220,12 +228,12 @@ impl State {
             Op::SetXattr { path, name, len, seed } => {
                 let value: Arc<[u8]> = pattern(*seed, 0, *len).into();
                 self.change(path, |node| {
-                    node.xattrs.insert(name.clone(), value);
+                    node.xattrs_for(name)?.insert(name.clone(), value);
                     Ok(())
                 })
             }
             Op::RemoveXattr { path, name } => {
-                self.change(path, |node| node.xattrs.remove(name).map(|_| ()).ok_or(Errno::NODATA))
+                self.change(path, |node| node.xattrs_for(name)?.remove(name).map(|_| ()).ok_or(Errno::NODATA))
             }
             Op::Chmod { path, mode } => self.change(path, |node| {
                 node.mode = *mode;
@@ -580,6 +588,7 @@ mod tests {
         fails("create a; create a/b", Errno::NOTDIR);
         fails("mkdir a; unlink a", Errno::ISDIR);
         fails("mkdir a; create a/b; rmdir a", Errno::NOTEMPTY);
+        fails("symlink x a; removexattr a user.x", Errno::PERM);
         fails("create a; rmdir a", Errno::NOTDIR);
         fails("mkdir a; link a b", Errno::PERM);
         fails("mkdir a; rename a a/b", Errno::INVAL);
