@@ -23,6 +23,7 @@ mod undo;
 mod zones;
 
 pub(crate) use blocks::Reservation;
+pub(crate) use groups::available;
 pub(crate) use placement::Role;
 pub(crate) use space::Purpose;
 pub(crate) use undo::Sums;
@@ -173,8 +174,8 @@ impl Space {
         };
         let free_metadata = AtomicU64::new(free(of_data.end..geometry.groups));
         let of_metadata = of_data.end;
-        let held = |group: &Group| if native.is_some() { group.held() } else { 0 };
-        let held = groups.iter().take(of_data.end as usize).map(held).fold(0, u64::saturating_add);
+        let of_groups = groups.iter().take(of_data.end as usize);
+        let held = of_groups.map(|group| groups::held(group, native.is_some())).fold(0, u64::saturating_add);
         let snapshots = volume.native.as_ref().map(|native| Kept::new(&native.mapped, held)).transpose()?;
         let free = free(of_data).saturating_sub(held);
         let (kept, superuser) = (volume.kept_for_extents(), sb.disk.reserved_blocks_count());

@@ -1,6 +1,6 @@
 //! What stat(2) and statfs(2) say, as the kernel would say it.
 
-use crate::alloc::lock;
+use crate::alloc::{available, lock};
 use crate::inline::is_inline;
 use crate::native::groups_for;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, NativeFacts, Result, Timestamp, Volume};
@@ -152,9 +152,9 @@ impl Volume {
             return (pool.free().saturating_sub(pool.promised()), free_inodes);
         }
         let range = groups_for(self.native.as_ref().map(|native| &native.shape), self.groups_there(), Purpose::Data);
-        let held = |group: &Group| if self.native.is_some() { group.held() } else { 0 };
-        let available = |group: &Group| u64::from(group.free_clusters).saturating_sub(held(group));
-        let of_data = |n: u32, group: &Group| if range.contains(&n) { available(group) } else { 0 };
+        let of_data = |n: u32, group: &Group| {
+            if range.contains(&n) { available(group, self.native.is_some()).into() } else { 0 }
+        };
         (0..self.groups_there())
             .filter_map(|g| Some((g, self.group(GroupNo(g)).ok()?)))
             .fold((0, 0), |(clusters, inodes), (n, group)| {

@@ -164,13 +164,15 @@ impl GroupMap {
     /// The first units of a run that are alike in whether an older version uses them: how many, and whether.
     #[must_use]
     pub fn kept_at(&self, run: Run) -> (u32, bool) {
-        let is_kept = |at: u32| self.kept.get((at / BITS) as usize).is_some_and(|word| word >> (at % BITS) & 1 == 1);
-        let first = is_kept(run.start);
         if self.kept.is_empty() {
             return (run.len, false);
         }
-        let len = (run.start..run.end()).take_while(|at| is_kept(*at) == first).count() as u32;
-        (len, first)
+        let kept = |word: usize| self.kept.get(word).copied().unwrap_or_default();
+        let first = kept((run.start / BITS) as usize) >> (run.start % BITS) & 1 == 1;
+        let others = |word: usize| if first { !kept(word) } else { kept(word) };
+        let other = parts(run).find(|(word, mask)| others(*word) & mask != 0);
+        let len = other.map(|(word, mask)| word as u32 * BITS + (others(word) & mask).trailing_zeros() - run.start);
+        (len.unwrap_or(run.len), first)
     }
 
     fn count_kept(&mut self) {
@@ -227,6 +229,13 @@ impl GroupMap {
     fn next(&self, at: u32, available: bool) -> u32 {
         let mut word = (at / BITS) as usize;
         let mut mask = u64::MAX << (at % BITS);
+        if available && self.held.is_empty() && self.kept.is_empty() {
+            let behind = self.used.get(word + 1..).unwrap_or_default();
+            if self.used.get(word).is_some_and(|used| !used & mask == 0) {
+                word += 1 + behind.iter().take_while(|used| **used == u64::MAX).count();
+                mask = u64::MAX;
+            }
+        }
         while word < self.used.len() {
             let taken = self.taken(word);
             let hits = mask & if available { !taken } else { taken };

@@ -3,8 +3,8 @@
 //! Where they may not, whoever changes content gives it new blocks and frees the old ones in one change.
 
 use super::{Space, lock};
-use crate::Result;
 use crate::change::Change;
+use crate::{Result, Volume};
 use format::FsBlock;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -38,6 +38,13 @@ impl Runs {
         }
         let next = self.0.range(first..).next();
         (false, next.map_or(len, |(start, _)| len.min(start - first)))
+    }
+}
+
+impl Volume {
+    /// Whether there are things on this volume that can keep content in its place: snapshots, transactions, an option.
+    pub(crate) fn may_have_to_copy(&self) -> bool {
+        self.space().is_ok_and(|space| space.kept.is_some())
     }
 }
 

@@ -33,10 +33,15 @@ pub(super) enum Bitmap {
     Inodes,
 }
 
-/// Blocks that may be given out, as a descriptor on the device has it; `counts_held` where it counts what snapshots hold.
-pub(super) fn available(descriptor: &Group, counts_held: bool) -> u32 {
-    let held = if counts_held { descriptor.held() } else { 0 };
-    u64::from(descriptor.free_clusters).saturating_sub(held) as u32
+/// Blocks that are free in a group's bitmap and held by snapshots, as its descriptor has it; only on a native volume
+/// (`counts_held`) does it count them.
+pub(super) fn held(descriptor: &Group, counts_held: bool) -> u64 {
+    if counts_held { descriptor.held() } else { 0 }
+}
+
+/// Blocks of a group that may be given out, as its descriptor has it.
+pub(crate) fn available(descriptor: &Group, counts_held: bool) -> u32 {
+    u64::from(descriptor.free_clusters).saturating_sub(held(descriptor, counts_held)) as u32
 }
 
 impl GroupCell {

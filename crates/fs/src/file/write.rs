@@ -330,7 +330,7 @@ impl FileEdit<'_> {
         match place {
             Place::Hole => true,
             // as long as it is delayed, a generation may close, and then the block must stay as it is
-            Place::Data(_) | Place::Unwritten(_) => self.volume.native.is_some(),
+            Place::Data(_) | Place::Unwritten(_) => self.volume.may_have_to_copy(),
         }
     }
 

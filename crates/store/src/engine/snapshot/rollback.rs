@@ -56,10 +56,8 @@ impl Rollback {
         let closed = ClosedGeneration::of(blocks);
         let mut writes = Vec::new();
         let mut changes = engine.changes(&closed, &mut writes)?;
-        for block in engine.map.shape.list() {
-            let block = block - engine.map.shape.list().start;
-            let was_there = engine.map.entry(engine.map.shape.list().start + block)?.is_some();
-            if was_there || engine.snapshots.block(block).is_some() {
+        for (block, index) in (0..).zip(engine.map.shape.list()) {
+            if engine.map.entry(index)?.is_some() || engine.snapshots.block(block).is_some() {
                 engine.change_list(block, &mut changes);
             }
         }
