@@ -44,8 +44,10 @@ pub struct Transaction {
 impl Volume {
     /// Begins a transaction, when what is under way has ended and is durable. There is one at a time, and it may take `time`
     /// at most: somebody who waits for it longer, or [`Volume::tick`], rolls it back. Its limit in size is what one
-    /// generation can hold: [`WriteOptions::dirty_bytes`](crate::WriteOptions) of metadata, or less on a small or a full
-    /// volume; content is not limited but by free space, and blocks that it frees can be used when it is over.
+    /// generation can hold: [`WriteOptions::dirty_bytes`](crate::WriteOptions) of metadata, or less where the volume has
+    /// no more free space for it; content is not limited but by free space, and blocks that it frees can be used when it is
+    /// over. The call that exceeds the limit is told so, and everyone after it: once all calls were answered well, a commit
+    /// finds room.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on volumes that are not written with snapshots; [`Error::Busy`] where there is another;

@@ -5,28 +5,28 @@ use format::{FsBlock, GroupNo};
 
 impl Volume {
     /// Tells the device of the free blocks among `length` bytes from byte `start` on, as far as `least` bytes follow each
-    /// other; how many bytes that were. What was freed and would come back by a crash counts as free when it is durable.
+    /// other; how many bytes that were. What was freed and would come back by a crash counts as free when it is durable, and
+    /// what a snapshot holds does not. Waits for transactions of others, whose content is copied to free blocks.
     ///
     /// While the device works, the blocks of one group at a time are not given out.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a range that begins behind the volume, is shorter than a block, or asks for more than a group
-    /// in one piece; [`Error::ReadOnly`] where the volume was not opened for writing; [`Error::Unsupported`] on a
-    /// native volume; those of the device.
+    /// in one piece; [`Error::ReadOnly`] where the volume was not opened for writing; those of the
+    /// device.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         self.writing()?;
         let _pass = self.changing_outside()?;
-        if self.native.is_some() {
-            return Err(Error::Unsupported("trimming a native volume".into()));
-        }
         let geometry = &self.sb.geometry;
         let size = u64::from(geometry.block_size);
         let (first, least) = (start / size, least.div_ceil(size).max(1));
-        if first >= geometry.blocks || length < size || least > u64::from(geometry.blocks_per_group) {
+        // what a native volume counts beyond the device are only numbers
+        let blocks = self.native.as_ref().map_or(geometry.blocks, |native| native.shape.blocks());
+        if first >= blocks || length < size || least > u64::from(geometry.blocks_per_group) {
             return Err(Error::Invalid("the range to trim is none"));
         }
         let first = first.max(u64::from(geometry.first_data_block));
-        let end = (start / size).saturating_add(length / size).min(geometry.blocks);
+        let end = (start / size).saturating_add(length / size).min(blocks);
         let mut trimmed = 0;
         let mut at = first;
         while at < end {

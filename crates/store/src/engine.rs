@@ -21,6 +21,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Most blocks a generation may change.
     pub dirty_blocks: usize,
+    /// Most blocks that one may change which is held open; no less.
+    pub held_blocks: usize,
     /// File data goes the way of metadata.
     pub journals_data: bool,
     /// The engine needs to know which blocks were freed.
@@ -124,8 +126,11 @@ pub trait Engine: Send {
         Need::default()
     }
 
-    /// These chunks are the engine's from the closing generation on.
+    /// These chunks are the engine's from the closing generation on, or from one that is held.
     fn give_chunks(&mut self, _chunks: &[u32]) {}
+
+    /// The open generation was thrown away, and with it the chunks that the engine was given in it.
+    fn discard(&mut self) {}
 
     /// Chunks that the engine can do without, as much as the cause ([`Cause::Idle`], [`Cause::Tidy`]) says; they are not its own
     /// any more.

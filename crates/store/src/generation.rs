@@ -44,7 +44,8 @@ pub struct Tag {
     pub kind: Kind,
     /// The inode it belongs to; number 0 where it belongs to none.
     pub owner: InodeNo,
-    /// The start of its checksum: the owner's, or the volume's.
+    /// The start of its checksum: the owner's, or the volume's. Of a block of an inode table (whose owner is one of its
+    /// inodes) bit n is set where its n-th inode has changed and waits for its checksum; with each change more are.
     pub seed: u32,
 }
 
@@ -72,8 +73,6 @@ pub enum Cause {
     Idle,
     /// The engine was asked to give back all that it can do without.
     Tidy,
-    /// The next one is to be held open, and needs as much room as there may be.
-    Hold,
 }
 
 /// A change to a volume's list of snapshots.

@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 
 impl Store {
     /// Commits what was done so far, and holds the generation open that follows it: nothing else is in it. To be called
-    /// while no operation runs; as much room as there may be is made for it.
+    /// while no operation runs. Room is made for it as it is needed, as long as there is any.
     ///
     /// # Errors
     /// As [`Store::sync`].
     pub fn hold_generation(&self) -> Result<()> {
         let writer = self.writer()?;
-        self.commit_now(writer, Cause::Hold)?;
+        self.commit_now(writer, Cause::Sync)?;
         writer.held.store(true, Ordering::Release);
         Ok(())
     }
@@ -40,11 +40,13 @@ impl Store {
     /// [`Error::ReadOnly`], [`Error::Failed`].
     pub fn discard_held(&self) -> Result<()> {
         let writer = self.writer()?;
-        let _committer = lock(&writer.committer);
+        let mut committer = lock(&writer.committer);
         let _gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
         if writer.held.swap(false, Ordering::AcqRel) {
             self.cache.discard();
             writer.discard();
+            committer.engine.discard();
+            *lock(&writer.room) = committer.engine.room();
         }
         Ok(())
     }

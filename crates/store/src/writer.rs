@@ -40,7 +40,7 @@ pub(crate) struct Writer {
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
     /// What the open generation may change.
-    room: Mutex<Room>,
+    pub(crate) room: Mutex<Room>,
     /// Operations that have ended; tells whether the volume is quiet.
     operations: AtomicU64,
     /// Requests of any kind written; see the invariants.
@@ -77,7 +77,7 @@ impl Writer {
 }
 
 pub(crate) struct Committer {
-    engine: Box<dyn Engine>,
+    pub(crate) engine: Box<dyn Engine>,
     clock: Clock,
 }
 
@@ -174,16 +174,17 @@ impl Store {
     /// As [`Store::begin`]; [`Error::NoRoom`].
     pub fn begin_with(&self, credits: usize, room: fn(Room) -> usize) -> Result<Operation<'_>> {
         let writer = self.writer()?;
-        let limit = writer.limits.dirty_blocks;
         let mut alone = false;
         if credits > self.max_credits() {
-            return Err(Error::TooLarge { credits, limit });
+            return Err(Error::TooLarge { credits, limit: writer.limits.dirty_blocks });
         }
         loop {
             let open = writer.gate.read().unwrap_or_else(PoisonError::into_inner);
             // it may have ended while this thread waited at the gate
             writer.check()?;
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
+            let held = writer.is_held();
+            let limit = if held { writer.limits.held_blocks } else { writer.limits.dirty_blocks };
             let most = room(*lock(&writer.room));
             let dirty = self.cache.dirty();
             if dirty + announced <= limit.min(most) {
@@ -192,7 +193,11 @@ impl Store {
             let full = *open;
             drop(open);
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
-            if writer.is_held() {
+            if held {
+                let wanted = dirty + announced;
+                if wanted <= limit && room(self.widen(writer, wanted)?) >= wanted {
+                    continue;
+                }
                 return Err(Error::HeldTooLarge { limit: limit.min(most) });
             }
             // a generation of its own is not large enough, and the one before it is durable
@@ -205,6 +210,21 @@ impl Store {
             }
             self.commit(full, Cause::DirtyLimit)?;
         }
+    }
+
+    /// Makes room for so many blocks in the generation that is held, as far as there is any: the room there is.
+    fn widen(&self, writer: &Writer, blocks: usize) -> Result<Room> {
+        let mut committer = lock(&writer.committer);
+        let _guard = EndOnPanic(self);
+        writer.check()?;
+        let gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let engine = &mut *committer.engine;
+        let closing = Closing { store: self, generation: *gate, versions: &[] };
+        let need = Need { must: engine.wanted_chunks(blocks).must, should: 0 };
+        let chunks = writer.client.give_chunks(&closing, need).inspect_err(|e| self.fail(e))?;
+        engine.give_chunks(&chunks);
+        *lock(&writer.room) = engine.room();
+        Ok(engine.room())
     }
 
     fn end_on_panic(&self) {
@@ -389,10 +409,7 @@ impl Store {
         let mut forgotten = std::mem::take(&mut *lock(&writer.forgotten));
         let versions = std::mem::take(&mut *lock(&writer.versions));
         let closing = Closing { store: self, generation: number, versions: &versions };
-        let mut need = engine.wanted_chunks(self.cache.dirty());
-        if cause == Cause::Hold {
-            need.should = need.should.max(engine.wanted_chunks(writer.limits.dirty_blocks / 2).should);
-        }
+        let need = engine.wanted_chunks(self.cache.dirty());
         if need != Need::default() {
             engine.give_chunks(&writer.client.give_chunks(&closing, need)?);
         } else if matches!(cause, Cause::Idle | Cause::Tidy) {

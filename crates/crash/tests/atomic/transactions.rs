@@ -5,7 +5,7 @@ use crate::support::{
 };
 use blockdev::{BlockDevice, Overlay, Record};
 use extant_crash::enumerate::{Limits, states};
-use fs::{DataMode, Error, FileKind, InodeNo, OpenOptions, RenameFlags, Volume};
+use fs::{DataMode, Error, FileKind, InodeNo, OpenOptions, RenameFlags, Volume, WriteOptions};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +42,51 @@ fn what_is_committed_is_seen_and_durable() {
     assert_ne!(before, tree(&volume), "who looks sees it");
     transaction.commit().expect("a commit");
     assert_same(&tree(&volume), &tree(&reading(copy(&*device))), "after the commit");
+    volume.unmount().expect("unmounting");
+    drop(volume);
+    assert_sound(&*device, "after unmounting");
+}
+
+/// What a crash, a rollback or a snapshot would bring back is not told to the device as free.
+#[test]
+fn trimming_spares_what_may_come_back() {
+    let device: Arc<dyn BlockDevice> = made(48 * MIB);
+    let volume = open(Arc::clone(&device), DataMode::Ordered);
+    let keeping = file(&volume, InodeNo::ROOT, "changed", &[1; 400_000]);
+    file(&volume, InodeNo::ROOT, "removed", &[2; 400_000]);
+    volume.create_snapshot(b"before").expect("a snapshot");
+    let kept = tree(&volume);
+    volume.write_at(keeping, 100_000, &[3; 200_000]).expect("writing");
+    volume.unlink(InodeNo::ROOT, b"removed").expect("removed");
+    file(&volume, InodeNo::ROOT, "not for long", &[4; 400_000]);
+    volume.sync().expect("a sync");
+    let durable = tree(&volume);
+    let of_snapshot = |device: &Arc<dyn BlockDevice>| {
+        let options = OpenOptions { snapshot: Some(b"before".to_vec()), ..OpenOptions::default() };
+        tree(&Volume::open(copy(&**device), &options).expect("the snapshot"))
+    };
+    // freed in a generation that a crash would take back
+    volume.unlink(InodeNo::ROOT, b"not for long").expect("removed");
+    assert!(volume.trim(0, u64::MAX, 0).expect("trimmed") > 10 * MIB);
+    assert_same(&durable, &tree(&reading(copy(&*device))), "after a crash");
+    assert_same(&kept, &of_snapshot(&device), "the snapshot");
+    // while a transaction runs its members cannot trim, and all others wait
+    volume.sync().expect("a sync");
+    let transaction = volume.transaction(LONG).expect("a transaction");
+    let before = tree(&volume);
+    {
+        let _inside = transaction.enter();
+        volume.write_at(keeping, 0, &[5; 300_000]).expect("writing");
+        assert!(matches!(volume.trim(0, u64::MAX, 0), Err(Error::Invalid(_))));
+    }
+    transaction.rollback().expect("a rollback");
+    let free = volume.statfs().blocks_free * u64::from(volume.superblock().geometry.block_size);
+    assert_eq!(volume.trim(0, u64::MAX, 0).expect("trimmed"), free);
+    assert_same(&before, &tree(&volume), "after a rollback");
+    assert_same(&before, &tree(&reading(copy(&*device))), "on the device");
+    assert_same(&kept, &of_snapshot(&device), "the snapshot");
+    // metadata has numbers beyond the device, which are not to be trimmed
+    assert!(matches!(volume.trim(48 * MIB, MIB, 0), Err(Error::Invalid(_))));
     volume.unmount().expect("unmounting");
     drop(volume);
     assert_sound(&*device, "after unmounting");
@@ -297,6 +342,64 @@ fn one_that_is_too_large_says_so_and_leaves_nothing() {
     assert_sound(&*device, "after unmounting");
 }
 
+/// Its metadata is more than a usual generation may change on so small a volume, and than there are places for when it begins.
+#[test]
+fn ten_thousand_files_are_replaced_on_a_small_volume() {
+    let device: Arc<dyn BlockDevice> = made(256 * MIB);
+    let write = WriteOptions { dirty_bytes: 64 << 20, ..write_options(DataMode::Ordered) };
+    let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let volume = Arc::new(Volume::open(Arc::clone(&device), &options).expect("opening"));
+    const FILES: usize = 10_000;
+    let name = |n: usize| format!("a file of a hundred in its directory {n}");
+    let dirs: Vec<InodeNo> = (0..FILES / 100)
+        .map(|n| volume.create(InodeNo::ROOT, name(n).as_bytes(), &new(FileKind::Directory)).expect("made").number)
+        .collect();
+    let all = || (0..FILES).map(|n| (dirs[n / 100], name(n)));
+    let replace = |with: u8| {
+        for (dir, name) in all() {
+            file(&volume, dir, "new", &[with; 5000]);
+            volume.rename(dir, b"new", dir, name.as_bytes(), RenameFlags::default()).expect("replaced");
+        }
+    };
+    replace(1);
+    let held = |volume: &Volume| {
+        let mut content = [0; 5000];
+        all()
+            .map(|(dir, name)| {
+                let number = volume.lookup(&volume.inode(dir).expect("a directory"), name.as_bytes()).expect("a file");
+                let read = volume.read_at(&volume.inode(number).expect("a file"), 0, &mut content).expect("read");
+                assert!(read == 5000 && content.iter().all(|byte| *byte == content[0]), "{name}");
+                content[0]
+            })
+            .collect::<std::collections::BTreeSet<u8>>()
+    };
+    let free = || volume.statfs().blocks_free;
+    // what was put aside for the work that is over is free again
+    let settle = || volume.tidy().expect("tidied");
+    volume.sync().expect("a sync");
+    settle();
+    let before = free();
+    for (commits, found) in [(false, [1]), (true, [2])] {
+        let transaction = volume.transaction(LONG).expect("a transaction");
+        {
+            let _inside = transaction.enter();
+            replace(2);
+        }
+        if commits {
+            transaction.commit().expect("a commit");
+        } else {
+            transaction.rollback().expect("a rollback");
+        }
+        assert_eq!(held(&volume), found.into());
+        assert_eq!(held(&reading(Arc::clone(&device))), found.into());
+        settle();
+        assert_eq!(free(), before);
+    }
+    volume.unmount().expect("unmounting");
+    drop(volume);
+    assert_sound(&*device, "after unmounting");
+}
+
 #[test]
 fn one_that_takes_too_long_is_rolled_back_by_who_waits() {
     let volume = open(made(24 * MIB), DataMode::Ordered);
@@ -340,7 +443,7 @@ fn there_is_one_at_a_time_and_it_ends_with_the_volume() {
     assert_same(&before, &tree(&reading(Arc::clone(&device))), "opened again");
     assert_sound(&*device, "after unmounting");
 
-    let write = fs::WriteOptions { consistency: Some(fs::Consistency::None), ..write_options(DataMode::Ordered) };
+    let write = WriteOptions { consistency: Some(fs::Consistency::None), ..write_options(DataMode::Ordered) };
     let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
     let volume = Arc::new(Volume::open(device, &options).expect("opening"));
     assert!(matches!(volume.transaction(LONG).map(drop), Err(Error::Unsupported(_))));

@@ -30,6 +30,7 @@ impl DirtyBit {
     pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
         let limits = Limits {
             dirty_blocks,
+            held_blocks: dirty_blocks,
             journals_data: false,
             wants_forgotten: false,
             in_use: Mark::NeedsCheck,

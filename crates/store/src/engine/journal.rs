@@ -133,6 +133,7 @@ impl Journal {
         let generation = generation as usize - log.overhead(generation as usize);
         let limits = Limits {
             dirty_blocks: generation.min(options.dirty_blocks),
+            held_blocks: generation.min(options.dirty_blocks),
             journals_data: options.journal_data,
             wants_forgotten: true,
             in_use: Mark::NeedsReplay,

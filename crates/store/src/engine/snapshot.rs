@@ -55,6 +55,8 @@ pub struct Snapshot {
     snapshots: Snapshots,
     /// What others see of the list of snapshots.
     shared: Arc<Shared>,
+    /// Chunks that were given since the last plan.
+    joined: Vec<u32>,
     /// The generation on its way leaves a snapshot out.
     removed: bool,
     /// The regions have no chunk that can be spared.
@@ -95,6 +97,8 @@ impl Snapshot {
         let share = usize::try_from(superblock.shape.blocks() / 64).unwrap_or(usize::MAX).max(LEAST_DIRTY);
         let limits = Limits {
             dirty_blocks: dirty_blocks.min(share),
+            // its room is made when it is needed
+            held_blocks: dirty_blocks,
             journals_data: false,
             wants_forgotten: true,
             in_use: Mark::Clean,
@@ -109,6 +113,7 @@ impl Snapshot {
             places,
             snapshots,
             shared,
+            joined: Vec::new(),
             removed: false,
             is_tidy: false,
             in_place: !ordered,
@@ -154,7 +159,7 @@ impl Snapshot {
 
     /// The most blocks that a generation may change with so many places.
     fn blocks_for(&self, places: usize) -> usize {
-        let (mut least, mut most) = (0, self.limits.dirty_blocks + CLOSING);
+        let (mut least, mut most) = (0, self.limits.held_blocks + CLOSING);
         while least < most {
             let middle = least.midpoint(most + 1);
             if self.worst_case(middle) <= places { least = middle } else { most = middle - 1 }
@@ -299,6 +304,7 @@ impl Engine for Snapshot {
 
     fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
         self.map.shed();
+        self.joined.clear();
         let mut writes = Vec::with_capacity(closed.blocks.len() + 8);
         let mut changes = self.changes(&closed, &mut writes)?;
         for version in &closed.versions {
@@ -384,6 +390,13 @@ impl Engine for Snapshot {
 
     fn give_chunks(&mut self, chunks: &[u32]) {
         chunks.iter().for_each(|number| self.places.add(*number));
+        self.joined.extend_from_slice(chunks);
+    }
+
+    fn discard(&mut self) {
+        for number in std::mem::take(&mut self.joined) {
+            self.places.remove(number);
+        }
     }
 }
 

@@ -138,17 +138,23 @@ impl Places {
             if !empty || self.held.contains_key(&number) {
                 continue;
             }
-            self.slots[at] = None;
-            self.by_number.remove(&number);
-            self.available -= CHUNK_BLOCKS as usize;
-            self.dirty.insert(at as u64 / u64::from(RECORDS));
+            self.remove(number);
             given.push(number);
         }
+        given
+    }
+
+    /// Lets go of a chunk of which nothing is used or left.
+    pub(crate) fn remove(&mut self, number: u32) {
+        let Some(at) = self.by_number.remove(&number) else { return };
+        if let Some(slot) = self.slots.get_mut(at).and_then(Option::take) {
+            self.available -= slot.busy.iter().map(|word| word.count_zeros() as usize).sum::<usize>();
+        }
+        self.dirty.insert(at as u64 / u64::from(RECORDS));
         while self.slots.last().is_some_and(Option::is_none) {
             self.slots.pop();
         }
         self.run = 0..0;
-        given
     }
 
     /// The chunk that no snapshot has with the fewest places in use, where leaving it leaves `room` places or more. The first

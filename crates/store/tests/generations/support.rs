@@ -105,6 +105,7 @@ impl Showing {
                 in_use: Mark::NeedsReplay,
                 holds_content: true,
                 atomic: true,
+                held_blocks: usize::MAX,
             },
             shown: Arc::default(),
             home: Arc::new(AtomicBool::new(true)),
