@@ -193,6 +193,29 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Operation<'a> {
+    /// Whether it changes what it is asked of, or another file.
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::SetAttr(_)
+            | Self::Symlink { .. }
+            | Self::MkNod { .. }
+            | Self::MkDir { .. }
+            | Self::Create { .. }
+            | Self::Unlink { .. }
+            | Self::RmDir { .. }
+            | Self::Rename { .. }
+            | Self::Link { .. }
+            | Self::Write { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::Fallocate { .. }
+            | Self::CopyFileRange { .. } => true,
+            // those that change something hand something in
+            Self::Ioctl { input, .. } => !input.is_empty(),
+            _ => false,
+        }
+    }
+
     fn parse(kind: u32, arguments: &[u8], mut rest: &'a [u8]) -> Option<Self> {
         let rest = &mut rest;
         Some(match kind {

@@ -77,18 +77,16 @@ impl Filesystem for WithSnapshots {
             MADE_UP => self.answer_made_up(request, reply),
             number => {
                 let volume = self.volume(number)?;
-                if changes(&request.operation) {
-                    return Err(Errno::ROFS);
-                }
                 match request.operation {
+                    // what is copied here has its place on the volume
+                    Operation::CopyFileRange { .. } => Err(Errno::XDEV),
+                    ref operation if operation.changes() || opens_for_writing(operation) => Err(Errno::ROFS),
                     Operation::GetXattr { name, size } if request.node as u32 == ROOT as u32 => {
                         match self.fact(number, name)? {
                             Some(value) => reply.value(size, value.as_bytes()),
                             None => volume.answer(request, reply),
                         }
                     }
-                    // what is copied here has its place on the volume
-                    Operation::CopyFileRange { .. } => Err(Errno::XDEV),
                     // nothing is left to be written
                     Operation::Fsync { .. } | Operation::FsyncDir { .. } => Ok(()),
                     _ => volume.answer(request, reply),
@@ -196,7 +194,7 @@ impl WithSnapshots {
                 Ok(())
             }
             Operation::Ioctl { .. } => Err(Errno::NOTTY),
-            ref operation if changes(operation) => Err(Errno::ROFS),
+            ref operation if operation.changes() || opens_for_writing(operation) => Err(Errno::ROFS),
             _ => Err(Errno::NOSYS),
         }
     }
@@ -303,26 +301,7 @@ fn made_up(node: u64) -> Entry {
     Entry { node, generation: 0, keep_name: 0, keep_attr: 0, attr }
 }
 
-/// Whether an operation would change what it is asked of.
-fn changes(operation: &Operation<'_>) -> bool {
-    match operation {
-        Operation::SetAttr(_)
-        | Operation::Symlink { .. }
-        | Operation::MkNod { .. }
-        | Operation::MkDir { .. }
-        | Operation::Unlink { .. }
-        | Operation::RmDir { .. }
-        | Operation::Rename { .. }
-        | Operation::Link { .. }
-        | Operation::Create { .. }
-        | Operation::Write { .. }
-        | Operation::SetXattr { .. }
-        | Operation::RemoveXattr { .. }
-        | Operation::Fallocate { .. } => true,
-        Operation::Open { flags } => {
-            OFlags::from_bits_retain(*flags).intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
-        }
-        Operation::Ioctl { input, .. } => !input.is_empty(),
-        _ => false,
-    }
+fn opens_for_writing(operation: &Operation<'_>) -> bool {
+    let writing = OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC;
+    matches!(operation, Operation::Open { flags } if OFlags::from_bits_retain(*flags).intersects(writing))
 }

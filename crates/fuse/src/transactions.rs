@@ -116,22 +116,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn manner(operation: &Operation<'_>) -> Manner {
     match operation {
-        Operation::SetAttr(_)
-        | Operation::Symlink { .. }
-        | Operation::MkNod { .. }
-        | Operation::MkDir { .. }
-        | Operation::Create { .. }
-        | Operation::Unlink { .. }
-        | Operation::RmDir { .. }
-        | Operation::Rename { .. }
-        | Operation::Link { .. }
-        | Operation::Write { .. }
-        | Operation::SetXattr { .. }
-        | Operation::RemoveXattr { .. }
-        | Operation::Fallocate { .. }
-        | Operation::CopyFileRange { .. } => Manner::Changes,
-        // those that write hand something in
-        Operation::Ioctl { input, .. } if !input.is_empty() => Manner::Changes,
+        _ if operation.changes() => Manner::Changes,
         Operation::Fsync { .. }
         | Operation::FsyncDir { .. }
         | Operation::SyncFs

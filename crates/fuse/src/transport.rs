@@ -15,6 +15,7 @@
 //! 3. Nothing here knows of volumes.
 
 mod device;
+mod pace;
 mod standin;
 mod uring;
 
@@ -22,6 +23,7 @@ use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_
 use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Request, arguments};
+use pace::Pace;
 use rustix::io::Errno;
 use standin::{Queue, StandIns};
 use std::any::Any;
@@ -113,6 +115,7 @@ struct Link {
     /// What both sides agreed on.
     features: Features,
     stand_ins: StandIns,
+    pace: Pace,
 }
 
 /// Answers the requests on a connection until the file system is unmounted.
@@ -120,7 +123,8 @@ struct Link {
 /// # Errors
 /// The connection broke, or the kernel is too old.
 pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transport: Transport) -> io::Result<()> {
-    let mut link = Link { connection, filesystem, features: Features::empty(), stand_ins: StandIns::default() };
+    let mut link =
+        Link { connection, filesystem, features: Features::empty(), stand_ins: StandIns::default(), pace: Pace::new() };
     // made before the kernel is told that they will be there: from then on nothing can fail for want of memory
     let queues = match transport {
         Transport::Best => uring::Queues::new(link.connection.as_fd()).ok(),

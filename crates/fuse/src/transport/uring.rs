@@ -17,6 +17,7 @@
 //! 2. Memory that the kernel has is never freed: a desk that is dropped then leaks it.
 #![allow(unsafe_code)]
 
+use super::pace::Pace;
 use super::{Link, MAX_DATA, Queue, forgotten, respond, send};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::{Answer, Reply};
@@ -119,7 +120,12 @@ impl Drop for Desk {
 impl Desk {
     fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<Self> {
         // the thread that enables it is the only one to use it; so the kernel hands over requests when that thread waits
-        let ring = IoUring::builder().setup_r_disabled().setup_single_issuer().setup_defer_taskrun().build(2)?;
+        let ring = IoUring::builder()
+            .setup_r_disabled()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(2)?;
         ring.submitter().register_files(&[connection.as_raw_fd()])?;
         let head = NonNull::from(Box::leak(Box::new(Head::new_zeroed())));
         let payload = NonNull::from(Box::leak(vec![0; MAX_DATA].into_boxed_slice()));
@@ -164,22 +170,27 @@ impl Desk {
         Ok(())
     }
 
-    /// Submits what is in the ring and waits for a completion.
-    fn enter(&mut self) -> io::Result<usize> {
+    /// Submits what is in the ring and waits for so many completions.
+    fn enter(&mut self, want: u32) -> io::Result<usize> {
         let mut flags = EnterFlags::GETEVENTS;
         // a desk that has nothing to do does not wait for a device, and shall not be counted as if it did
         flags.set(EnterFlags::NO_IOWAIT, self.ring.params().is_feature_no_iowait());
         let submitted = self.ring.submission().len() as u32;
         // SAFETY: there is no argument, so nothing to point to.
-        unsafe { self.ring.submitter().enter::<()>(submitted, 1, flags.bits(), None) }
+        unsafe { self.ring.submitter().enter::<()>(submitted, want, flags.bits(), None) }
     }
 
     /// Waits for a request, having handed over the answer to the last. False when it is unmounted.
-    fn wait(&mut self) -> io::Result<bool> {
+    fn wait(&mut self, pace: &Pace) -> io::Result<bool> {
+        if let Some(mut awake) = pace.stay_awake() {
+            // what fails here fails below again
+            let _ = self.enter(0);
+            while self.ring.completion().is_empty() && !self.ring.submission().taskrun() && awake.goes_on() {}
+        }
         loop {
             let completion = self.ring.completion().next();
             let Some(completion) = completion else {
-                match self.enter() {
+                match self.enter(1) {
                     Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                     _ => continue,
                 }
@@ -313,7 +324,8 @@ fn answer(mut desk: Desk, link: &Link, started: &mpsc::Sender<io::Result<()>>) -
     // nobody listens only if the session has ended
     let _ = started.send(registered);
     let mut room = vec![0; MAX_DATA];
-    while desk.wait()? {
+    while desk.wait(&link.pace)? {
+        link.pace.request();
         desk.answer(link, &mut room)?;
     }
     Ok(())
