@@ -305,7 +305,8 @@ fn phases<T>(
     let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
     let trail = Trail::new(options.snapshots);
     let layers = Layers::of(&ctx);
-    let rounds = Rounds { ctx: &ctx, scanner, claimer: &ctx.claims, layers: layers.as_ref(), trail: &trail };
+    let claimer = &ctx.claims;
+    let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), trail: &trail, only: None };
     let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: used } = rounds.run(&judges);
     // what was read in part proves nothing
     if progress.cancelled() {

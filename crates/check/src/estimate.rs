@@ -1,38 +1,48 @@
-//! How much a check will read and how long that may take, from the superblock and the group descriptors alone.
+//! How much a check will read and how long that may take, from the superblock, the group descriptors and a sample.
 //!
 //! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the blocks
 //! of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which is counted in
-//! the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions. Elsewhere is guessed what hangs below the inodes:
+//! the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
+//!
+//! Elsewhere no descriptor says what hangs below the inodes, nor how far a volume has aged. So the check itself is run over the
+//! inodes of a few *whole rows of groups* ([`sample`]), one group in [`SAMPLED`] but one row at least, where as many inodes
+//! in use lie before as behind: its rounds bring all tree blocks, directories, attributes and links of these inodes, however
+//! they lie, in the batches in which the device will serve them. Requests, bytes and time of these rounds are taken times the
+//! inodes in use for each in the sample.
+//!
+//! The device's other figures are measured by reading as the check will: a piece of the inode tables in order, and the places
+//! where the first pass will have to seek one after the other.
+//!
+//! A check that only wants to show how far it has come (`of_volume`) takes no sample, and guesses:
 //! - A directory has one block, and all together one more for each [`NAMES_IN_4_KIB`] names.
 //! - Sizes of files fall off exponentially about their mean (blocks in use by the number of files), so that
 //!   `exp(-12 / mean)` of them have more than twelve blocks. With a block map each of these has an indirect block, and one
 //!   more for every block of numbers it begins; of those with extents, one in [`FRAGMENTED`] has a tree block.
 //! - The directory blocks of a group lie together. Of tree blocks about [`TREE_RUN`] lie so near each other that
-//!   one request reads them all, and [`TREE_GAP`] bytes between each two. (Both measured on volumes aged by 250 000
-//!   changes.) They are *scattered* over the volume, and read in batches that the device serves in its own order.
+//!   one request reads them all, and [`TREE_GAP`] bytes between each two. They are *scattered* over the volume.
 //!
-//! The device's figures are measured by reading as the check will: a piece of the inode tables in order, the places where
-//! the first pass will have to seek one after the other, and a batch of blocks as far apart as the tree blocks are thought to
-//! lie.
-//!
-//! On volumes with regions time and bytes come out right to a tenth, on those of many small files, where inode tables rule,
-//! to a fifth. How far a volume without regions has aged no descriptor says: what comes of scattered blocks is good to a
-//! factor of two. The time is as good as the device's figures: those measured here on a device whose blocks the system has
-//! in memory are memory's.
+//! The time is as good as the device's figures: those measured here on a device whose blocks the system has in memory are
+//! memory's.
 
 use crate::bitmaps;
 use crate::checker::Options;
-use crate::context::Volume;
+use crate::context::{Context, Volume};
+use crate::inodes::InlineDirectory;
 use crate::open::{self, Refusal};
 use crate::problem::Problems;
-use crate::rounds::BitmapKind;
+use crate::records::Directory;
+use crate::rounds::{BitmapKind, Rounds, Visitor};
 use crate::scan::{Counters, GAP, REQUEST, Scanner};
+use crate::trail::Trail;
+use crate::xattrs::XattrRef;
 use blockdev::{BlockDevice, Read};
-use format::GroupNo;
 use format::feature::Incompat;
+use format::{FsBlock, GroupNo, InodeNo};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Names that 4 KiB of a directory hold when they are two thirds full, at 32 bytes a name.
@@ -49,10 +59,14 @@ const COUNTED_GROUPS: usize = 64;
 const FAR: u64 = 4 << 20;
 /// Bytes read in order to measure a device.
 const MEASURED_BYTES: u64 = 8 << 20;
-/// Beginnings of groups, and scattered blocks, read to measure a device.
-const MEASURED_SEEKS: u64 = 64;
-/// Without a place to measure it: the distance of scattered blocks.
-const STRIDE: u64 = 1 << 20;
+/// Beginnings of groups read to measure a device.
+const MEASURED_SEEKS: usize = 64;
+/// One group in so many is sampled.
+const SAMPLED: usize = 32;
+/// Groups in a row that are sampled, where flexible groups have no more.
+const SAMPLED_ROW: u32 = 16;
+/// Places where such a row is sampled: at least, and at most.
+const SAMPLED_PLACES: (usize, usize) = (1, 4);
 
 /// What a device can do.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -61,7 +75,7 @@ pub struct DeviceSpeed {
     pub bytes_per_second: f64,
     /// Seconds that it takes to come from one group to the next.
     pub seek_seconds: f64,
-    /// Seconds that one block takes of a batch of blocks that lie here and there.
+    /// Seconds that one request takes of a batch of requests for what lies here and there, without the time of its bytes.
     pub scattered_seconds: f64,
 }
 
@@ -106,8 +120,8 @@ impl Work {
     }
 }
 
-/// Foretells a check of the volume on `device`. Reads the superblock and the descriptors; without a given speed also a
-/// few MiB to measure it.
+/// Foretells a check of the volume on `device`. Reads the superblock, the descriptors and what a check reads of a few groups;
+/// without a given speed also a few MiB to measure it.
 ///
 /// # Errors
 /// [`Refusal`] as for a check.
@@ -124,23 +138,43 @@ pub fn estimate_by(
     device: &dyn BlockDevice,
     options: &Options,
     speed: Option<DeviceSpeed>,
-    clock: &dyn Fn() -> Duration,
+    clock: &(dyn Fn() -> Duration + Sync),
 ) -> Result<Estimate, Refusal> {
     let counters = Counters::default();
     let scanner =
         Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let volume = open::open(&scanner, options, false, &Problems::default())?;
-    let mut plan = known(&volume);
+    let (only, all) = sampled_groups(&volume);
+    // what is kept for growth belongs to an inode of the first group
+    let kept_for_growth = has_own_regions(&volume) || !only.contains(&GroupNo(0));
+    let mut plan = known(&volume, kept_for_growth);
     let regions = count_regions(&scanner, &volume, &mut plan);
-    let work = of_plan(&volume, &plan, regions);
     let measured = speed.is_none();
-    let speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, &work, clock));
+    let mut speed = speed.unwrap_or_else(|| measure(device, &volume, &plan, clock));
+    if let Some(regions) = regions {
+        let work = of_plan(&volume, &plan, Below::Found(regions));
+        return Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) });
+    }
+    let sampled = sample(&scanner, &volume, &only, all, clock);
+    if measured {
+        let Sample { work: Work { bytes, scattered, .. }, seconds } = sampled;
+        speed.scattered_seconds = (seconds - bytes as f64 / speed.bytes_per_second).max(0.0) / scattered.max(1) as f64;
+    }
+    let work = of_plan(&volume, &plan, Below::Found(sampled.work));
     Ok(Estimate { work, speed, measured, seconds: work.seconds(&speed) })
 }
 
 /// What a check of an open volume will read, as far as the descriptors tell.
 pub(crate) fn of_volume(volume: &Volume) -> Work {
-    of_plan(volume, &known(volume), None)
+    of_plan(volume, &known(volume, true), Below::Guessed)
+}
+
+/// What is known of what hangs below the inodes.
+enum Below {
+    /// Nothing.
+    Guessed,
+    /// It was counted, in regions or in a sample.
+    Found(Work),
 }
 
 /// What is known of the reads.
@@ -150,8 +184,7 @@ struct Plan {
     stops: Vec<Range<u64>>,
 }
 
-/// `regions` is what was counted of them.
-fn of_plan(volume: &Volume, plan: &Plan, regions: Option<Work>) -> Work {
+fn of_plan(volume: &Volume, plan: &Plan, below: Below) -> Work {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
     let mut work = plan.work;
@@ -166,10 +199,11 @@ fn of_plan(volume: &Volume, plan: &Plan, regions: Option<Work>) -> Work {
         groups_with_directories += u64::from(directories > 0);
         free_clusters += u64::from(descriptor.free_clusters);
     }
-    if let Some(Work { bytes, requests, seeks, .. }) = regions {
+    if let Below::Found(Work { bytes, requests, seeks, scattered, .. }) = below {
         work.bytes = work.bytes.saturating_add(bytes);
         work.requests += requests;
         work.seeks += seeks;
+        work.scattered = scattered;
         return work;
     }
     let used_blocks = geometry.blocks.saturating_sub(free_clusters.saturating_mul(geometry.cluster_blocks.into()));
@@ -192,7 +226,7 @@ fn of_plan(volume: &Volume, plan: &Plan, regions: Option<Work>) -> Work {
     };
     // a cast from float to integer saturates
     let tree_blocks = tree_blocks as u64;
-    if geometry.has_regions() && geometry.is_owned() {
+    if has_own_regions(volume) {
         let bytes = dir_blocks.saturating_add(tree_blocks).saturating_mul(block_size);
         work.bytes = work.bytes.saturating_add(bytes);
         work.requests += bytes.div_ceil(REQUEST);
@@ -209,8 +243,13 @@ fn of_plan(volume: &Volume, plan: &Plan, regions: Option<Work>) -> Work {
     work
 }
 
-/// What will be read whatever the files are.
-fn known(volume: &Volume) -> Plan {
+/// Whether all metadata outside the inode tables is looked for in regions.
+fn has_own_regions(volume: &Volume) -> bool {
+    volume.geometry.has_regions() && volume.geometry.is_owned()
+}
+
+/// What will be read whatever the files are; the descriptor blocks kept for growth if these are asked for.
+fn known(volume: &Volume, kept_for_growth: bool) -> Plan {
     let geometry = &volume.geometry;
     let block_size = u64::from(geometry.block_size);
     let mut first_pass = Vec::new();
@@ -230,7 +269,7 @@ fn known(volume: &Volume) -> Plan {
         }
     }
     // the resize inode's own blocks are those kept for growth
-    let reserved = u64::from(geometry.reserved_descriptor_blocks);
+    let reserved = if kept_for_growth { u64::from(geometry.reserved_descriptor_blocks) } else { 0 };
     let after_table = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
     let third_pass = vec![(after_table.saturating_mul(block_size), reserved * block_size)];
     let mut work = Work::default();
@@ -249,7 +288,7 @@ fn known(volume: &Volume) -> Plan {
 /// `None` on volumes without regions, and where a bitmap cannot be read.
 fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Option<Work> {
     let geometry = &volume.geometry;
-    if !(geometry.has_regions() && geometry.is_owned()) {
+    if !has_own_regions(volume) {
         return None;
     }
     let block_size = u64::from(geometry.block_size);
@@ -300,6 +339,97 @@ fn count_regions(scanner: &Scanner<'_>, volume: &Volume, plan: &mut Plan) -> Opt
     Some(Work { bytes: scale(all.bytes), requests: scale(all.requests), seeks: scale(all.seeks), ..all })
 }
 
+/// What hangs below the inodes, by a sample of them.
+struct Sample {
+    /// Of the whole volume.
+    work: Work,
+    /// What that takes.
+    seconds: f64,
+}
+
+/// Nothing is judged. Notes what had been read, and when, as the rounds below the inodes began.
+struct Start<'a> {
+    counters: &'a Counters,
+    clock: &'a (dyn Fn() -> Duration + Sync),
+    below: OnceLock<((u64, u64, u64), Duration)>,
+}
+
+impl Visitor for Start<'_> {
+    fn bitmap(&self, _: GroupNo, _: BitmapKind, _: Result<&[u8], &blockdev::Error>) {}
+
+    fn directories(&self, _: Vec<Directory>, _: Vec<InlineDirectory>) {
+        // nobody else sets it
+        let _ = self.below.set((self.counters.totals(), (self.clock)()));
+    }
+
+    fn dir_block(&self, _: InodeNo, _: u32, _: FsBlock, _: Result<&[u8], &blockdev::Error>) {}
+
+    fn xattr_block(&self, _: FsBlock, _: &[XattrRef], _: Result<&[u8], &blockdev::Error>) -> u64 {
+        0
+    }
+}
+
+/// Reads what a check reads of the groups `only`, which stand for `all` inodes in use.
+fn sample(
+    scanner: &Scanner<'_>,
+    volume: &Volume,
+    only: &BTreeSet<GroupNo>,
+    all: u64,
+    clock: &(dyn Fn() -> Duration + Sync),
+) -> Sample {
+    let problems = Problems::default();
+    let ctx = Context::new(volume, &problems);
+    let trail = Trail::new(Some(1));
+    let rounds = Rounds { ctx: &ctx, scanner, claimer: &ctx.claims, layers: None, trail: &trail, only: Some(only) };
+    let visitor = Start { counters: scanner.counters, clock, below: OnceLock::new() };
+    rounds.run(&visitor);
+    let Some(((bytes, reads, _), start)) = visitor.below.into_inner() else {
+        return Sample { work: Work::default(), seconds: 0.0 };
+    };
+    let (bytes_after, reads_after, _) = scanner.counters.totals();
+    let times = all as f64 / only.iter().map(|group| inodes_in_use(volume, *group)).sum::<u64>().max(1) as f64;
+    let scale = |n: u64| (n as f64 * times) as u64;
+    let (bytes, requests) = (scale(bytes_after - bytes), scale(reads_after - reads));
+    Sample {
+        work: Work { bytes, requests, seeks: requests, scattered: requests, ..Work::default() },
+        seconds: (clock() - start).as_secs_f64() * times,
+    }
+}
+
+/// As the descriptor counts them.
+fn inodes_in_use(volume: &Volume, group: GroupNo) -> u64 {
+    let free = volume.group(group).map_or(u32::MAX, |descriptor| descriptor.free_inodes);
+    u64::from(volume.geometry.inodes_per_group.saturating_sub(free))
+}
+
+/// The groups that are sampled, and how many inodes are in use for which they stand.
+fn sampled_groups(volume: &Volume) -> (BTreeSet<GroupNo>, u64) {
+    let in_use = |group: &GroupNo| inodes_in_use(volume, *group);
+    let groups: Vec<GroupNo> = volume.geometry.group_numbers().collect();
+    let row = volume.geometry.flex_groups.max(SAMPLED_ROW) as usize;
+    let mut rows: Vec<(&[GroupNo], u64)> = groups.chunks(row).map(|row| (row, row.iter().map(in_use).sum())).collect();
+    let all: u64 = rows.iter().map(|(_, inodes)| inodes).sum();
+    let mut standing = all;
+    // the volume's own files, which are like no others, are in the first row
+    if let Some((_, first)) = rows.first().filter(|(_, first)| *first < all / 2) {
+        standing -= first;
+        rows.remove(0);
+    }
+    let (least, most) = SAMPLED_PLACES;
+    let places = (groups.len() / SAMPLED / row).clamp(least, most) as u64;
+    let mut only = BTreeSet::new();
+    for place in 0..places {
+        let wanted = standing / (2 * places) * (2 * place + 1);
+        let mut before = 0;
+        let found = rows.iter().find(|(_, inodes)| {
+            before += inodes;
+            before > wanted
+        });
+        only.extend(found.into_iter().flat_map(|(row, _)| row.iter().copied()));
+    }
+    (only, all)
+}
+
 impl Work {
     fn add(&mut self, run: &Range<u64>) {
         self.bytes = self.bytes.saturating_add(run.end - run.start);
@@ -321,13 +451,7 @@ fn joined(parts: impl Iterator<Item = (u64, u64)>) -> Vec<Range<u64>> {
 }
 
 /// Reads as the check of such a volume will, and takes the time.
-fn measure(
-    device: &dyn BlockDevice,
-    volume: &Volume,
-    plan: &Plan,
-    work: &Work,
-    clock: &dyn Fn() -> Duration,
-) -> DeviceSpeed {
+fn measure(device: &dyn BlockDevice, volume: &Volume, plan: &Plan, clock: &dyn Fn() -> Duration) -> DeviceSpeed {
     let len = device.geometry().len;
     // a device that cannot be read will tell the check so
     let timed = |batch: usize, offsets: &mut dyn Iterator<Item = u64>, size: u64| {
@@ -350,19 +474,11 @@ fn measure(
     let table = volume.groups.get(volume.groups.len() / 2).map_or(0, |group| group.inode_table.get() * block_size);
     let whole = timed(2, &mut (0..MEASURED_BYTES / REQUEST).map(|n| table + n * REQUEST), REQUEST);
     let bytes_per_second = len.clamp(1, REQUEST) as f64 / whole;
-    let transfer = block_size as f64 / bytes_per_second;
     // from the middle on, as far from the device's fast end as most of the volume is
-    let middle = plan.stops.len().saturating_sub(MEASURED_SEEKS as usize) / 2;
-    let stops = plan.stops.iter().skip(middle).take(MEASURED_SEEKS as usize).map(|stop| stop.start);
-    let seek = timed(1, &mut { stops }, block_size) - transfer;
-    let stride = if work.scattered > 0 { len / (work.scattered + 1) } else { STRIDE }.max(block_size);
-    let from = len / 2 / block_size * block_size;
-    let scattered = timed(
-        MEASURED_SEEKS as usize,
-        &mut (0..MEASURED_SEEKS).map(|n| (from + n * stride) / block_size * block_size),
-        block_size,
-    );
-    DeviceSpeed { bytes_per_second, seek_seconds: seek.max(0.0), scattered_seconds: (scattered - transfer).max(0.0) }
+    let middle = plan.stops.len().saturating_sub(MEASURED_SEEKS) / 2;
+    let stops = plan.stops.iter().skip(middle).take(MEASURED_SEEKS).map(|stop| stop.start);
+    let seek = timed(1, &mut { stops }, block_size) - block_size as f64 / bytes_per_second;
+    DeviceSpeed { bytes_per_second, seek_seconds: seek.max(0.0), scattered_seconds: 0.0 }
 }
 
 impl fmt::Display for Estimate {

@@ -29,6 +29,7 @@ use crate::trail::{Planned, Stretch, Trail, lock};
 use crate::trees::{DirRun, Found, LinkTarget, Node, Trees};
 use crate::xattrs::XattrRef;
 use format::{FsBlock, GroupNo, InodeNo};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -152,6 +153,8 @@ pub(crate) struct Rounds<'a> {
     /// Puts trees together, on volumes that allow it.
     pub(crate) layers: Option<&'a Layers<'a>>,
     pub(crate) trail: &'a Trail,
+    /// The groups whose inodes are read, for who wants a sample; all where unset.
+    pub(crate) only: Option<&'a BTreeSet<GroupNo>>,
 }
 
 impl Rounds<'_> {
@@ -191,10 +194,9 @@ impl Rounds<'_> {
 
     /// Bitmaps, inode tables and regions, in the order in which they lie; without a visitor only what makes claims.
     fn round_zero(&self, visitor: Option<&dyn Visitor>) -> Harvest {
-        let volume = self.ctx.volume;
         if visitor.is_some() {
-            for (group, used) in volume.geometry.group_numbers().zip(&volume.used_inodes) {
-                self.ctx.inodes.open_group(group, *used);
+            for (group, used) in self.groups() {
+                self.ctx.inodes.open_group(group, used);
             }
         }
         let items = self.group_parts(visitor.is_some());
@@ -206,11 +208,18 @@ impl Rounds<'_> {
         harvest
     }
 
+    /// The groups that are read, each with the inodes at the start of its table that may be in use.
+    fn groups(&self) -> impl Iterator<Item = (GroupNo, u32)> {
+        let volume = self.ctx.volume;
+        let groups = volume.geometry.group_numbers().zip(volume.used_inodes.iter().copied());
+        groups.filter(|(group, _)| self.only.is_none_or(|only| only.contains(group)))
+    }
+
     /// What round 0 reads, in the order in which it lies. `all` includes what makes no claims.
     fn group_parts(&self, all: bool) -> Vec<Item<GroupPart>> {
         let volume = self.ctx.volume;
         let mut items = Vec::new();
-        for (group, used) in volume.geometry.group_numbers().zip(&volume.used_inodes) {
+        for (group, used) in self.groups() {
             let Some(descriptor) = volume.group(group) else { continue };
             for (block, kind) in
                 [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)]
@@ -222,7 +231,7 @@ impl Rounds<'_> {
                     items.push(Item { offset, len: volume.geometry.block_size, tag });
                 }
             }
-            self.table_items(group, descriptor.inode_table, *used, &mut items);
+            self.table_items(group, descriptor.inode_table, used, &mut items);
         }
         items.sort_by_key(|i| i.offset);
         items

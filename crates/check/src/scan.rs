@@ -28,8 +28,10 @@ const BATCH: u64 = 512 << 10;
 /// A batch may be larger where its requests are shorter than this, in bytes: what lies here and there is handed over many
 /// requests at a time, so that the device can choose among them.
 const SCATTERED: u64 = 48 << 10;
+/// Bytes of such a batch at most.
+const SCATTERED_BATCH: u64 = 6 << 20;
 /// Requests a worker hands to the device at once: the depth of the queue.
-const DEPTH: usize = 128;
+const DEPTH: usize = 1024;
 /// Bytes of a batch that comes from memory: few enough to be judged while they are in the processor's own cache, and to
 /// leave the block map there.
 const CACHED_BATCH: u64 = 256 << 10;
@@ -40,13 +42,15 @@ struct Shape {
     bytes: u64,
     /// or, where that is more, for each of its requests.
     request: u64,
+    /// Never more than this.
+    most: u64,
 }
 
 impl Shape {
     /// For a device that has to be waited for.
-    const QUEUED: Self = Self { bytes: BATCH, request: SCATTERED };
+    const QUEUED: Self = Self { bytes: BATCH, request: SCATTERED, most: SCATTERED_BATCH };
     /// For what the system has in memory: there is no queue to fill.
-    const CACHED: Self = Self { bytes: CACHED_BATCH, request: 0 };
+    const CACHED: Self = Self { bytes: CACHED_BATCH, request: 0, most: CACHED_BATCH };
 }
 
 /// One thing to read, and what the reader wants to know when it has come.
@@ -377,7 +381,7 @@ impl<T: Copy> Cursor<'_, T> {
         // what comes behind this may not be known yet
         let mut barrier = u64::MAX;
         while let Some(item) = self.peek().filter(|item| item.offset < barrier) {
-            let most = shape.bytes.max(batch.requests.len() as u64 * shape.request);
+            let most = shape.bytes.max(batch.requests.len() as u64 * shape.request).min(shape.most);
             let joined = batch.requests.last_mut().and_then(|request| {
                 let end = request.end.max(item.end());
                 let near = item.offset <= request.end.saturating_add(gap) && end - request.offset <= REQUEST;
@@ -423,17 +427,14 @@ mod tests {
     use super::*;
     use blockdev::MemoryDevice;
 
+    fn scanner<'a>(device: &'a dyn BlockDevice, counters: &'a Counters, threads: usize, gap: u64) -> Scanner<'a> {
+        Scanner { device, threads, gap, counters, cancelled: &|| false, advanced: &|_| () }
+    }
+
     fn pass(offsets: &[u64], threads: usize) -> (Vec<u64>, (u64, u64, u64)) {
         let device = MemoryDevice::from_vec((0..8u32 << 20).map(|n| (n >> 10) as u8).collect());
         let counters = Counters::default();
-        let scanner = Scanner {
-            device: &device,
-            threads,
-            gap: GAP,
-            counters: &counters,
-            cancelled: &|| false,
-            advanced: &|_| (),
-        };
+        let scanner = scanner(&device, &counters, threads, GAP);
         let items: Vec<_> = offsets.iter().map(|&offset| Item { offset, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
         scanner.pass(&items, |item, bytes| {
@@ -465,14 +466,7 @@ mod tests {
     fn one_unreadable_item_does_not_take_its_neighbours_along() {
         let device = MemoryDevice::from_vec(vec![7; 4096]);
         let counters = Counters::default();
-        let scanner = Scanner {
-            device: &device,
-            threads: 1,
-            gap: GAP,
-            counters: &counters,
-            cancelled: &|| false,
-            advanced: &|_| (),
-        };
+        let scanner = scanner(&device, &counters, 1, GAP);
         let items: Vec<_> = [1024u64, 3072, 4096].iter().map(|&offset| Item { offset, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
         scanner.pass(&items, |item, bytes| seen.lock().unwrap().push((item.offset, bytes.is_ok())));
@@ -514,14 +508,7 @@ mod tests {
         let bytes = (0..8u32 << 20).map(|n| (n >> 10) as u8).collect();
         let device = Half(MemoryDevice::from_vec(bytes), 2 << 20..3 << 20);
         let counters = Counters::default();
-        let scanner = Scanner {
-            device: &device,
-            threads: 3,
-            gap: 0,
-            counters: &counters,
-            cancelled: &|| false,
-            advanced: &|_| (),
-        };
+        let scanner = scanner(&device, &counters, 3, 0);
         let items: Vec<_> = (0..4096).map(|n| Item { offset: n * 2048, len: 1024, tag: () }).collect();
         let seen = Mutex::new(Vec::new());
         scanner.pass(&items, |item, bytes| {

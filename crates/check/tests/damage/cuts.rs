@@ -44,9 +44,10 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
         let said = format!("EXTANT_SEED={:#x} mke2fs {}: {said}", case.seed, volume.name);
         let Some((mended, log)) = recorded(&bytes) else { continue };
         let mut check = |state: &[u8], when: String| {
-            finished += u32::from(unfinished(&MemoryDevice::from_vec(state.to_vec())));
+            let device = MemoryDevice::from_vec(state.to_vec());
+            finished += u32::from(unfinished(&device));
             cuts += 1;
-            let mut again = state.to_vec();
+            let mut again = device.into_vec();
             let report = mend(&mut again, Repair::All).unwrap_or_else(|e| panic!("{said}: {when}: {e}"));
             assert_eq!(report.exit & !exit::MENDED, 0, "{said}: {when}: {:?}", report.problems);
             assert!(again == mended, "{said}: {when}: it ends elsewhere");

@@ -29,9 +29,11 @@ pub(crate) fn contents(device: &dyn BlockDevice) -> Vec<u8> {
 
 /// Repairs these bytes.
 pub(crate) fn mend(bytes: &mut Vec<u8>, mode: Repair) -> Result<Report, Refusal> {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(std::mem::take(bytes)));
-    let report = repair("volume", &device, &options(mode), &(), None);
-    *bytes = contents(&*device);
+    let device = Arc::new(MemoryDevice::from_vec(std::mem::take(bytes)));
+    let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+    let report = repair("volume", &as_device, &options(mode), &(), None);
+    drop(as_device);
+    *bytes = Arc::into_inner(device).expect("a repair that ended lets go of the device").into_vec();
     report
 }
 
