@@ -35,14 +35,16 @@ pub(crate) trait Target {
 /// A mounted tree.
 pub(crate) struct Mounted {
     root: PathBuf,
+    /// The volume's file.
+    image: PathBuf,
     /// The file that was used last.
     open: Option<(String, File)>,
     buf: Vec<u8>,
 }
 
 impl Mounted {
-    pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), open: None, buf: vec![0; 64 << 10] }
+    pub(crate) fn new(root: &Path, image: &Path) -> Self {
+        Self { root: root.to_owned(), image: image.to_owned(), open: None, buf: vec![0; 64 << 10] }
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -140,7 +142,9 @@ impl Target for Mounted {
         let root = File::open(&self.root).trying("open", &self.root)?;
         // a FUSE file system that is no block device's is never told of syncfs(2), but of fsync(2) on a directory
         root.sync_all().trying("sync", &self.root)?;
-        rustix::fs::syncfs(&root).map_err(std::io::Error::from).trying("sync", &self.root)
+        rustix::fs::syncfs(&root).map_err(std::io::Error::from).trying("sync", &self.root)?;
+        // fuse2fs leaves what it wrote in the page cache of the volume's file; there is nothing left to do for the others
+        File::open(&self.image).and_then(|image| image.sync_data()).trying("sync", &self.image)
     }
 }
 

@@ -231,7 +231,7 @@ impl<'a> Stage<'a> {
     }
 
     fn mounted(&self, attached: Attached) -> State {
-        let target = Mounted::new(attached.path());
+        let target = Mounted::new(attached.path(), &self.image);
         State::Mounted(attached, target)
     }
 
@@ -283,7 +283,9 @@ impl Venue for Stage<'_> {
     fn clients(&mut self, count: usize) -> Result<Vec<Box<dyn Client>>> {
         let one = || -> Result<Box<dyn Client>> {
             match &self.state {
-                State::Mounted(attached, _) => Ok(Box::new(MountedClient::new(Mounted::new(attached.path())))),
+                State::Mounted(attached, _) => {
+                    Ok(Box::new(MountedClient::new(Mounted::new(attached.path(), &self.image))))
+                }
                 State::Open(volume, _) => Ok(Box::new(LibraryClient::new(Library::new(Arc::clone(volume))))),
                 State::Bare(_) | State::Away => {
                     Err(Error::Unsupported(format!("{}: there are no clients without a file system", self.spec)))
