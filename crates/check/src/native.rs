@@ -21,7 +21,7 @@ use crate::table::Code;
 use blockdev::{BlockDevice, Read};
 use format::FsBlock;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
-use format::native::places::Chunk;
+use format::native::places::{Chunk, bit_of};
 use format::native::snapshots::{self, Snapshot};
 use format::native::superblock::{COPIES, NativeSuperblock};
 use format::native::{BLOCK_SIZE, Shape};
@@ -52,11 +52,16 @@ pub(crate) struct Version {
     /// The snapshot's.
     pub(crate) name: Option<String>,
     pub(crate) root: Entry,
+    /// Entries that are newer than its map; only the newest generation has any.
+    late: Late,
     /// The chunks of its regions, ascending.
     chunks: Vec<Chunk>,
     /// Blocks of the volume above that are in use by what lies below it.
     pub(crate) taken: Vec<Range<u64>>,
 }
+
+/// Entries that count instead of those in the leaves, by index.
+type Late = BTreeMap<u64, Option<Entry>>;
 
 /// Nodes of the map that were read and are sound.
 type Nodes = HashMap<NodeName, Node>;
@@ -96,6 +101,12 @@ fn entry_of(nodes: &Nodes, shape: &Shape, root: &Entry, index: u64) -> Option<En
     Some(entry)
 }
 
+impl Version {
+    fn entry(&self, nodes: &Nodes, shape: &Shape, index: u64) -> Option<Entry> {
+        self.late.get(&index).copied().unwrap_or_else(|| entry_of(nodes, shape, &self.root, index))
+    }
+}
+
 struct Reader<'a> {
     device: &'a dyn BlockDevice,
     shape: Shape,
@@ -123,7 +134,7 @@ pub(crate) fn read_held(device: &dyn BlockDevice, name: &[u8]) -> Result<Below, 
             Ok((superblock, Some(found))) => {
                 let mut reader = Reader::new(device, &superblock);
                 let name = crate::render::escape(name);
-                let live = reader.version(Some(name), found.root, found.generation, found.chunks);
+                let live = reader.version(Some(name), found.root, Late::new(), found.generation, found.chunks);
                 reader.sums();
                 let Reader { nodes, wrong, .. } = reader;
                 return Ok(Below { superblock, nodes, live, snapshots: Vec::new(), wrong });
@@ -142,7 +153,7 @@ fn find(device: &dyn BlockDevice, name: &[u8]) -> Result<(NativeSuperblock, Opti
     device.read(0, &mut blocks).map_err(|e| e.to_string())?;
     let (superblock, _) = NativeSuperblock::newest(&blocks).map_err(|e| e.to_string())?;
     let mut reader = Reader::new(device, &superblock);
-    let live = Version { name: None, root: superblock.root, chunks: Vec::new(), taken: Vec::new() };
+    let live = Version { name: None, root: superblock.root, late: Late::new(), chunks: Vec::new(), taken: Vec::new() };
     for block in 0..u64::from(superblock.snapshots).div_ceil(snapshots::RECORDS as u64) {
         reader.go_to(&live.root, superblock.shape.list().start + block);
     }
@@ -174,7 +185,8 @@ pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperb
     if superblock.unordered {
         reader.wrong(0, "the volume was in use without consistency and was not unmounted");
     }
-    let live = reader.version(None, superblock.root, superblock.generation, superblock.chunks);
+    let late = superblock.late.iter().copied().collect();
+    let live = reader.version(None, superblock.root, late, superblock.generation, superblock.chunks);
     let mut snapshots: Vec<Version> = Vec::new();
     for Snapshot { name, root, generation, chunks, .. } in reader.list(&live, superblock.snapshots) {
         let name = crate::render::escape(&name);
@@ -185,7 +197,7 @@ pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperb
             reader.wrong(root.place, format!("the snapshot {name} stands in the list twice"));
         }
         reader.snapshot = Some(name.clone());
-        snapshots.push(reader.version(Some(name), root, generation, chunks));
+        snapshots.push(reader.version(Some(name), root, Late::new(), generation, chunks));
     }
     reader.snapshot = None;
     reader.sums();
@@ -247,9 +259,9 @@ impl<'a> Reader<'a> {
     }
 
     /// Looks at a generation.
-    fn version(&mut self, name: Option<String>, root: Entry, generation: u64, records: u32) -> Version {
-        let used = self.walk(&root, generation);
-        let chunks = self.table(&root, records);
+    fn version(&mut self, name: Option<String>, root: Entry, late: Late, generation: u64, records: u32) -> Version {
+        let used = self.walk(&root, &late, generation);
+        let chunks = self.table(&root, &late, records);
         for (place, what) in used.compare(&chunks) {
             self.wrong(place, what);
         }
@@ -258,11 +270,11 @@ impl<'a> Reader<'a> {
         // the front is claimed as the ext4 superblock's and descriptors'
         taken.push(shape.blocks()..shape.metadata_start());
         taken.iter_mut().for_each(|run| run.start = run.start.max(shape.front().min(run.end)));
-        Version { name, root, chunks, taken }
+        Version { name, root, late, chunks, taken }
     }
 
     fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
-        entry_of(&self.nodes, &self.shape, &version.root, index)
+        version.entry(&self.nodes, &self.shape, index)
     }
 
     /// What an entry leads to, where it is what it should be.
@@ -281,7 +293,7 @@ impl<'a> Reader<'a> {
 
     /// Walks a map, and gives the places that it uses. The tree has as many levels as its shape says, so it ends on any
     /// bytes.
-    fn walk(&mut self, root: &Entry, newest: u64) -> Used {
+    fn walk(&mut self, root: &Entry, late: &Late, newest: u64) -> Used {
         let mut used = Used::default();
         let mut above = vec![(0u64, *root)];
         for level in (0..self.shape.levels()).rev() {
@@ -300,13 +312,21 @@ impl<'a> Reader<'a> {
                 }
                 let name = NodeName::new(&entry, level, number);
                 let Some(node) = self.node(&entry, level, number) else { continue };
-                let entries: Vec<_> =
+                let mut entries: Vec<_> =
                     node.present().map(|(slot, entry)| (number << BITS | slot as u64, entry)).collect();
                 if level > 0 {
                     below.extend(entries);
                     continue;
                 }
-                let known = !self.judged.insert(name);
+                let newer = late.range(number << BITS..(number + 1) << BITS);
+                // the same leaf may be a snapshot's as it stands
+                let known = if newer.clone().next().is_some() {
+                    entries.retain(|(index, _)| !late.contains_key(index));
+                    entries.extend(newer.filter_map(|(index, entry)| Some((*index, (*entry)?))));
+                    false
+                } else {
+                    !self.judged.insert(name)
+                };
                 for (index, entry) in entries {
                     if !used.add(entry.place) {
                         self.wrong(entry.place, TWICE);
@@ -348,8 +368,8 @@ impl<'a> Reader<'a> {
     }
 
     /// The chunks of a generation's regions, ascending.
-    fn table(&mut self, root: &Entry, records: u32) -> Vec<Chunk> {
-        let mut chunks = Vec::new();
+    fn table(&mut self, root: &Entry, late: &Late, records: u32) -> Vec<Chunk> {
+        let mut chunks: Vec<Chunk> = Vec::new();
         for block in 0..u64::from(records.div_ceil(format::native::places::RECORDS)) {
             let index = self.shape.table().start + block;
             let Some(entry) = entry_of(&self.nodes, &self.shape, root, index) else { continue };
@@ -362,6 +382,18 @@ impl<'a> Reader<'a> {
         chunks.sort_unstable_by_key(|chunk| chunk.number);
         if let Some(twice) = chunks.windows(2).find(|pair| pair[0].number == pair[1].number) {
             self.wrong(blocks_of(twice[0].number).start, "the chunk from here on stands in the place table twice");
+        }
+        // the table is that of the map without late entries
+        let before = late.keys().filter_map(|index| entry_of(&self.nodes, &self.shape, root, *index));
+        let before: Vec<Entry> = before.collect();
+        for (entry, used) in before.iter().map(|entry| (entry, false)).chain(late.values().flatten().map(|e| (e, true)))
+        {
+            let (number, word, bit) = bit_of(entry.place);
+            if let Ok(at) = chunks.binary_search_by_key(&number, |chunk| chunk.number)
+                && let Some(word) = chunks.get_mut(at).and_then(|chunk| chunk.used.get_mut(word))
+            {
+                *word = if used { *word | bit } else { *word & !bit };
+            }
         }
         chunks
     }
@@ -411,7 +443,7 @@ const TWICE: &str = "two entries lead to it";
 impl Below {
     /// The entry of a metadata block in a generation.
     fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
-        entry_of(&self.nodes, &self.superblock.shape, &version.root, index)
+        version.entry(&self.nodes, &self.superblock.shape, index)
     }
 
     /// Reports what was found.

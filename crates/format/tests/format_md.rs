@@ -64,6 +64,7 @@ fn structures() -> BTreeMap<String, (usize, &'static [FieldAt])> {
         quota::DiskDataHeader,
         quota::DiskEntry0,
         quota::DiskEntry1,
+        native::superblock::DiskLateEntry,
         native::superblock::DiskSector,
         native::superblock::DiskNativeSuperblock,
         native::map::DiskEntry,

@@ -15,7 +15,7 @@ pub use mapped::Mapped;
 
 pub use snapshots::List;
 
-pub(crate) use map::{Map, NodeName, above, first_below, leaf_of, node_over, slot_at};
+pub(crate) use map::{Late, Map, NodeName, above, first_below, leaf_of, node_over, slot_at};
 pub(crate) use places::{Bits, Places, table, unite, worst_case};
 pub(crate) use snapshots::{Shared, Snapshots};
 
@@ -42,13 +42,24 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
     Ok(found)
 }
 
+/// As [`superblock`], for whoever goes on from there: with the number that the next generation's must exceed.
+pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
+    let blocks = both_superblocks(device)?;
+    let (superblock, copy) = NativeSuperblock::newest(&blocks)?;
+    Ok((NativeSuperblock { generation: superblock.last_tried(&blocks), ..superblock }, copy))
+}
+
 /// The superblock in force, and the block it lies in.
 ///
 /// # Errors
 /// Those of the device; [`Error::Format`](crate::Error::Format) where there is no whole one.
 pub fn superblock(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
+    Ok(NativeSuperblock::newest(&both_superblocks(device)?)?)
+}
+
+fn both_superblocks(device: &dyn BlockDevice) -> Result<Vec<u8>> {
     let mut blocks = vec![0; (COPIES * u64::from(BLOCK_SIZE)) as usize];
     let len = device.geometry().len.min(blocks.len() as u64) as usize;
     device.read(0, &mut blocks[..len])?;
-    Ok(NativeSuperblock::newest(&blocks)?)
+    Ok(blocks)
 }

@@ -3,7 +3,7 @@
 //! A write of 4 KiB may be torn between sectors, so each sector ends with the number of the generation: a superblock counts
 //! where all eight agree and its checksum matches, and the one with the higher number is the volume.
 
-use super::map::{DiskEntry, Entry, Position};
+use super::map::{BlockKind, DiskEntry, Entry, Position};
 use super::{Shape, corrupt};
 use crate::checksum::crc32c;
 use crate::{Error, Result, Structure};
@@ -19,10 +19,22 @@ pub const VERSION: u32 = 1;
 pub const COPIES: u64 = 2;
 
 disk_struct! {
+    /// An entry that is newer than the map.
+    pub struct DiskLateEntry[40] {
+        /// the index of the metadata block
+        0x00 l_index: U64,
+        /// its entry, instead of that in the leaf
+        0x08 l_entry: DiskEntry,
+    }
+}
+
+disk_struct! {
     /// A sector of the native superblock behind the first.
     pub struct DiskSector[512] {
         /// 0
-        0x000 n_unused: [u8; 504],
+        0x000 n_unused: [u8; 64],
+        /// late entries
+        0x040 n_entries: [DiskLateEntry; 11],
         /// as in the first sector
         0x1F8 n_generation: U64,
     }
@@ -47,8 +59,10 @@ disk_struct! {
         0x048 n_chunks: U32,
         /// records of the list of snapshots that may be in use, from its start
         0x04C n_snapshots: U32,
+        /// late entries that are in use, in the order of the sectors
+        0x050 n_late: U32,
         /// 0
-        0x050 n_reserved: [u8; 420],
+        0x054 n_reserved: [u8; 416],
         /// CRC32C of the 4 096 bytes, this field as 0
         0x1F4 n_checksum: U32,
         /// number of the generation
@@ -57,6 +71,12 @@ disk_struct! {
         0x200 n_sectors: [DiskSector; 7],
     }
 }
+
+/// How many numbers torn superblocks may be ahead: each try to mount again that was cut is one.
+const MOST_TRIED: u64 = 1 << 16;
+
+/// Late entries that a superblock has room for.
+pub const MOST_LATE: usize = 77;
 
 /// `n_flags`: the volume is in use, and a crash may leave anything.
 const UNORDERED: u32 = 1;
@@ -78,6 +98,9 @@ pub struct NativeSuperblock {
     pub chunks: u32,
     /// Records of the list of snapshots that may be in use, from its start.
     pub snapshots: u32,
+    /// Entries that count instead of those in the leaves of the map, by index, ascending; `None` for a block that is free. At
+    /// most [`MOST_LATE`]. The place table is that of the map without them.
+    pub late: Vec<(u64, Option<Entry>)>,
 }
 
 impl NativeSuperblock {
@@ -108,7 +131,7 @@ impl NativeSuperblock {
         }
         let shape = Shape::new(disk.n_blocks.get())?;
         let root = Entry::parse(&disk.n_root, &shape)?.ok_or_else(|| bad("there is no map"))?;
-        let sb = Self {
+        let mut sb = Self {
             shape,
             uuid: disk.n_uuid,
             generation: disk.n_generation.get(),
@@ -116,6 +139,7 @@ impl NativeSuperblock {
             root,
             chunks: disk.n_chunks.get(),
             snapshots: disk.n_snapshots.get(),
+            late: Vec::new(),
         };
         if disk.n_flags.get() & !UNORDERED != 0 {
             return Err(Error::Unsupported("a flag of the native format that this version does not know".to_owned()));
@@ -125,6 +149,21 @@ impl NativeSuperblock {
         }
         if root.generation > sb.generation {
             return Err(bad("its numbers contradict each other"));
+        }
+        let late = usize::try_from(disk.n_late.get()).unwrap_or(usize::MAX);
+        if late > MOST_LATE {
+            return Err(bad("a count is out of range"));
+        }
+        for entry in disk.n_sectors.iter().flat_map(|sector| &sector.n_entries).take(late) {
+            let index = entry.l_index.get();
+            if index >= shape.indexes() || sb.late.last().is_some_and(|(last, _)| *last >= index) {
+                return Err(bad("its late entries are not in order"));
+            }
+            let entry = Entry::parse(&entry.l_entry, &shape)?;
+            if entry.is_some_and(|entry| entry.kind == BlockKind::MapNode) {
+                return Err(bad("a late entry is that of a node"));
+            }
+            sb.late.push((index, entry));
         }
         Ok(sb)
     }
@@ -151,6 +190,18 @@ impl NativeSuperblock {
         best.ok_or_else(|| first_error.unwrap_or_else(|| corrupt(Structure::NativeSuperblock, "cut short")))
     }
 
+    /// The highest number that a sector of the two superblocks, at the start of `blocks`, has: that of a generation whose
+    /// superblock was torn, if not this one's. A later generation must have a higher one, or what is there of the torn
+    /// superblock and what arrives of the next one could be taken for a whole one. Numbers far beyond this one's are not
+    /// those of a torn superblock.
+    #[must_use]
+    pub fn last_tried(&self, blocks: &[u8]) -> u64 {
+        let sectors = blocks.chunks_exact(DiskSector::SIZE).take(COPIES as usize * 8);
+        let numbers = sectors.filter_map(|sector| Some(DiskSector::read_from_bytes(sector).ok()?.n_generation.get()));
+        let tried = numbers.filter(|number| number.checked_sub(self.generation).is_some_and(|more| more <= MOST_TRIED));
+        tried.max().unwrap_or(self.generation)
+    }
+
     /// The bytes of the superblock: a whole block.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -165,6 +216,14 @@ impl NativeSuperblock {
         disk.n_root = self.root.to_disk();
         disk.n_chunks = self.chunks.into();
         disk.n_snapshots = self.snapshots.into();
+        disk.n_late = (self.late.len().min(MOST_LATE) as u32).into();
+        let places = disk.n_sectors.iter_mut().flat_map(|sector| &mut sector.n_entries);
+        for (place, (index, entry)) in places.zip(&self.late) {
+            place.l_index = (*index).into();
+            if let Some(entry) = entry {
+                place.l_entry = entry.to_disk();
+            }
+        }
         disk.n_generation = self.generation.into();
         disk.n_sectors.iter_mut().for_each(|sector| sector.n_generation = self.generation.into());
         disk.n_checksum = disk.checksum().into();
@@ -199,7 +258,6 @@ impl DiskNativeSuperblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::map::BlockKind;
 
     fn superblock(generation: u64) -> NativeSuperblock {
         let root = Entry { place: 77, generation, kind: BlockKind::MapNode, owner: 0, checksum: 0xABCD };
@@ -211,16 +269,47 @@ mod tests {
             root,
             chunks: 3,
             snapshots: 1,
+            late: Vec::new(),
         }
+    }
+
+    /// With as many late entries as there may be.
+    fn full(generation: u64) -> NativeSuperblock {
+        let entry = |n: u64| Entry {
+            place: 100 + n,
+            generation: 0xEF53_EF53,
+            kind: BlockKind::InodeTable,
+            ..superblock(1).root
+        };
+        let late = (0..MOST_LATE as u64).map(|n| (3 * n, (n % 5 != 2).then(|| entry(n)))).collect();
+        NativeSuperblock { late, ..superblock(generation) }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        for sb in [superblock(9), NativeSuperblock { unordered: true, ..superblock(u64::MAX) }] {
+        for sb in [superblock(9), full(0xEF53_EF53), NativeSuperblock { unordered: true, ..superblock(u64::MAX) }] {
             let bytes = sb.to_bytes();
             assert_eq!(NativeSuperblock::parse(&bytes), Ok(sb));
             assert_ne!(bytes[1080..1082], crate::superblock::MAGIC.to_le_bytes(), "it looks like an ext volume");
         }
+    }
+
+    #[test]
+    fn late_entries_are_in_order_and_no_more_than_there_is_room_for() {
+        let late = full(9).late;
+        for (wrong, why) in [
+            (vec![late[1], late[0]], "order"),
+            (vec![late[0], late[0]], "order"),
+            (vec![(u64::MAX, None)], "order"),
+            (vec![(0, Some(superblock(9).root))], "node"),
+        ] {
+            let refused = NativeSuperblock::parse(&NativeSuperblock { late: wrong, ..superblock(9) }.to_bytes());
+            assert!(refused.is_err_and(|e| e.to_string().contains(why)));
+        }
+        let Ok(mut disk) = DiskNativeSuperblock::read_from_bytes(&full(9).to_bytes()) else { panic!("the size") };
+        disk.n_late = (MOST_LATE as u32 + 1).into();
+        disk.n_checksum = disk.checksum().into();
+        assert!(NativeSuperblock::parse(disk.as_bytes()).is_err());
     }
 
     #[test]
@@ -240,6 +329,27 @@ mod tests {
         }
         assert!(NativeSuperblock::newest(&vec![0; 8192]).is_err());
         assert!(NativeSuperblock::newest(&both[..100]).is_err());
+    }
+
+    /// A crash while 9 is written, and another while the next mount writes over what is there of it.
+    #[test]
+    fn two_torn_superblocks_make_no_whole_one() {
+        let before = superblock(8);
+        let (old, first) = (before.to_bytes(), superblock(9).to_bytes());
+        let sector = |bytes: &[u8], n: usize| bytes[n * 512..][..512].to_vec();
+        for missing in 1..8 {
+            let mut torn = first.clone();
+            torn[missing * 512..][..512].fill(0);
+            let number = before.last_tried(&[torn.clone(), old.clone()].concat()) + 1;
+            let next = NativeSuperblock { chunks: 2, ..superblock(number) }.to_bytes();
+            for sectors in 0..255u32 {
+                let mixed = (0..8).flat_map(|n| sector(if sectors & 1 << n != 0 { &next } else { &torn }, n)).collect();
+                let (found, _) = NativeSuperblock::newest(&[mixed, old.clone()].concat()).unwrap();
+                assert_eq!(found.generation, 8);
+            }
+        }
+        let garbage = vec![0xFE; 4096];
+        assert_eq!(before.last_tried(&[garbage, old].concat()), 8);
     }
 
     #[test]

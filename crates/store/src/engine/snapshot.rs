@@ -32,7 +32,7 @@ use crate::{native, native::Snapshots};
 use blockdev::{BlockDevice, MemoryDevice};
 use build::Change;
 use format::native::map::{BlockKind, Position};
-use format::native::superblock::{COPIES, NativeSuperblock};
+use format::native::superblock::{COPIES, MOST_LATE, NativeSuperblock};
 use format::native::{BLOCK_SIZE, CHUNK_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub struct Snapshot {
     shared: Arc<Shared>,
     /// Chunks that were given since the last plan.
     joined: Vec<u32>,
+    /// The regions have got or lost a chunk since the place table was written.
+    has_other_chunks: bool,
     /// The generation on its way leaves a snapshot out.
     removed: bool,
     /// The regions have no chunk that can be spared.
@@ -74,7 +76,7 @@ impl Snapshot {
     /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
     /// order was not put away.
     pub fn new(mapped: &Mapped, ordered: bool, dirty_blocks: usize) -> Result<Self> {
-        let (superblock, copy) = native::superblock(&**mapped.below())?;
+        let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
         if superblock.unordered {
             return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
         }
@@ -114,6 +116,7 @@ impl Snapshot {
             snapshots,
             shared,
             joined: Vec::new(),
+            has_other_chunks: false,
             removed: false,
             is_tidy: false,
             in_place: !ordered,
@@ -123,8 +126,12 @@ impl Snapshot {
 
     /// Places that a generation of so many changed blocks may take, and that which adds its snapshot to the list.
     fn worst_case(&self, blocks: usize) -> usize {
-        let of = |blocks| native::worst_case(&self.map.shape, self.places.records(), blocks);
-        of(blocks).saturating_add(of(1))
+        // the leaves of late entries are written with it, and what is above them, not the blocks they lead to
+        let of = |blocks: usize, late: usize| {
+            let (shape, records) = (&self.map.shape, self.places.records());
+            native::worst_case(shape, records, blocks.saturating_add(late)).saturating_sub(late)
+        };
+        of(blocks, MOST_LATE).saturating_add(of(1, 0))
     }
 
     /// Places that are kept for operations that free.
@@ -316,7 +323,14 @@ impl Engine for Snapshot {
             self.build_tidily(closed.cause, changes, &mut writes)?
         } else {
             self.is_tidy = false;
-            self.build(changes, &[], &mut writes)?
+            // what a snapshot keeps has no late entries
+            if !closed.versions.is_empty() {
+                self.build(changes, &self.late_leaves(), &mut writes)?
+            } else if self.is_small(&changes)? {
+                self.build_small(changes, &mut writes)?
+            } else {
+                self.build(changes, &[], &mut writes)?
+            }
         };
         for version in &closed.versions {
             if let VersionChange::Create { name, time } = version {
@@ -349,7 +363,9 @@ impl Engine for Snapshot {
 
     fn close(&mut self, _: &dyn Client) -> Result<Plan> {
         if !self.in_place {
-            return Ok(Plan::default());
+            let mut writes = Vec::new();
+            let built = self.build(BTreeMap::new(), &self.late_leaves(), &mut writes)?;
+            return Ok(if built { self.landing(writes) } else { Plan::default() });
         }
         self.superblock.unordered = false;
         let before = Stage { writes: Vec::new(), flush: true };
@@ -374,7 +390,9 @@ impl Engine for Snapshot {
 
     fn spare_chunks(&mut self, cause: Cause) -> Vec<u32> {
         let room = self.room_to_leave(cause);
-        self.places.spare(room)
+        let spare = self.places.spare(room);
+        self.has_other_chunks |= !spare.is_empty();
+        spare
     }
 
     fn is_tidy(&self) -> bool {
@@ -391,6 +409,7 @@ impl Engine for Snapshot {
     fn give_chunks(&mut self, chunks: &[u32]) {
         chunks.iter().for_each(|number| self.places.add(*number));
         self.joined.extend_from_slice(chunks);
+        self.has_other_chunks |= !chunks.is_empty();
     }
 
     fn discard(&mut self) {
@@ -417,11 +436,19 @@ pub fn make(
 ) -> Result<()> {
     let nothing =
         format::native::map::Entry { place: 0, generation: 0, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
-    let superblock =
-        NativeSuperblock { shape, uuid, generation: 0, unordered: false, root: nothing, chunks: 0, snapshots: 0 };
+    let superblock = NativeSuperblock {
+        shape,
+        uuid,
+        generation: 0,
+        unordered: false,
+        root: nothing,
+        chunks: 0,
+        snapshots: 0,
+        late: Vec::new(),
+    };
     // nothing is below it yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
-    let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None));
+    let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None, native::Late::new()));
     let mut places = Places::new(Vec::new(), BTreeMap::new())?;
     chunks.iter().for_each(|number| places.add(*number));
     let mut engine = Snapshot::over(map, superblock, 0, places, true, blocks.len());

@@ -11,7 +11,7 @@ use blockdev::BlockDevice;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
 use format::native::{BLOCK_SIZE, Shape};
 use format::{Error as FormatError, Structure};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most nodes that are kept from one generation to the next: 64 MiB of them lead to 8 GiB of metadata.
@@ -34,7 +34,25 @@ struct State {
     root: Option<Entry>,
     /// How often the map was changed.
     version: u64,
+    /// Nodes, the leaves with the late entries in their places.
     nodes: HashMap<NodeName, Arc<Node>>,
+    late: Late,
+}
+
+/// Entries that are newer than the leaves on the device, by index.
+pub(crate) type Late = BTreeMap<u64, Option<Entry>>;
+
+impl State {
+    /// A leaf as it is with its late entries.
+    fn with_late(&self, name: NodeName, mut node: Node) -> Node {
+        let first = first_below(name);
+        if name.0 == 0 {
+            for (index, entry) in self.late.range(first..first + ENTRIES as u64) {
+                node.set((index - first) as usize, *entry);
+            }
+        }
+        node
+    }
 }
 
 /// The leaf that holds the entry of an index, and the slot there.
@@ -64,8 +82,8 @@ pub(crate) fn above((level, number): NodeName) -> (NodeName, usize) {
 
 impl Map {
     /// The map below `root`; none for a volume that is being made.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, seed: u32, root: Option<Entry>) -> Self {
-        let state = State { root, version: 0, nodes: HashMap::new() };
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, shape: Shape, seed: u32, root: Option<Entry>, late: Late) -> Self {
+        let state = State { root, version: 0, nodes: HashMap::new(), late };
         Self { device, shape, seed, state: Mutex::new(state) }
     }
 
@@ -109,7 +127,8 @@ impl Map {
             let read = self.read_node(missing, &entry);
             let mut state = self.state();
             if state.version == version {
-                state.nodes.insert(missing, Arc::new(read?));
+                let node = state.with_late(missing, read?);
+                state.nodes.insert(missing, Arc::new(node));
             }
         }
     }
@@ -154,11 +173,51 @@ impl Map {
         }
     }
 
-    /// A generation changed these nodes.
+    /// The late entries.
+    pub(crate) fn late(&self) -> Late {
+        self.state().late.clone()
+    }
+
+    /// Where the leaf on the device says that a block with a late entry lies.
+    ///
+    /// # Errors
+    /// As [`Map::node`]; where there is no such leaf.
+    pub(crate) fn before_late(&self, index: u64) -> Result<Option<Entry>> {
+        let (leaf, slot) = leaf_of(index);
+        let (parent, at) = above(leaf);
+        let entry = self.node(parent)?.and_then(|parent| parent.get(at));
+        let missing = || FormatError::corrupt(Structure::Map, "the leaf of a late entry does not exist");
+        Ok(self.read_node(leaf, &entry.ok_or_else(missing)?)?.get(slot))
+    }
+
+    /// Whether a leaf is on the device.
+    ///
+    /// # Errors
+    /// As [`Map::node`].
+    pub(crate) fn has_leaf(&self, leaf: NodeName) -> Result<bool> {
+        let (parent, at) = above(leaf);
+        Ok(self.node(parent)?.is_some_and(|parent| parent.get(at).is_some()))
+    }
+
+    /// A generation changed these entries, and nothing else of the map.
+    pub(crate) fn install_late(&self, entries: &[(u64, Option<Entry>)]) {
+        let mut state = self.state();
+        state.version += 1;
+        for (index, entry) in entries {
+            state.late.insert(*index, *entry);
+            let (leaf, slot) = leaf_of(*index);
+            if let Some(node) = state.nodes.get_mut(&leaf) {
+                Arc::make_mut(node).set(slot, *entry);
+            }
+        }
+    }
+
+    /// A generation changed these nodes, among them all leaves with late entries.
     pub(crate) fn install(&self, root: Entry, nodes: impl IntoIterator<Item = (NodeName, Node)>) {
         let mut state = self.state();
         state.root = Some(root);
         state.version += 1;
+        state.late.clear();
         state.nodes.extend(nodes.into_iter().map(|(name, node)| (name, Arc::new(node))));
     }
 

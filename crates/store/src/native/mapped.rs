@@ -34,7 +34,13 @@ impl Mapped {
     /// The volume on `device` as a superblock's map has it; [`Mapped::at`] is that of a snapshot.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, superblock: &NativeSuperblock) -> Self {
-        let map = Map::new(device, superblock.shape, superblock.seed(), Some(superblock.root));
+        let map = Map::new(
+            device,
+            superblock.shape,
+            superblock.seed(),
+            Some(superblock.root),
+            superblock.late.iter().copied().collect(),
+        );
         Self { map: Arc::new(map), count: superblock.snapshots, shared: Arc::default() }
     }
 

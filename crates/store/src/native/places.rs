@@ -42,7 +42,7 @@ fn unknown() -> Error {
     FormatError::corrupt(Structure::PlaceTable, "a place in use lies in no region, or is free").into()
 }
 
-/// The chunks of a generation, as its place table has them.
+/// The chunks of a generation, as its place table and its late entries have them.
 pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
     let mut all = Vec::new();
     for block in 0..u64::from(chunks.div_ceil(RECORDS)) {
@@ -52,6 +52,19 @@ pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
         }
     }
     all.truncate(chunks as usize);
+    let late = map.late();
+    let mut mark = |place: u64, used: bool| {
+        let (number, word, bit) = places::bit_of(place);
+        let chunk = all.iter_mut().flatten().find(|chunk| chunk.number == number).ok_or_else(unknown)?;
+        chunk.used[word] = if used { chunk.used[word] | bit } else { chunk.used[word] & !bit };
+        Ok::<(), Error>(())
+    };
+    for index in late.keys() {
+        map.before_late(*index)?.map_or(Ok(()), |entry| mark(entry.place, false))?;
+    }
+    for entry in late.values().flatten() {
+        mark(entry.place, true)?;
+    }
     Ok(all)
 }
 

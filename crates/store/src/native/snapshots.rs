@@ -1,7 +1,7 @@
 //! The list of snapshots in memory, and what they hold.
 
 use super::places::{table, unite};
-use super::{Bits, Map, Mapped, node_over, slot_at};
+use super::{Bits, Late, Map, Mapped, node_over, slot_at};
 use crate::Result;
 use format::native::map::{Entry, Node, Position};
 use format::native::places::{Chunk, RECORDS as TABLE_RECORDS};
@@ -86,7 +86,7 @@ impl Mapped {
     #[must_use]
     pub fn at(&self, snapshot: &Snapshot) -> Self {
         let Map { device, shape, seed, .. } = &*self.map;
-        let map = Map::new(Arc::clone(device), *shape, *seed, Some(snapshot.root));
+        let map = Map::new(Arc::clone(device), *shape, *seed, Some(snapshot.root), Late::new());
         Self { map: Arc::new(map), count: 0, shared: Arc::default() }
     }
 

@@ -5,6 +5,7 @@ use crate::native::{NodeName, above, first_below, leaf_of, node_over};
 use crate::{Kind, PlannedWrite, Result};
 use format::native::BLOCK_SIZE;
 use format::native::map::{BlockKind, Entry, Node, Position};
+use format::native::superblock::MOST_LATE;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -49,8 +50,14 @@ impl Snapshot {
         nodes: &[NodeName],
         writes: &mut Vec<PlannedWrite>,
     ) -> Result<bool> {
+        if changes.is_empty() && nodes.is_empty() {
+            return Ok(false);
+        }
         let mut draft = Draft::default();
         self.places.aim(changes.len() + changes.len() / 64 + 8);
+        for leaf in self.late_leaves() {
+            self.relocate_nodes(&mut draft, first_below(leaf), 0)?;
+        }
         for (index, change) in &changes {
             self.relocate_block(&mut draft, *index, matches!(change, Change::Write { .. }))?;
         }
@@ -71,9 +78,6 @@ impl Snapshot {
                 changes.insert(index, Change::Write { kind: BlockKind::PlaceTable, owner: 0, data, tag: Kind::Engine });
             }
         }
-        if draft.nodes.is_empty() {
-            return Ok(false);
-        }
         let generation = self.superblock.generation + 1;
         self.write_blocks(&mut draft, changes, generation, writes);
         let root = self.write_nodes(&mut draft, generation, writes);
@@ -81,6 +85,60 @@ impl Snapshot {
         self.superblock.root = root;
         self.superblock.generation = generation;
         self.superblock.chunks = self.places.records();
+        self.superblock.late.clear();
+        self.has_other_chunks = false;
+        Ok(true)
+    }
+
+    /// The leaves that are older than their entries.
+    pub(super) fn late_leaves(&self) -> Vec<NodeName> {
+        let mut leaves: Vec<NodeName> = self.superblock.late.iter().map(|(index, _)| leaf_of(*index).0).collect();
+        leaves.dedup();
+        leaves
+    }
+
+    /// Whether the entries of these changes fit into the superblock: then neither the map nor the place table has to be
+    /// written.
+    pub(super) fn is_small(&self, changes: &BTreeMap<u64, Change>) -> Result<bool> {
+        let late = &self.superblock.late;
+        let more = changes.keys().filter(|index| late.binary_search_by_key(*index, |(late, _)| *late).is_err());
+        if self.in_place || self.has_other_chunks || late.len() + more.count() > MOST_LATE {
+            return Ok(false);
+        }
+        for index in changes.keys() {
+            if !self.map.has_leaf(leaf_of(*index).0)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`Snapshot::build`], for changes that are [small](Snapshot::is_small).
+    pub(super) fn build_small(
+        &mut self,
+        changes: BTreeMap<u64, Change>,
+        writes: &mut Vec<PlannedWrite>,
+    ) -> Result<bool> {
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        self.places.aim(changes.len());
+        let generation = self.superblock.generation + 1;
+        let mut entries = Vec::with_capacity(changes.len());
+        for (index, change) in changes {
+            let old = self.map.entry(index)?.map(|entry| entry.place);
+            let place = match &change {
+                Change::Write { .. } => Some(self.relocate(old)?),
+                Change::Drop => {
+                    old.map_or(Ok(()), |old| self.places.leave(old))?;
+                    None
+                }
+            };
+            entries.push((index, self.write_block(index, change, place, generation, writes)));
+        }
+        self.map.install_late(&entries);
+        self.superblock.late = self.map.late().into_iter().collect();
+        self.superblock.generation = generation;
         Ok(true)
     }
 
@@ -142,26 +200,32 @@ impl Snapshot {
     ) {
         for (index, change) in changes {
             let place = draft.places.get(&index).copied().flatten();
-            let entry = match (change, place) {
-                (Change::Write { kind, owner, data, tag }, Some(place)) => {
-                    let data = match kind {
-                        // only now all places are given out
-                        BlockKind::PlaceTable => {
-                            Arc::from(self.places.table_block(index - self.map.shape.table().start))
-                        }
-                        _ => data,
-                    };
-                    let checksum = Position::Block(index).checksum(self.map.seed, &data);
-                    writes.push(PlannedWrite { at: place * u64::from(BLOCK_SIZE), data, kind: tag });
-                    Some(Entry { place, generation, kind, owner, checksum })
-                }
-                _ => None,
-            };
+            let entry = self.write_block(index, change, place, generation, writes);
             let (leaf, slot) = leaf_of(index);
             if let Some(leaf) = draft.nodes.get_mut(&leaf) {
                 leaf.node.set(slot, entry);
             }
         }
+    }
+
+    /// Writes a block to its new place, and gives its entry; `None` for one that is dropped.
+    fn write_block(
+        &self,
+        index: u64,
+        change: Change,
+        place: Option<u64>,
+        generation: u64,
+        writes: &mut Vec<PlannedWrite>,
+    ) -> Option<Entry> {
+        let (Change::Write { kind, owner, data, tag }, Some(place)) = (change, place) else { return None };
+        let data = match kind {
+            // only now all places are given out
+            BlockKind::PlaceTable => Arc::from(self.places.table_block(index - self.map.shape.table().start)),
+            _ => data,
+        };
+        let checksum = Position::Block(index).checksum(self.map.seed, &data);
+        writes.push(PlannedWrite { at: place * u64::from(BLOCK_SIZE), data, kind: tag });
+        Some(Entry { place, generation, kind, owner, checksum })
     }
 
     /// Writes the changed nodes, and gives the entry of the topmost.

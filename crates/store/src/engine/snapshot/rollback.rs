@@ -22,7 +22,7 @@ impl Rollback {
     /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
     /// order was not put away.
     pub fn new(mapped: &Mapped, snapshot: &Record, blocks: usize) -> Result<Self> {
-        let (superblock, copy) = native::superblock(&**mapped.below())?;
+        let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
         if superblock.unordered {
             return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
         }
@@ -32,7 +32,8 @@ impl Rollback {
         unite(&mut held, table(&mapped.map, superblock.chunks)?.iter().flatten());
         let map = mapped.at(snapshot).map;
         let places = Places::new(table(&map, snapshot.chunks)?, held)?;
-        let superblock = NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, ..superblock };
+        let superblock =
+            NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, late: Vec::new(), ..superblock };
         let blocks = blocks + snapshots.list().len().div_ceil(RECORDS);
         let engine = Snapshot::over(map, superblock, COPIES - 1 - copy, places, true, blocks.max(LEAST_DIRTY));
         Ok(Self { engine: Snapshot { snapshots, ..engine }, blocks })
