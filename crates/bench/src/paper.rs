@@ -1,8 +1,9 @@
 //! The experiments of *ffsck: The Fast File System Checker* (section 5): rext3 beside ext3, on a modelled disk.
 //!
-//! 1. *Checks by age*: volumes that are aged as in section 3.2, fresh to oldest; what a check of each takes, how fast it
-//!    reads, in parts of what the disk gives in order, and what was foretold.
-//! 2. *Ordinary work*: what the same work takes on ext3, on ext3 with checksums and on rext3, by the disk's clock. A volume is
+//! 1. *Checks by utilisation and by age*: volumes that are filled and aged as in section 3.2, nearly empty to full and fresh to
+//!    oldest; what a check of each takes, how fast it reads, in parts of what the disk gives in order, and what was foretold.
+//! 2. *A block allocated doubly*: what the same check takes once a file has a block of another one's.
+//! 3. *Ordinary work*: what the same work takes on ext3, on ext3 with checksums and on rext3, by the disk's clock. A volume is
 //!    opened anew before it is read, with little memory, so that what is read comes from the disk.
 //!
 //! All times are the disk's, and follow from the reads and writes alone.
@@ -24,8 +25,14 @@ const FILE: u64 = 1 << 30;
 const DEVICE: u64 = 8 << 30;
 /// Bytes of a piece that is written or read in order.
 const PIECE: usize = 128 << 10;
+/// How full volumes are that are filled and not aged, beside those that age.
+const FILLS: [f64; 4] = [0.1, 0.3, 0.5, 0.7];
+/// How full those are that age.
+const FULL: f64 = 0.9;
 /// Bytes that are kept in memory while reading.
 const CACHE: usize = 4 << 20;
+/// The damage by which a block is allocated doubly.
+const SHARED: &str = "inode.shared";
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -54,6 +61,8 @@ pub struct Paper {
 pub struct Checked {
     /// `ext3` or `rext3`.
     pub format: String,
+    /// The part of its blocks that is in use.
+    pub fill: f64,
     /// Its age.
     pub rounds: u32,
     /// Files on it.
@@ -68,6 +77,8 @@ pub struct Checked {
     pub of_bandwidth: f64,
     /// The estimate in parts of the time.
     pub estimate: f64,
+    /// The time once a file claims a block of another one's, in parts of the time.
+    pub shared: f64,
 }
 
 /// Ordinary work on one format.
@@ -98,13 +109,15 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Paper> {
 pub fn checks(options: &Options, say: &dyn Fn(&str)) -> Result<Vec<Checked>> {
     let disk = Parameters::named("hdd")?;
     let mut checks = Vec::new();
-    for &rounds in &options.rounds {
+    let fresh = FILLS.iter().map(|fill| (*fill, 0));
+    for (fill, rounds) in fresh.chain(options.rounds.iter().map(|rounds| (FULL, *rounds))) {
         for (format, kind) in [("ext3", Kind::Ext3), ("rext3", Kind::Rext3)] {
-            say(&format!("{format}, {rounds} rounds of aging"));
+            say(&format!("{format}, {:.0} % full, {rounds} rounds of aging", fill * 100.0));
             let path = options.dir.join(format!("paper-{format}.img"));
-            let checked = aged(&path, kind, rounds, options).and_then(|files| check_on(&disk, &path, files));
+            let how = age::Options { seed: options.seed, fill, rounds, largest: LARGEST };
+            let checked = aged(&path, kind, options.size, &how).and_then(|files| check_on(&disk, &path, files));
             std::fs::remove_file(&path).trying("remove", &path)?;
-            checks.push(Checked { format: format.into(), rounds, ..checked? });
+            checks.push(Checked { format: format.into(), fill, rounds, ..checked? });
         }
     }
     Ok(checks)
@@ -143,17 +156,19 @@ fn writing(seed: u64, consistency: Option<Consistency>) -> WriteOptions {
     WriteOptions { consistency, clock: Arc::new(move || time), seed: Some(seed), superuser: true, ..Default::default() }
 }
 
+fn for_writing() -> blockdev::OpenOptions {
+    blockdev::OpenOptions { write: true, ..Default::default() }
+}
+
 /// Makes a volume and ages it; how many files it has.
-fn aged(path: &Path, kind: Kind, rounds: u32, options: &Options) -> Result<u64> {
-    std::fs::File::create(path).and_then(|file| file.set_len(options.size)).trying("make", path)?;
-    let how = blockdev::OpenOptions { write: true, ..Default::default() };
-    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(path, how)?);
+fn aged(path: &Path, kind: Kind, size: u64, how: &age::Options) -> Result<u64> {
+    std::fs::File::create(path).and_then(|file| file.set_len(size)).trying("make", path)?;
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(path, for_writing())?);
     let plain = MkfsOptions { uuid: [7; 16], hash_seed: [9; 16], ..MkfsOptions::new(kind) };
     make(device.as_ref(), &plain).map_err(|e| Error::Failed(e.to_string()))?;
-    let write = Some(writing(options.seed, Some(Consistency::None)));
+    let write = Some(writing(how.seed, Some(Consistency::None)));
     let volume = Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).map_err(failed)?;
-    let how = age::Options { seed: options.seed, fill: 0.9, rounds, largest: LARGEST };
-    let done = age::age(&volume, &how, &mut |_, _| true)?;
+    let done = age::age(&volume, how, &mut |_, _| true)?;
     volume.unmount().map_err(failed)?;
     Ok(done.files)
 }
@@ -162,13 +177,25 @@ fn aged(path: &Path, kind: Kind, rounds: u32, options: &Options) -> Result<u64> 
 fn check_on(disk: &Parameters, path: &Path, files: u64) -> Result<Checked> {
     let open = || Ok::<_, Error>(Model::new(FileDevice::open(path, blockdev::OpenOptions::default())?, disk)?);
     let how = check::Options { threads: 1, ..Default::default() };
-    let device = open()?;
     let refused = |no: check::Refusal| Error::Failed(no.to_string());
-    check::check(&path.to_string_lossy(), &device, &how, &()).map_err(refused)?;
-    let report = device.report();
+    let checked = || {
+        let device = open()?;
+        let found = check::check(&path.to_string_lossy(), &device, &how, &()).map_err(refused)?;
+        Ok::<_, Error>((found.clean, device.report()))
+    };
+    let (clean, report) = checked()?;
+    if !clean {
+        return Err(Error::Failed(format!("{} is not sound", path.display())));
+    }
     let seconds = report.time.as_secs_f64();
     let device = open()?;
     let foretold = check::estimate_by(&device, &how, None, &|| device.report().time).map_err(refused)?;
+    let shared = damage::Kind::named(SHARED).ok_or_else(|| Error::Failed(format!("there is no damage {SHARED}")))?;
+    damage::damage(&FileDevice::open(path, for_writing())?, shared, 1).map_err(|e| Error::Failed(e.to_string()))?;
+    let (clean, with_shared) = checked()?;
+    if clean {
+        return Err(Error::Failed(format!("{}: a block allocated doubly was not found", path.display())));
+    }
     let in_order = open()?;
     let mut piece = vec![0; 4 * PIECE];
     let middle = in_order.geometry().len / 2;
@@ -180,6 +207,7 @@ fn check_on(disk: &Parameters, path: &Path, files: u64) -> Result<Checked> {
     let bandwidth = in_order.bytes_read as f64 / in_order.time.as_secs_f64();
     Ok(Checked {
         format: String::new(),
+        fill: 0.0,
         rounds: 0,
         files,
         seconds,
@@ -187,6 +215,7 @@ fn check_on(disk: &Parameters, path: &Path, files: u64) -> Result<Checked> {
         seeks: report.seeks,
         of_bandwidth: report.bytes_read as f64 / seconds / bandwidth,
         estimate: foretold.seconds / seconds,
+        shared: with_shared.time.as_secs_f64() / seconds,
     })
 }
 
@@ -321,11 +350,22 @@ impl Paper {
     /// For people: tables in Markdown.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut checks =
-            Table::new(["check of", "rounds", "files", "virtual s", "bytes", "seeks", "of bandwidth", "estimate"]);
+        let mut checks = Table::new([
+            "check of",
+            "in use",
+            "rounds",
+            "files",
+            "virtual s",
+            "bytes",
+            "seeks",
+            "of bandwidth",
+            "estimate",
+            "block shared",
+        ]);
         for row in &self.checks {
             checks.row([
                 row.format.clone(),
+                format!("{:.0} %", row.fill * 100.0),
                 row.rounds.to_string(),
                 grouped(row.files),
                 format!("{:.3}", row.seconds),
@@ -333,6 +373,7 @@ impl Paper {
                 grouped(row.seeks),
                 format!("{:.3}", row.of_bandwidth),
                 format!("{:.3}", row.estimate),
+                format!("{:.3}", row.shared),
             ]);
         }
         let mut work = Table::new(["work", "format", "virtual s", "/ ext3"]);

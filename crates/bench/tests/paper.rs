@@ -7,10 +7,15 @@ fn rext3_is_read_faster_whatever_its_age() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = Options { dir: dir.path().into(), size: 512 << 20, rounds: vec![0, 20], seed: 1 };
     let rows = checks(&options, &|_| ()).expect("figures");
-    assert_eq!(rows.len(), 4);
+    // four fillings and two ages
+    assert_eq!(rows.len(), 12);
     for pair in rows.chunks(2) {
         let [ext3, rext3] = pair else { panic!("two formats") };
         assert_eq!((ext3.format.as_str(), rext3.format.as_str()), ("ext3", "rext3"));
-        assert!(rext3.seconds < ext3.seconds && rext3.of_bandwidth > ext3.of_bandwidth, "{pair:?}");
+        assert!(rext3.seconds < ext3.seconds, "{pair:?}");
+        // of a nearly empty ext3 nothing is read but inode tables, in order
+        assert!(rext3.fill < 0.9 || rext3.of_bandwidth > ext3.of_bandwidth, "{pair:?}");
+        // what reads a part again reads all before
+        assert!(ext3.shared >= 1.0 && rext3.shared >= 1.0, "{pair:?}");
     }
 }

@@ -50,6 +50,7 @@ const TABLE: &[Layer] = &[
             "extant-check",
             "extant-fuse",
             "extant-serve",
+            "extant-damage",
         ],
     ),
     layer("extant-crash", 5, &["extant-blockdev", "extant-format", "extant-store", "extant-fs", "extant-check"]),
