@@ -189,7 +189,7 @@ pub fn encode_rec_len(len: u32, block_size: u32) -> Option<u16> {
 #[must_use]
 pub fn entry_len(name_len: u8, hashed: bool) -> usize {
     let hash = if hashed { EntryHash::SIZE } else { 0 };
-    DirEntry::SIZE + usize::from(name_len).next_multiple_of(4) + hash
+    (DirEntry::SIZE + usize::from(name_len) + 3) / 4 * 4 + hash
 }
 
 /// One entry, used or not, with the bytes as they stand.
@@ -240,6 +240,35 @@ fn corrupt(what: &'static str) -> Error {
     Error::corrupt(Structure::Directory, what)
 }
 
+/// The head of an entry whose record is sound, used or not; see [`Entries::seek`].
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    /// The number of the inode named; 0 in unused space.
+    pub inode: u32,
+    /// Bytes from this entry to the next.
+    pub rec_len: usize,
+    /// Bytes of the name.
+    pub name_len: u8,
+    bytes: &'a [u8],
+}
+
+impl<'a> Head<'a> {
+    /// The first eight bytes of the name, and what stands behind a shorter one, as a little-endian word; `None` where the
+    /// region ends before.
+    #[inline]
+    fn first_bytes(&self) -> Option<u64> {
+        let (_, word) = self.bytes.first_chunk::<{ DirEntry::SIZE + 8 }>()?.split_last_chunk::<8>()?;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    /// The name, as in [`Entry`].
+    #[inline]
+    #[must_use]
+    pub fn name(&self) -> &'a [u8] {
+        self.bytes.get(DirEntry::SIZE..DirEntry::SIZE + usize::from(self.name_len)).unwrap_or_default()
+    }
+}
+
 /// The entries of one region in their order, unused ones too. After an error it yields nothing more.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
@@ -267,44 +296,51 @@ impl<'a> Entries<'a> {
     /// # Errors
     /// Where an entry before it is corrupt.
     pub fn find(self, name: &[u8]) -> Result<Option<Entry<'a>>> {
-        // names of one length often differ at their ends first
-        let last = name.last();
-        self.seek(|e| e.name.len() == name.len() && e.name.last() == last && e.is_used() && e.name == name)
+        // most names differ in what fits into a word
+        let mut first = [0; 8];
+        let short = name.len().min(8);
+        first[..short].copy_from_slice(&name[..short]);
+        let first = u64::from_le_bytes(first);
+        let mask = if short == 8 { u64::MAX } else { (1 << (8 * short)) - 1 };
+        self.seek(|head| {
+            usize::from(head.name_len) == name.len()
+                && head.first_bytes().is_none_or(|word| word & mask == first)
+                && head.inode != 0
+                && head.name() == name
+        })
     }
 
-    /// The first entry from the current place on that is `wanted`, used or not. What the iterator finds, in less time: the
-    /// hash is not there yet when an entry is judged.
+    /// The first entry from the current place on that is `wanted`, used or not. What the iterator finds, in less time: an
+    /// entry is judged by its head.
     ///
     /// # Errors
     /// Where an entry before it is corrupt.
     #[inline]
-    pub fn seek(mut self, mut wanted: impl FnMut(&Entry<'a>) -> bool) -> Result<Option<Entry<'a>>> {
-        let region = self.region;
-        while let Some(rest) = region.get(self.offset..).filter(|rest| !rest.is_empty()) {
-            let Some((head, after)) = rest.split_first_chunk::<{ DirEntry::SIZE }>() else {
-                return self.parse().map(Some);
+    pub fn seek(mut self, mut wanted: impl FnMut(&Head<'a>) -> bool) -> Result<Option<Entry<'a>>> {
+        let big = self.format.block_size >= BIG_BLOCK;
+        let mut rest = self.region.get(self.offset..).unwrap_or_default();
+        while let Some((head, _)) = rest.split_first_chunk::<{ DirEntry::SIZE }>() {
+            let word = u64::from_le_bytes(*head);
+            let (inode, raw, name_len) = (word as u32, (word >> 32) as u16, (word >> 48) as u8);
+            let rec_len = if big { decode_rec_len(raw, self.format.block_size) as usize } else { usize::from(raw) };
+            let least = (usize::from(name_len.max(1)) + DirEntry::SIZE + 3) & !3;
+            let after = rest.get(rec_len..);
+            let (Some(after), true) = (after, rec_len >= least && rec_len & 3 == 0) else {
+                break;
             };
-            let [i0, i1, i2, i3, r0, r1, name_len, file_type] = *head;
-            let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), self.format.block_size) as usize;
-            let name = after.get(..usize::from(name_len));
-            let (Some(name), true) = (
-                name,
-                rec_len >= entry_len(name_len.max(1), false) && rec_len.is_multiple_of(4) && rec_len <= rest.len(),
-            ) else {
-                // it says what is wrong
-                return self.parse().map(Some);
-            };
-            let inode = InodeNo(u32::from_le_bytes([i0, i1, i2, i3]));
-            let entry = Entry { offset: self.offset, inode, rec_len, name, file_type, hash: None };
-            if wanted(&entry) || self.format.hashed {
-                let entry = self.parse()?;
-                if wanted(&entry) {
-                    return Ok(Some(entry));
-                }
+            let head = Head { inode, rec_len, name_len, bytes: rest };
+            if wanted(&head) {
+                break;
             }
-            self.offset += rec_len;
+            if self.format.hashed {
+                self.offset = self.region.len() - rest.len();
+                self.parse()?;
+            }
+            rest = after;
         }
-        Ok(None)
+        self.offset = self.region.len() - rest.len();
+        // the entry that is wanted, or what is wrong with it
+        if rest.is_empty() { Ok(None) } else { self.parse().map(Some) }
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U32};
 
 mod buf;
 
-pub use buf::{EXTRA_ISIZE, InodeBuf};
+pub use buf::{EXTRA_ISIZE, InodeBuf, seal_slot};
 
 disk_struct! {
     /// The first 128 bytes of an inode (`ext4_inode`), which all volumes have.
@@ -374,8 +374,8 @@ impl<'a> RawInode<'a> {
     #[inline]
     #[must_use]
     pub fn seed(&self, geometry: &Geometry, number: InodeNo) -> u32 {
-        let crc = crc32c(geometry.checksum_seed, &number.get().to_le_bytes());
-        crc32c(crc, &self.disk.i_generation.get().to_le_bytes())
+        let (number, generation) = (u64::from(number.get()), u64::from(self.disk.i_generation.get()));
+        crc32c(geometry.checksum_seed, &(generation << 32 | number).to_le_bytes())
     }
 
     /// The checksum the inode should carry; 32 bits where `i_extra_isize` covers `i_checksum_hi`, else the low half.
@@ -434,11 +434,22 @@ impl Inode {
     /// # Errors
     /// [`Error::Corrupt`] with what is wrong; the caller adds where.
     pub fn parse(sb: &Superblock, number: InodeNo, slot: &[u8]) -> Result<Self> {
-        let bad = |what| Err(Error::corrupt(Structure::Inode, what));
-        let Some(raw) = RawInode::from_slot(slot) else { return bad("the table ends before it") };
-        if sb.geometry.metadata_csum && raw.checksum(&sb.geometry, number) != raw.stored_checksum() {
-            return bad("i_checksum does not match");
+        if sb.geometry.metadata_csum
+            && let Some(raw) = RawInode::from_slot(slot)
+            && raw.checksum(&sb.geometry, number) != raw.stored_checksum()
+        {
+            return Err(Error::corrupt(Structure::Inode, "i_checksum does not match"));
         }
+        Self::unsealed(sb, number, slot.into())
+    }
+
+    /// As [`Inode::parse`], for a slot whose checksum is still to be computed.
+    ///
+    /// # Errors
+    /// As [`Inode::parse`].
+    pub fn unsealed(sb: &Superblock, number: InodeNo, slot: Box<[u8]>) -> Result<Self> {
+        let bad = |what| Err(Error::corrupt(Structure::Inode, what));
+        let Some(raw) = RawInode::from_slot(&slot) else { return bad("the table ends before it") };
         let Some(kind) = raw.kind() else { return bad("i_mode names no file type") };
         let extra = usize::from(raw.extra_isize());
         if slot.len() > DiskInode::SIZE && (extra > slot.len() - DiskInode::SIZE || !extra.is_multiple_of(4)) {
@@ -457,7 +468,7 @@ impl Inode {
         if raw.flags().contains(InodeFlags::INLINE_DATA) && !sb.features.incompat.contains(Incompat::INLINE_DATA) {
             return bad("has inline data on a volume without inline_data");
         }
-        Ok(Self { number, kind, size, bytes: slot.into() })
+        Ok(Self { number, kind, size, bytes: slot })
     }
 
     /// The fields.

@@ -150,9 +150,12 @@ impl<'v> Change<'v> {
     /// [`Change::put_inode`] by whoever has the chain of orphans locked.
     pub(crate) fn store_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<Arc<Inode>> {
         let volume = self.volume;
-        buf.seal(&volume.sb.geometry, number);
-        let inode = Arc::new(Inode::parse(&volume.sb, number, buf.bytes()).of(number)?);
-        let was_empty = self.write_slot(number, buf.bytes())?;
+        let place = volume.inode_place(number)?;
+        if volume.late_checksum(place.1) == 0 {
+            buf.seal(&volume.sb.geometry, number);
+        }
+        let inode = Arc::new(Inode::unsealed(&volume.sb, number, buf.into_bytes()).of(number)?);
+        let was_empty = self.write_slot(number, place, inode.raw().bytes())?;
         if was_empty && let Some(native) = &volume.native {
             native.made(number, self.generation());
         }
@@ -165,12 +168,15 @@ impl<'v> Change<'v> {
     /// Clears an inode's slot as a freed inode's is: what the caller says remains in it.
     pub(crate) fn put_freed_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<()> {
         let native = self.volume.native.as_ref();
+        let place = self.volume.inode_place(number)?;
         if native.is_some_and(|native| native.was_made(number, self.generation())) {
             // as it is on the device, so that the inode costs no write
-            self.write_slot(number, &vec![0; buf.bytes().len()])?;
+            self.write_slot(number, place, &vec![0; buf.bytes().len()])?;
         } else {
-            buf.seal(&self.volume.sb.geometry, number);
-            self.write_slot(number, buf.bytes())?;
+            if self.volume.late_checksum(place.1) == 0 {
+                buf.seal(&self.volume.sb.geometry, number);
+            }
+            self.write_slot(number, place, buf.bytes())?;
         }
         self.volume.inodes.forget(number);
         self.volume.note_inode(number);
@@ -179,13 +185,13 @@ impl<'v> Change<'v> {
     }
 
     /// Writes an inode's slot; whether it was all zeroes, as of an inode that was never used.
-    fn write_slot(&self, number: InodeNo, bytes: &[u8]) -> Result<bool> {
-        let (block, offset) = self.volume.inode_place(number)?;
-        let tag = Tag { kind: Kind::InodeTable, owner: number, seed: 0 };
+    fn write_slot(&self, number: InodeNo, (block, offset): (FsBlock, usize), bytes: &[u8]) -> Result<bool> {
+        let tag = Tag { kind: Kind::InodeTable, owner: number, seed: self.volume.late_checksum(offset) };
         self.edit(block, tag, |table| {
             // the place is inside the block: inode sizes divide block sizes
             let Some(slot) = table.get_mut(offset..offset + bytes.len()) else { return false };
-            let was_empty = slot.iter().all(|byte| *byte == 0);
+            // most have a type
+            let was_empty = slot.starts_with(&[0, 0]) && slot.iter().all(|byte| *byte == 0);
             slot.copy_from_slice(bytes);
             was_empty
         })

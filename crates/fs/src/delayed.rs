@@ -80,6 +80,7 @@ impl Delayed {
             _ => self.pieces.entry(block).or_default(),
         };
         let end = piece.len() + len;
+        piece.reserve(len);
         piece.resize(piece.len() + into, 0);
         piece.extend_from_slice(data);
         piece.resize(end, 0);

@@ -25,7 +25,7 @@ use format::dir::{Entries, Entry, FileType, OwnedDirTail};
 use format::hash::{HashVersion, Hasher};
 use format::htree::{DxRootInfo, block_checksum, count_limit_offset, index_owner};
 use format::superblock::Flags;
-use format::{FileBlock, Structure, Where};
+use format::{FileBlock, FsBlock, Structure, Where};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -133,18 +133,17 @@ impl Volume {
 
     /// One block of a directory, its checksum verified.
     pub(crate) fn dir_block(&self, dir: &Inode, block: FileBlock) -> Result<Arc<[u8]>> {
-        let run = self.map(dir, block)?;
-        self.dir_block_of(dir, &run)
+        Ok(self.dir_block_of(dir, &self.map(dir, block)?)?.0)
     }
 
-    /// The first block of a run of a directory, its checksum verified.
-    fn dir_block_of(&self, dir: &Inode, run: &Run) -> Result<Arc<[u8]>> {
+    /// The first block of a run of a directory, its checksum verified, and where it is.
+    pub(crate) fn dir_block_of(&self, dir: &Inode, run: &Run) -> Result<(Arc<[u8]>, FsBlock)> {
         let Some(physical) = run.physical() else {
             return Err(Error::corrupt(Structure::Directory, Where::Inode(dir.number), "it has a hole"));
         };
         let geometry = &self.sb.geometry;
         if !geometry.metadata_csum {
-            return Ok(self.store.block(physical)?);
+            return Ok((self.store.block(physical)?, physical));
         }
         let bytes = self.store.checked(physical, |bytes| -> Result<()> {
             let state = block_checksum(bytes, geometry.block_size, geometry.leaf_tail(), self.seed(dir));
@@ -162,7 +161,7 @@ impl Volume {
                 return Err(Error::corrupt(Structure::Directory, Where::Block(physical), what));
             }
         }
-        Ok(bytes)
+        Ok((bytes, physical))
     }
 }
 
@@ -190,8 +189,8 @@ impl DirBlocks {
             && self.at >= self.ahead
         {
             let len = run.len.min(self.end - self.at).min(AHEAD);
-            let blocks: Vec<_> = (0..len).filter_map(|n| physical.checked_add(n)).collect();
             if len > 1 {
+                let blocks: Vec<_> = (0..len).filter_map(|n| physical.checked_add(n)).collect();
                 volume.store.prefetch(&blocks);
             }
             self.ahead = self.at + len;
@@ -211,7 +210,7 @@ impl DirBlocks {
                 self.prefetch(volume, &run);
                 // a hole is one error however long it is
                 let taken = if run.physical().is_some() { 1 } else { run.len };
-                (taken, volume.dir_block_of(dir, &run))
+                (taken, volume.dir_block_of(dir, &run).map(|(bytes, _)| bytes))
             }
             Err(e) => (self.end - self.at, Err(e)),
         };

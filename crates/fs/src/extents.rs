@@ -45,6 +45,7 @@ impl Volume {
     fn extent_block(&self, inode: &Inode, block: FsBlock) -> Result<Arc<[u8]>> {
         let geometry = &self.sb.geometry;
         let bad = |what| Error::corrupt(Structure::ExtentTree, Where::Block(block), what);
+        self.read_around(block);
         let bytes = self.store.checked(block, |bytes| {
             let seed = self.seed(inode);
             let matches = if geometry.is_owned() {

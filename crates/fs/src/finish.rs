@@ -5,6 +5,7 @@ use crate::alloc::{Space, lock};
 use format::extent::{self, OwnedExtentTail};
 use format::feature::{Features, Incompat};
 use format::indirect::IndirectTail;
+use format::inode::seal_slot;
 use format::superblock::{DiskSuperblock, OFFSET, State};
 use format::{FsBlock, InodeNo, htree, orphan, xattr};
 use std::sync::Arc;
@@ -30,6 +31,24 @@ impl Space {
         drop(sb);
         *lock(&self.closed) = closed;
         self.marked(closed, self.options.in_use)
+    }
+
+    /// Gives the inodes of a block of an inode table that wait for it their checksum.
+    fn seal_inodes(&self, tag: &Tag, table: &mut [u8]) -> Option<()> {
+        let geometry = &self.sb.geometry;
+        let first = tag.owner.get() - geometry.inode_slot(tag.owner)?.offset / geometry.inode_size;
+        let mut waiting = tag.seed;
+        while waiting != 0 {
+            let n = waiting.trailing_zeros();
+            waiting &= waiting - 1;
+            let start = (n * geometry.inode_size) as usize;
+            let slot = table.get_mut(start..start + geometry.inode_size as usize)?;
+            // one that was cleared is as it was before its first use
+            if slot.iter().any(|byte| *byte != 0) {
+                seal_slot(slot, geometry, InodeNo(first + n));
+            }
+        }
+        Some(())
     }
 
     /// A superblock with a mark. A volume that was not sound when it was opened does not become so by being unmounted.
@@ -100,6 +119,7 @@ impl Client for Space {
             Kind::Directory => geometry.leaf_tail().seal(bytes, tag.seed),
             Kind::DirectoryIndex => htree::write_index_checksum(bytes, geometry.block_size, tag.seed),
             Kind::Attributes => xattr::write_block_checksum(bytes, block, geometry.checksum_seed),
+            Kind::InodeTable => self.seal_inodes(tag, bytes),
             // sealed where they are made, or without a checksum
             _ => None,
         };

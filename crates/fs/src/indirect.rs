@@ -57,6 +57,7 @@ impl Volume {
             return Ok(self.store.block(block)?);
         }
         let bad = |what| Error::corrupt(Structure::IndirectBlock, Where::Block(block), what);
+        self.read_around(block);
         let bytes = self.store.checked(block, |bytes| {
             if IndirectTail::checksum_matches(bytes, block, geometry.checksum_seed) {
                 Ok(())

@@ -4,7 +4,7 @@ use crate::{Error, Inode, InodeNo, Result, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Inodes kept; one place each by the low bits of the number, so that neighbours in a table do not push each other out.
-const KEPT: usize = 4096;
+const KEPT: usize = 16384;
 
 /// The inodes that were asked for last.
 pub(crate) struct InodeCache {

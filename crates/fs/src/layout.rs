@@ -10,6 +10,9 @@ use format::group::{Group, descriptor_checksum};
 use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
 use std::sync::Arc;
 
+/// Blocks of a region that are read at once.
+const AROUND: u64 = 64;
+
 impl Volume {
     /// The descriptor of a group, its checksum verified and its blocks inside the volume.
     ///
@@ -71,6 +74,23 @@ impl Volume {
         self.store.prefetch(&blocks);
     }
 
+    /// Before a block of a tree is read that is in no cache: reads with it what lies beside it in a region. These are blocks
+    /// of the trees of files that were made at about the same time, each of which would cost a seek to the region and back.
+    pub(crate) fn read_around(&self, block: FsBlock) {
+        let geometry = &self.sb.geometry;
+        if !geometry.has_regions() || self.store.holds(block) {
+            return;
+        }
+        let Some(group) = geometry.group_of(block) else { return };
+        // where there is no descriptor, the block is read alone
+        let mask = self.group(group).map_or(0, |found| found.regions);
+        if let Some(region) = geometry.region_blocks(group, mask).find(|region| region.contains(&block.get())) {
+            let start = block.get() - (block.get() - region.start) % AROUND;
+            let blocks: Vec<_> = (start..region.end.min(start + AROUND)).map(FsBlock).collect();
+            self.store.prefetch(&blocks);
+        }
+    }
+
     /// The first block of a group's inode table.
     fn inode_table(&self, group: GroupNo) -> Result<FsBlock> {
         match self.space() {
@@ -87,16 +107,30 @@ impl Volume {
         Ok((FsBlock(table.get() + u64::from(slot.table_block)), slot.offset as usize))
     }
 
+    /// The bit that says that the inode at `offset` in its block waits for its checksum; 0 where checksums are written with
+    /// the inode: without metadata_csum, and where a block has more inodes than there are bits.
+    pub(crate) fn late_checksum(&self, offset: usize) -> u32 {
+        let geometry = &self.sb.geometry;
+        let late = geometry.metadata_csum && geometry.block_size / geometry.inode_size <= u32::BITS;
+        if late { 1 << (offset as u32 / geometry.inode_size) } else { 0 }
+    }
+
     /// Reads an inode from its table and validates it.
     pub(crate) fn load_inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
         let (block, offset) = self.inode_place(number)?;
-        let block = self.store.block(block)?;
+        let (block, waiting) = self.store.table_block(block)?;
         let slot = block.get(offset..offset + self.sb.geometry.inode_size as usize).unwrap_or_default();
         // of a slot that was never used, or was freed, nothing else needs to make sense: i_mode and i_links_count
         if slot.get(..2) == Some(&[0; 2]) && slot.get(26..28) == Some(&[0; 2]) {
             return Err(Error::Stale(number));
         }
-        Ok(Arc::new(Inode::parse(&self.sb, number, slot).of(number)?))
+        let is_waiting = waiting & self.late_checksum(offset) != 0;
+        let inode = if is_waiting {
+            Inode::unsealed(&self.sb, number, slot.into())
+        } else {
+            Inode::parse(&self.sb, number, slot)
+        };
+        Ok(Arc::new(inode.of(number)?))
     }
 
     /// Reads the table blocks of inodes that will soon be asked for, in one batch. Inodes that cannot be placed are left

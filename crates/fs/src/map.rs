@@ -7,7 +7,10 @@ pub(crate) use edit::{CLEARING, Freed, ONE_PLACE, Steps, role};
 
 use crate::inline::is_inline;
 use crate::{FileKind, Inode, InodeFlags, Result, Volume};
+use format::extent::ExtentHeader;
+use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock};
+use zerocopy::FromBytes;
 
 /// Blocks of a file that follow each other, and where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,4 +87,20 @@ impl Volume {
 
 pub(crate) fn has_map(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+}
+
+/// Whether an inode has blocks that a map leads to (or, which no count tells apart, one of attributes).
+pub(crate) fn has_blocks(volume: &Volume, inode: &Inode) -> bool {
+    has_map(inode.kind) && !is_inline(inode) && !inode.is_fast_symlink() && inode.sectors(&volume.sb) > 0
+}
+
+/// Whether a map is wholly in its inode.
+pub(crate) fn is_in_inode(inode: &Inode) -> bool {
+    let raw = inode.raw();
+    if raw.flags().contains(InodeFlags::EXTENTS) {
+        let header = ExtentHeader::ref_from_prefix(&raw.disk.i_block).ok();
+        header.is_some_and(|(header, _)| header.eh_depth.get() == 0)
+    } else {
+        raw.block_words::<15>().iter().skip(DIRECT as usize).all(|word| *word == 0)
+    }
 }

@@ -14,6 +14,7 @@ pub use make::NewFile;
 pub use rename::RenameFlags;
 
 use crate::change::Change;
+use crate::file::edit::is_stamped;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
 use format::dir::NAME_MAX;
 use format::feature::{Compat, RoCompat};
@@ -110,9 +111,14 @@ impl Volume {
         if links > 2 { links - 1 } else { links }
     }
 
-    /// A directory's names have changed.
+    /// A directory's names have changed. Times are written when they differ by a tick.
     fn touch(&self, change: &Change<'_>, dir: &Arc<Inode>, links: Option<u16>) -> Result<Arc<Inode>> {
         let now = change.now();
+        if links.is_none() && is_stamped(dir, now) {
+            self.node(dir.number).note_change(change.generation());
+            self.note_inode(dir.number);
+            return Ok(Arc::clone(dir));
+        }
         change.update_inode(dir, |buf| {
             buf.set_mtime(now);
             buf.set_ctime(now);

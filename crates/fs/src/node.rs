@@ -32,7 +32,7 @@ pub(crate) struct Node {
     changed: AtomicU64,
     /// The newest generation in which anything of it changed, and be it a time only.
     touched: AtomicU64,
-    /// Of a plain directory, the block where room for a name was found last.
+    /// Of a plain directory, where to look for room for a name: the block times 2^16, and the start of an entry in it.
     room: AtomicU64,
     /// Its inode was freed, and the next one of that number has another node.
     gone: AtomicBool,
@@ -121,12 +121,15 @@ impl Node {
         self.touched.load(Ordering::Acquire)
     }
 
-    pub(crate) fn room_hint(&self) -> u64 {
-        self.room.load(Ordering::Relaxed)
+    /// Where to look for room for a name: a block, and the start of an entry in it.
+    pub(crate) fn room_hint(&self) -> (u64, usize) {
+        let room = self.room.load(Ordering::Relaxed);
+        (room >> 16, (room & 0xFFFF) as usize)
     }
 
-    pub(crate) fn set_room_hint(&self, block: u64) {
-        self.room.store(block, Ordering::Relaxed);
+    /// Whoever changes where entries start sets it anew.
+    pub(crate) fn set_room_hint(&self, block: u64, entry: usize) {
+        self.room.store(block << 16 | (entry as u64 & 0xFFFF), Ordering::Relaxed);
     }
 
     fn is_idle(&self) -> bool {
@@ -210,7 +213,7 @@ impl Nodes {
                 let mut state = node.write();
                 state.drop_delayed();
                 self.count_delayed(&mut state);
-                node.set_room_hint(0);
+                node.set_room_hint(0, 0);
             }
         }
     }
@@ -235,6 +238,15 @@ impl Volume {
     /// Runs `work` with these nodes locked alone. They are locked in the order given (see the rules above); a number that
     /// stands twice counts once.
     pub(crate) fn locked<R>(&self, numbers: &[InodeNo], work: impl FnOnce(&mut Locked<'_>) -> Result<R>) -> Result<R> {
+        if let [number] = *numbers {
+            loop {
+                let node = self.node(number);
+                let state = node.write();
+                if !node.gone.load(Ordering::Acquire) {
+                    return work(&mut Locked(vec![(number, state)]));
+                }
+            }
+        }
         let mut once: Vec<InodeNo> = Vec::with_capacity(numbers.len());
         numbers.iter().for_each(|number| {
             if !once.contains(number) {

@@ -12,6 +12,8 @@
 use crate::alloc::lock;
 use crate::change::Change;
 use crate::error::OfInode;
+use crate::map::{CLEARING, Steps, has_blocks};
+use crate::node::Locked;
 use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
 use format::feature::{Compat, Features, RoCompat};
 use format::inode::InodeBuf;
@@ -227,13 +229,30 @@ impl Volume {
         if !self.writing.as_ref().is_some_and(|w| w.orphans.claim(number)) {
             return Ok(());
         }
-        self.release_blocks(number)?;
-        let dropped = self.locked(&[number], |_| {
-            let inode = self.inode(number)?;
-            let change = self.change_freeing(4 + LISTING)?;
-            change.free_emptied(&inode)
-        })?;
+        let dropped = self.locked(&[number], |locked| self.free_locked(number, locked))?;
         dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
+    }
+
+    /// Frees an inode that is on the list, locked: its content, also what has no place yet, in as many changes as it takes, and
+    /// the inode in the last of them. Gives attribute inodes that are to be freed then.
+    fn free_locked(&self, number: InodeNo, locked: &mut Locked<'_>) -> Result<Vec<InodeNo>> {
+        if let Some(state) = locked.state(number) {
+            state.drop_delayed();
+            self.nodes.count_delayed(state);
+        }
+        let mut inode = self.inode(number)?;
+        let mut at = has_blocks(self, &inode).then_some(0);
+        loop {
+            let change = self.change_freeing(4 + LISTING + at.map_or(0, |_| CLEARING))?;
+            let Some(from) = at else { return change.free_emptied(&inode) };
+            let mut buf = InodeBuf::from(inode.raw());
+            let cleared = change.map_clear(&inode, &mut buf, from, u64::MAX, &mut Steps::new());
+            if matches!(cleared, Ok(None)) {
+                return change.free_emptied(&inode);
+            }
+            inode = change.put_inode(number, buf)?;
+            at = cleared?;
+        }
     }
 
     /// Takes `times` holds off an inode. Where none is left and it has no name, it is freed.

@@ -252,17 +252,30 @@ impl GroupMap {
         let mut best: Option<Run> = None;
         let mut at = self.next(from, true);
         while at < to {
-            let end = self.next(at, false);
-            let run = Run { start: at, len: (end.min(limit) - at).min(want) };
+            let run = Run { start: at, len: self.free_from(at, (limit - at).min(want)) };
             if best.is_none_or(|best| run.len > best.len) {
                 best = Some(run);
                 if run.len == want {
                     break;
                 }
             }
-            at = self.next(end, true);
+            at = self.next(run.end(), true);
         }
         best
+    }
+
+    /// Available units from `at` on, at most `most` of them.
+    fn free_from(&self, at: u32, most: u32) -> u32 {
+        let (mut len, mut word, mut bit) = (0, (at / BITS) as usize, at % BITS);
+        while len < most && word < self.used.len() {
+            let free = (self.taken(word) >> bit).trailing_zeros().min(BITS - bit);
+            len += free;
+            if free < BITS - bit {
+                break;
+            }
+            (word, bit) = (word + 1, 0);
+        }
+        len.min(most)
     }
 }
 
@@ -292,10 +305,7 @@ impl FreeMap for GroupMap {
     }
 
     fn run_at(&self, at: u32, most: u32) -> u32 {
-        if at >= self.units || self.next(at, true) != at {
-            return 0;
-        }
-        (self.next(at, false) - at).min(most)
+        self.free_from(at, most)
     }
 
     fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {

@@ -212,6 +212,23 @@ impl BlockCache {
         }
     }
 
+    pub(crate) fn holds(&self, block: FsBlock) -> bool {
+        self.shard(block).slot(block).is_some()
+    }
+
+    /// As [`BlockCache::get`], for a block of an inode table: with those of its inodes that wait for their checksum.
+    pub(crate) fn get_table(&self, block: FsBlock) -> Result<(Arc<[u8]>, u32)> {
+        loop {
+            if let Some(slot) = self.shard(block).slot(block) {
+                slot.used = true;
+                let waiting = slot.dirty.filter(|tag| tag.kind == Kind::InodeTable).map_or(0, |tag| tag.seed);
+                return Ok((Arc::clone(&slot.data), waiting));
+            }
+            // it may be evicted again before the lock is taken, but not for ever
+            self.get(block)?;
+        }
+    }
+
     /// As [`BlockCache::get`], and sees to it that `check` accepted the content at least once since it was read.
     pub(crate) fn get_checked<E: From<crate::Error>>(
         &self,
@@ -268,9 +285,15 @@ impl BlockCache {
         slot.changed = true;
         slot.forgotten = false;
         slot.is_data = tag.kind == Kind::Data;
-        if slot.dirty.replace(tag).is_none() {
-            shard.dirty.push(slot.block);
-            self.dirty.fetch_add(1, Ordering::Relaxed);
+        match slot.dirty.replace(tag) {
+            None => {
+                shard.dirty.push(slot.block);
+                self.dirty.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(before) if (before.kind, tag.kind) == (Kind::InodeTable, Kind::InodeTable) => {
+                slot.dirty = Some(Tag { seed: before.seed | tag.seed, ..tag });
+            }
+            Some(_) => {}
         }
     }
 
@@ -303,6 +326,23 @@ impl BlockCache {
         }
         if slot.pins == 0 {
             shard.remove(block);
+        }
+    }
+
+    /// Gives the inodes that wait for it their checksum, while operations go on: so that [`BlockCache::close`], for which they
+    /// wait, finds little to do.
+    pub(crate) fn seal_tables(&self, seal: impl Fn(FsBlock, &Tag, &mut [u8])) {
+        for shard in &self.shards {
+            let changed = lock(shard).dirty.clone();
+            for block in changed {
+                let mut shard = lock(shard);
+                let Some(slot) = shard.slot(block) else { continue };
+                let Some(tag) = slot.dirty.filter(|tag| tag.kind == Kind::InodeTable && tag.seed != 0) else {
+                    continue;
+                };
+                seal(block, &tag, Arc::make_mut(&mut slot.data));
+                slot.dirty = Some(Tag { seed: 0, ..tag });
+            }
         }
     }
 

@@ -76,6 +76,15 @@ impl Store {
         self.cache.get(block)
     }
 
+    /// As [`Store::block`], for a block of an inode table: with those of its inodes that wait for their checksum, as
+    /// [`Tag::seed`](crate::Tag::seed) has them.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn table_block(&self, block: FsBlock) -> Result<(Arc<[u8]>, u32)> {
+        self.cache.get_table(block)
+    }
+
     /// As [`Store::block`], for content that must be right to be used: `check` sees it at least once between the read and
     /// the first use. A block that was changed since is not checked: who changed it wrote it right, and its checksum is
     /// computed when its generation closes.
@@ -94,6 +103,11 @@ impl Store {
     /// Fails with the first error; the blocks that could be read are cached all the same.
     pub fn blocks(&self, blocks: &[FsBlock]) -> Result<Vec<Arc<[u8]>>> {
         self.cache.get_many(blocks)
+    }
+
+    /// Whether a metadata block is in the cache.
+    pub fn holds(&self, block: FsBlock) -> bool {
+        self.cache.holds(block)
     }
 
     /// Reads blocks into the cache that will soon be asked for. Errors are left for the read that needs the block.

@@ -366,6 +366,7 @@ impl Store {
     }
 
     fn close_and_write(&self, writer: &Writer, committer: &mut Committer, cause: Cause) -> Result<()> {
+        self.cache.seal_tables(|block, tag, bytes| writer.client.seal(block, tag, bytes));
         let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
         let closed = self.close(writer, &mut *committer.engine, &mut gate, cause)?;
         drop(gate);
@@ -428,7 +429,7 @@ impl Store {
         Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed(), versions })
     }
 
-    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long, flushes
+    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long or half full, flushes
     /// content that was overwritten in its place as long ago, and lets the engine use a quiet moment. To be called a few times a second.
     ///
     /// # Errors
@@ -446,7 +447,8 @@ impl Store {
         if writer.is_held() {
             return Ok(());
         }
-        let dirty = self.cache.dirty() > 0;
+        let changed = self.cache.dirty();
+        let dirty = changed > 0;
         let operations = writer.operations.load(Ordering::Relaxed);
         let clock = &mut committer.clock;
         if operations != clock.operations {
@@ -456,7 +458,10 @@ impl Store {
         let since = if waits { Some(*clock.dirty_since.get_or_insert(now)) } else { None };
         clock.dirty_since = since;
         let quiet = now.saturating_sub(clock.active);
-        let outcome = if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
+        // soon operations would have to wait for it
+        let outcome = if changed > writer.limits.dirty_blocks / 2 {
+            self.close_and_write(writer, &mut committer, Cause::DirtyLimit)
+        } else if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
             if dirty { self.close_and_write(writer, &mut committer, Cause::Timeout) } else { self.flush_data(writer) }
         } else {
             match committer.engine.idle(quiet, dirty, &*writer.client) {

@@ -219,12 +219,20 @@ impl InodeBuf {
     /// Writes the checksum that the inode must carry as number `number` of the volume; without metadata_csum its places
     /// become zero.
     pub fn seal(&mut self, geometry: &Geometry, number: InodeNo) {
-        let crc = if geometry.metadata_csum { self.raw().checksum(geometry, number) } else { 0 };
-        let (low, high) = halves16(crc);
-        self.disk_mut().i_checksum_lo = low;
-        if let Some(extra) = self.covered_mut(4) {
-            extra.i_checksum_hi = high;
-        }
+        seal_slot(&mut self.bytes, geometry, number);
+    }
+}
+
+/// As [`InodeBuf::seal`], for a slot in its place in the table. One that is shorter than an inode is left as it is.
+pub fn seal_slot(slot: &mut [u8], geometry: &Geometry, number: InodeNo) {
+    let Some(raw) = RawInode::from_slot(slot) else { return };
+    let crc = if geometry.metadata_csum { raw.checksum(geometry, number) } else { 0 };
+    let wide = raw.extra_isize() >= 4;
+    let (low, high) = halves16(crc);
+    let Ok((disk, rest)) = DiskInode::mut_from_prefix(slot) else { return };
+    disk.i_checksum_lo = low;
+    if wide && let Ok((extra, _)) = DiskInodeExtra::mut_from_prefix(rest) {
+        extra.i_checksum_hi = high;
     }
 }
 

@@ -4,7 +4,7 @@
 //! here works on a region that was read as sound before; `None` means that it is not, and that nothing was written.
 
 use format::dir::{
-    DirEntry, DirFormat, Entries, Entry, FileType, LeafTail, decode_rec_len, encode_rec_len, entry_len, write_entry,
+    DirEntry, DirFormat, Entries, FileType, Head, LeafTail, decode_rec_len, encode_rec_len, entry_len, write_entry,
 };
 use format::{FileBlock, InodeNo};
 use zerocopy::FromBytes;
@@ -31,16 +31,17 @@ pub(crate) struct Leaf {
     pub(crate) at: FileBlock,
 }
 
-/// The entry that has `need` bytes to spare: an unused one, or the end of a used one.
-pub(crate) fn find_room(region: &[u8], need: usize, format: DirFormat) -> format::Result<Option<usize>> {
-    let has_room = |entry: &Entry<'_>| {
+/// The first entry from the one at `from` on that has `need` bytes to spare: an unused one, or the end of a used one.
+pub(crate) fn find_room(region: &[u8], from: usize, need: usize, format: DirFormat) -> format::Result<Option<usize>> {
+    let has_room = |entry: &Head<'_>| {
         // most have a record that is too short for both
         entry.rec_len >= need && {
-            let taken = if entry.is_used() { entry_len(entry.name.len() as u8, format.hashed) } else { 0 };
+            let taken = if entry.inode != 0 { entry_len(entry.name_len, format.hashed) } else { 0 };
             entry.rec_len.saturating_sub(taken) >= need
         }
     };
-    Ok(Entries::new(region, format).seek(has_room)?.map(|entry| entry.offset))
+    let entries = Entries::new(region.get(from..).unwrap_or_default(), format);
+    Ok(entries.seek(has_room)?.map(|entry| from + entry.offset))
 }
 
 fn head(region: &mut [u8], at: usize) -> Option<&mut DirEntry> {
@@ -53,23 +54,27 @@ fn set_rec_len(region: &mut [u8], at: usize, len: usize, format: DirFormat) -> O
     Some(())
 }
 
-/// Puts an entry into what the entry at `at` has to spare.
-pub(crate) fn insert(region: &mut [u8], at: usize, new: &NewEntry<'_>, format: DirFormat) -> Option<()> {
+/// Puts an entry into what the entry at `at` has to spare, and gives the place of the new one.
+pub(crate) fn insert(region: &mut [u8], at: usize, new: &NewEntry<'_>, format: DirFormat) -> Option<usize> {
     let old = *head(region, at)?;
     let rec_len = decode_rec_len(old.rec_len.get(), format.block_size) as usize;
     let taken = if old.inode.get() == 0 { 0 } else { entry_len(old.name_len, format.hashed) };
     let space = region.get_mut(at + taken..at.checked_add(rec_len)?)?;
     write_entry(space, new.inode, new.name, new.kind, None, format)?;
-    if taken > 0 { set_rec_len(region, at, taken, format) } else { Some(()) }
+    if taken > 0 {
+        set_rec_len(region, at, taken, format)?;
+    }
+    Some(at + taken)
 }
 
 /// Takes out the entry at `at`: the one before it reaches over its place then, and where none is, it becomes unused.
 pub(crate) fn remove(region: &mut [u8], at: usize, format: DirFormat) -> Option<()> {
-    let mut before = None;
+    let (mut before, mut offset) = (None, 0);
     let found = Entries::new(region, format).seek(|entry| {
-        let here = entry.offset == at;
+        let here = offset == at;
         if !here {
-            before = Some((entry.offset, entry.rec_len));
+            before = Some((offset, entry.rec_len));
+            offset += entry.rec_len;
         }
         here
     });
@@ -154,7 +159,7 @@ mod tests {
                 if rng.chance(60) {
                     let length = rng.between(1, 60) as usize;
                     let name: Vec<u8> = (0..length).map(|_| b'a' + rng.below(26) as u8).collect();
-                    let room = find_room(region, needed(&name), FORMAT).expect("sound");
+                    let room = find_room(region, 0, needed(&name), FORMAT).expect("sound");
                     if model.contains_key(&name) {
                         continue;
                     }
@@ -179,12 +184,12 @@ mod tests {
         let entries: Vec<_> =
             all.iter().map(|name| NewEntry { inode: InodeNo(12), name: name.as_bytes(), kind: None }).collect();
         fill(&mut region, &entries, FORMAT).expect("64 entries of 16 bytes fit");
-        assert_eq!(find_room(&region, 12, FORMAT), Ok(None));
+        assert_eq!(find_room(&region, 0, 12, FORMAT), Ok(None));
         for name in &all {
             let at = Entries::new(&region, FORMAT).find(name.as_bytes()).expect("sound").expect("there").offset;
             remove(&mut region, at, FORMAT).expect("there");
         }
-        assert_eq!(find_room(&region, 1024, FORMAT), Ok(Some(0)));
+        assert_eq!(find_room(&region, 0, 1024, FORMAT), Ok(Some(0)));
         assert!(fill(&mut region[..100], &entries, FORMAT).is_none());
     }
 

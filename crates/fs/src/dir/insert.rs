@@ -25,8 +25,15 @@ use store::{Kind, Tag};
 /// Where a new name will stand: the entry with room for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spot {
-    Block { block: FsBlock, offset: usize },
-    Inline { offset: usize },
+    /// `listed` is the block's number in a plain directory.
+    Block {
+        block: FsBlock,
+        listed: Option<u64>,
+        offset: usize,
+    },
+    Inline {
+        offset: usize,
+    },
 }
 
 /// An edit of bytes that were read as sound while nobody else could change them.
@@ -110,14 +117,16 @@ impl Volume {
         let format = self.dir_format(dir);
         let blocks = dir.size / u64::from(self.sb.geometry.block_size);
         let node = self.node(dir.number);
-        // most names find room where the last one did
-        let hint = node.room_hint().min(blocks.saturating_sub(1));
-        for n in (hint..blocks).chain(0..hint) {
-            let at = FileBlock(n);
-            let bytes = self.dir_block(dir, at)?;
-            if let Some(offset) = block::find_room(self.region(dir, &bytes)?, needed(name), format).of(dir.number)? {
-                node.set_room_hint(n);
-                return Ok(Ok(Spot::Block { block: self.physical(dir, at)?, offset }));
+        // most names find room behind the last one
+        let (hint, entry) = node.room_hint();
+        let (hint, entry) = if hint < blocks { (hint, entry) } else { (0, 0) };
+        let again = (entry > 0).then_some(hint);
+        let others = (hint + 1..blocks).chain(0..hint).chain(again).map(|n| (n, 0));
+        for (n, from) in std::iter::once((hint, entry)).chain(others).filter(|(n, _)| *n < blocks) {
+            let (bytes, block) = self.dir_block_of(dir, &self.map(dir, FileBlock(n))?)?;
+            let room = block::find_room(self.region(dir, &bytes)?, from, needed(name), format).of(dir.number)?;
+            if let Some(offset) = room {
+                return Ok(Ok(Spot::Block { block, listed: Some(n), offset }));
             }
         }
         if blocks == 1
@@ -126,7 +135,7 @@ impl Volume {
             return self.make_tree(change, dir, version).map(Err);
         }
         let (grown, at, new) = self.grow(change, dir)?;
-        node.set_room_hint(at.get());
+        node.set_room_hint(at.get(), 0);
         let made = change
             .fresh(new, self.dir_tag(change, dir), |bytes| block::make_leaf(bytes, &[], format, self.leaf_of(dir, at)));
         made.ok_or_else(|| unsound(dir.number))?;
@@ -182,8 +191,8 @@ impl Volume {
         let bytes = self.dir_block(dir, at)?;
         let region = self.region(dir, &bytes)?;
         let need = needed(name);
-        if let Some(offset) = block::find_room(region, need, format.dir).of(dir.number)? {
-            return Ok(Ok(Spot::Block { block: leaf, offset }));
+        if let Some(offset) = block::find_room(region, 0, need, format.dir).of(dir.number)? {
+            return Ok(Ok(Spot::Block { block: leaf, listed: None, offset }));
         }
         let mut names =
             htree::hashed_entries(region, format.dir, |name| self.hash_of(dir, &hasher, name)).of(dir.number)?;
@@ -326,14 +335,17 @@ impl Volume {
         let format = self.dir_format(dir);
         match spot {
             Spot::Inline { offset } => {
-                inline::edit(change, dir, offset, |region, at| block::insert(region, at, entry, format))
+                inline::edit(change, dir, offset, |region, at| block::insert(region, at, entry, format).map(drop))
             }
-            Spot::Block { block: physical, offset } => {
+            Spot::Block { block: physical, listed, offset } => {
                 let len = self.region_len();
                 let done = change.edit(physical, self.dir_tag(change, dir), |bytes| {
                     block::insert(bytes.get_mut(..len)?, offset, entry, format)
                 })?;
-                done.ok_or_else(|| unsound(dir.number))?;
+                let placed = done.ok_or_else(|| unsound(dir.number))?;
+                if let Some(block) = listed {
+                    self.node(dir.number).set_room_hint(block, placed);
+                }
                 Ok(Arc::clone(dir))
             }
         }
@@ -352,7 +364,7 @@ impl Volume {
         })?;
         done.ok_or_else(|| unsound(dir.number))?;
         if !self.is_indexed(dir) {
-            self.node(dir.number).set_room_hint(found.block.get());
+            self.node(dir.number).set_room_hint(found.block.get(), 0);
         }
         Ok(Arc::clone(dir))
     }

@@ -107,13 +107,7 @@ impl FileEdit<'_> {
     /// The content changes now. A time is written when it differs by a tick.
     pub(crate) fn touch(&mut self) -> Result<()> {
         let now = self.volume.now();
-        let raw = self.inode.raw();
-        let wide = raw.extra_isize() >= 0x10;
-        let fresh = |time: Timestamp| {
-            let nanos = (i64::from(now.nanos) - i64::from(time.nanos)).abs();
-            time.seconds == now.seconds && (!wide || nanos < TICK)
-        };
-        if fresh(raw.mtime()) && fresh(raw.ctime()) {
+        if is_stamped(&self.inode, now) {
             return Ok(());
         }
         let before = self.node.changed();
@@ -194,6 +188,17 @@ impl FileEdit<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether an inode's times say that its content changed in this tick.
+pub(crate) fn is_stamped(inode: &Inode, now: Timestamp) -> bool {
+    let raw = inode.raw();
+    let wide = raw.extra_isize() >= 0x10;
+    let same = |time: Timestamp| {
+        let nanos = (i64::from(now.nanos) - i64::from(time.nanos)).abs();
+        time.seconds == now.seconds && (!wide || nanos < TICK)
+    };
+    same(raw.mtime()) && same(raw.ctime())
 }
 
 /// The content changed at `now`.

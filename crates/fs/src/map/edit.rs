@@ -3,7 +3,6 @@
 //! The inode is worked on as a copy ([`InodeBuf`]), so that map, size and times of one change reach its table together.
 //! Whatever a function here answers, the copy fits the blocks of the map afterwards and is to be put into the table.
 
-use super::has_map;
 use crate::alloc::Role;
 use crate::change::Change;
 use crate::inline::is_inline;
@@ -107,20 +106,6 @@ impl Volume {
         let now = buf.raw().sectors(huge_file, block_size);
         let then = now.saturating_add(sectors(more)).saturating_sub(sectors(fewer));
         buf.set_sectors(then, huge_file, block_size).ok_or(Error::FileTooLarge)
-    }
-
-    /// Frees all content of an inode that goes, also what has no place yet, in as many changes as it takes. What it is
-    /// meanwhile is for the orphan list to say: the caller has put it there. Takes the inode's lock.
-    pub(crate) fn release_blocks(&self, number: InodeNo) -> Result<()> {
-        let node = self.node(number);
-        let mut state = node.write();
-        state.drop_delayed();
-        self.nodes.count_delayed(&mut state);
-        let inode = self.inode(number)?;
-        if !has_map(inode.kind) || is_inline(&inode) || inode.is_fast_symlink() {
-            return Ok(());
-        }
-        self.clear_from(inode, 0).map(drop)
     }
 
     /// Frees what a file has behind its size: the rest of a truncation that a crash cut short, when the volume is opened.

@@ -59,11 +59,11 @@ pub(crate) fn find_room(volume: &Volume, dir: &Inode, need: usize) -> Result<Roo
     let format = volume.dir_format(dir);
     let (mut attrs, space) = attrs_of(dir)?;
     let head = dir.raw().disk.i_block.get(PARENT_LEN..).unwrap_or_default();
-    if let Some(at) = block::find_room(head, need, format).of(dir.number)? {
+    if let Some(at) = block::find_room(head, 0, need, format).of(dir.number)? {
         return Ok(Room::At(PARENT_LEN + at));
     }
     let data = data_of(&mut attrs, dir.number)?;
-    if let Some(at) = block::find_room(data, need, format).of(dir.number)? {
+    if let Some(at) = block::find_room(data, 0, need, format).of(dir.number)? {
         return Ok(Room::At(I_BLOCK_LEN + at));
     }
     let len = data.len();

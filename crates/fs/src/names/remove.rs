@@ -2,11 +2,11 @@
 
 use super::check_name;
 use crate::change::Change;
-use crate::inline::is_inline;
-use crate::map::has_map;
+use crate::map::{Steps, has_blocks, is_in_inode};
 use crate::node::Locked;
 use crate::orphan::LISTING;
 use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
+use format::inode::InodeBuf;
 use std::sync::Arc;
 
 /// Metadata blocks the removal of a name may dirty.
@@ -89,11 +89,18 @@ impl Volume {
             _ => inode.raw().disk.i_links_count.get().saturating_sub(1),
         };
         let held = self.node(inode.number).is_held();
-        if links == 0 && !held && self.has_nothing_outside(inode, locked) {
-            return change.free_emptied(inode);
-        }
         let now = change.now();
         let number = inode.number;
+        if links == 0
+            && !held
+            && (!has_blocks(self, inode) || is_in_inode(inode))
+            && !self.has_outer_attributes(inode)
+            && let Some(state) = locked.state(number)
+        {
+            state.drop_delayed();
+            self.nodes.count_delayed(state);
+            return self.free_at_once(change, inode);
+        }
         if links > 0 {
             change.update_inode(inode, |buf| {
                 buf.set_links(links);
@@ -110,11 +117,18 @@ impl Volume {
         Ok(if held { Vec::new() } else { vec![number] })
     }
 
-    /// Whether an inode has nothing that takes more than a change to free: no blocks, no attributes outside.
-    fn has_nothing_outside(&self, inode: &Inode, locked: &mut Locked<'_>) -> bool {
-        let delayed = locked.state(inode.number).is_none_or(|state| !state.delayed.is_empty());
-        let mapped = has_map(inode.kind) && !is_inline(inode) && !inode.is_fast_symlink();
-        let blocks = mapped && inode.sectors(&self.sb) > 0;
-        !delayed && !blocks && !self.has_outer_attributes(inode)
+    /// Frees an inode and the few blocks that it leads to itself.
+    fn free_at_once(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
+        if has_blocks(self, inode) {
+            let mut buf = InodeBuf::from(inode.raw());
+            if change.map_clear(inode, &mut buf, 0, u64::MAX, &mut Steps::all()).is_err() {
+                // whoever frees it as an orphan tells what is wrong
+                change.list_orphan(inode.number, false)?;
+                buf.set_links(0);
+                change.put_inode(inode.number, buf)?;
+                return Ok(vec![inode.number]);
+            }
+        }
+        change.free_emptied(inode)
     }
 }
