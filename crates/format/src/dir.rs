@@ -189,7 +189,7 @@ pub fn encode_rec_len(len: u32, block_size: u32) -> Option<u16> {
 #[must_use]
 pub fn entry_len(name_len: u8, hashed: bool) -> usize {
     let hash = if hashed { EntryHash::SIZE } else { 0 };
-    (DirEntry::SIZE + usize::from(name_len) + 3) / 4 * 4 + hash
+    (DirEntry::SIZE + usize::from(name_len)).div_ceil(4) * 4 + hash
 }
 
 /// One entry, used or not, with the bytes as they stand.
