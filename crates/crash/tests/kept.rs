@@ -305,13 +305,14 @@ fn late_entries_are_judged_as_those_of_the_map_are() {
     in_use.create_snapshot(b"late").expect("a snapshot");
     assert!(newest(&device).0.late.is_empty() && checked(&copy(&device)).clean);
     in_use.unmount().expect("unmounting");
-    let with = |change: &dyn Fn(&mut Vec<(u64, Option<Entry>)>)| {
+    type Late = Vec<(u64, Option<Entry>)>;
+    let with = |change: &dyn Fn(&mut Late)| {
         let (device, mut sb) = (copy(&crashed), sb.clone());
         change(&mut sb.late);
         device.write(at * BLOCK, &sb.to_bytes()).expect("writing");
         device
     };
-    let entry = |late: &mut Vec<(u64, Option<Entry>)>, n: usize, change: fn(&mut Entry)| {
+    let entry = |late: &mut Late, n: usize, change: fn(&mut Entry)| {
         late[n].1.iter_mut().for_each(change);
     };
     for n in 0..sb.late.len() {
@@ -319,6 +320,11 @@ fn late_entries_are_judged_as_those_of_the_map_are() {
         found(&with(&|late| entry(late, n, |entry| entry.generation += 5)), "later generation");
     }
     // the older block contradicts the others, or is as good where it only counts
-    let found = (0..sb.late.len()).filter(|n| !checked(&with(&|late| drop(late.remove(*n)))).clean);
+    let without = |n: usize| {
+        with(&|late| {
+            late.remove(n);
+        })
+    };
+    let found = (0..sb.late.len()).filter(|n| !checked(&without(*n)).clean);
     assert!(found.count() > 1);
 }
