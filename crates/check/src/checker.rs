@@ -314,9 +314,10 @@ fn phases<T>(
     }
     xattrs::judge_values(&ctx);
     let mut sharing = Sharing::default();
-    if let Some(owners) = Owners::of(&ctx) {
+    let stretches = ctx.claims.conflicting_stretches();
+    if let Some(owners) = Owners::of(&ctx, &stretches) {
         progress.phase(Phase::MultiplyClaimed);
-        Rounds { claimer: &owners, ..rounds }.retrace(&trail.read_in(&ctx.claims.conflicting_stretches()));
+        Rounds { claimer: &owners, ..rounds }.retrace(&trail.read_in(&stretches));
         sharing = owners.report(&ctx);
     }
     progress.phase(Phase::Directories);

@@ -12,8 +12,8 @@
 //! The words are atomic, and there is no lock: threads claim in the same few groups all the time, and a lock for each
 //! group was an eighth of the whole check, most of it spent on waiting for the other processor's cache.
 
-use format::GroupNo;
 use format::superblock::Geometry;
+use format::{GroupNo, InodeNo};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,8 +23,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) struct Claims {
     /// The claimed clusters of each group as bits, the lowest first; unset where there are none.
     groups: Box<[Claimed]>,
-    /// Clusters claimed again, and in which stretch.
-    conflicts: Mutex<Vec<(Range<u64>, u32)>>,
+    /// Claims that met others.
+    conflicts: Mutex<Vec<Again>>,
     /// The stretch that is under way.
     stretch: AtomicU32,
     snapshots: Mutex<Snapshots>,
@@ -32,6 +32,16 @@ pub(crate) struct Claims {
     cluster_blocks: u64,
     clusters_per_group: u64,
     clusters: u64,
+}
+
+/// A claim on clusters that were claimed before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Again {
+    pub(crate) clusters: Range<u64>,
+    /// Whose; 0 for the volume's own metadata.
+    pub(crate) inode: InodeNo,
+    /// The stretch in which it was made.
+    pub(crate) stretch: u32,
 }
 
 /// What is claimed of a group.
@@ -85,8 +95,14 @@ impl Claims {
         self.cluster_of(blocks.start).min(end)..end.min(self.clusters)
     }
 
-    /// Claims clusters; `true` where some were claimed before. Those outside the volume are passed over.
+    /// Claims clusters for the volume's own metadata; `true` where some were claimed before. Those outside the volume are
+    /// passed over.
     pub(crate) fn claim(&self, clusters: Range<u64>) -> bool {
+        self.claim_for(InodeNo(0), clusters)
+    }
+
+    /// As [`Claims::claim`], for an inode.
+    pub(crate) fn claim_for(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
         let mut at = clusters.start;
         let end = clusters.end.min(self.clusters);
         let mut conflict = false;
@@ -102,7 +118,7 @@ impl Claims {
             }
             if set_bits(bits, at - base..stop - base, |double| {
                 let stretch = self.stretch.load(Ordering::Relaxed);
-                lock(&self.conflicts).push((base + double.start..base + double.end, stretch));
+                lock(&self.conflicts).push(Again { clusters: base + double.start..base + double.end, inode, stretch });
             }) {
                 conflict = true;
             }
@@ -128,7 +144,7 @@ impl Claims {
 
     /// The clusters that were claimed more than once: ascending, disjoint.
     pub(crate) fn conflicts(&self) -> Vec<Range<u64>> {
-        let mut all: Vec<_> = lock(&self.conflicts).iter().map(|(clusters, _)| clusters.clone()).collect();
+        let mut all: Vec<_> = lock(&self.conflicts).iter().map(|again| again.clusters.clone()).collect();
         all.sort_unstable_by_key(|r| r.start);
         let mut merged: Vec<Range<u64>> = Vec::new();
         for range in all {
@@ -178,11 +194,14 @@ impl Claims {
         kept.get(at).map_or_else(|| self.stretch.load(Ordering::Relaxed), |(stretch, _)| *stretch)
     }
 
-    /// The stretches in which clusters were claimed that were claimed more than once.
+    /// The stretches in which clusters were claimed first that were claimed more than once.
     pub(crate) fn conflicting_stretches(&self) -> BTreeSet<u32> {
-        let again = lock(&self.conflicts).iter().map(|(_, stretch)| *stretch).collect::<Vec<_>>();
-        let first = self.conflicts().into_iter().flatten().map(|cluster| self.first_claimed(cluster));
-        first.chain(again).collect()
+        self.conflicts().into_iter().flatten().map(|cluster| self.first_claimed(cluster)).collect()
+    }
+
+    /// The claims that met others in other stretches than these.
+    pub(crate) fn claimed_again_outside(&self, stretches: &BTreeSet<u32>) -> Vec<Again> {
+        lock(&self.conflicts).iter().filter(|again| !stretches.contains(&again.stretch)).cloned().collect()
     }
 
     /// Forgets all claims, conflicts and snapshots. Nobody claims meanwhile.
@@ -281,13 +300,16 @@ mod tests {
         claims.claim(300..310);
         assert_eq!(claims.end_stretch(), 1);
         assert_eq!(claims.end_stretch(), 2);
-        claims.claim(101..102);
+        claims.claim_for(InodeNo(12), 101..102);
         assert_eq!(claims.end_stretch(), 3);
         claims.claim(400..500);
         let first = [0, 9, 100, 109, 300, 450].map(|cluster| claims.first_claimed(cluster));
         assert_eq!(first, [0, 0, 1, 1, 1, 4]);
         assert!(claims.is_metadata(9) && !claims.is_metadata(100));
-        assert_eq!(claims.conflicting_stretches(), [1, 3].into());
+        assert_eq!(claims.conflicting_stretches(), [1].into());
+        let again = claims.claimed_again_outside(&[1].into());
+        assert_eq!(again, [Again { clusters: 101..102, inode: InodeNo(12), stretch: 3 }]);
+        assert!(claims.claimed_again_outside(&[1, 3].into()).is_empty());
         assert_eq!(claims.snapshot_bytes(), 32 * 4, "a group that did not change is not copied");
         claims.clear();
         assert!(claims.conflicts().is_empty() && !claims.contains(5));

@@ -1,9 +1,9 @@
 //! Blocks claimed more than once: who owns them.
 //!
-//! The block map only knows that a block was claimed again, and from its snapshots in which stretches of the scan: that in
-//! which it was first claimed, and those in which it was met again. These stretches, and nothing else, are read once more
-//! without judging, and each claim that meets a doubly claimed cluster is noted with its inode. Linear in the claims,
-//! however many inodes share a block: each inode is reported once, with how many blocks it shares and with how many others.
+//! The block map knows who claimed a block again, and from its snapshots in which stretch of the scan it was first claimed.
+//! These stretches, and nothing else, are read once more without judging, and each claim that meets a doubly claimed
+//! cluster is noted with its inode. Linear in the claims, however many inodes share a block: each inode is reported once,
+//! with how many blocks it shares and with how many others.
 
 use crate::claims::Claims;
 use crate::context::Context;
@@ -13,7 +13,7 @@ use crate::rounds::Claimer;
 use crate::table::Code;
 use crate::trail::lock;
 use format::{FsBlock, InodeNo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -44,8 +44,9 @@ pub(crate) struct Sharing {
 }
 
 impl Owners {
-    /// Looks for the owners of the conflicts in the context's block map; `None` where there are none.
-    pub(crate) fn of(ctx: &Context<'_>) -> Option<Self> {
+    /// Looks for the owners of the conflicts in the context's block map; `None` where there are none. Known already are the
+    /// claims that met others outside `stretches`, which will be read again.
+    pub(crate) fn of(ctx: &Context<'_>, stretches: &BTreeSet<u32>) -> Option<Self> {
         let conflicts = ctx.claims.conflicts();
         if conflicts.is_empty() {
             return None;
@@ -53,6 +54,9 @@ impl Owners {
         let owners = Self { conflicts, notes: Mutex::new(Vec::new()) };
         for blocks in metadata::blocks(ctx.volume) {
             owners.claim(InodeNo(0), ctx.claims.clusters_of(&blocks));
+        }
+        for again in ctx.claims.claimed_again_outside(stretches) {
+            owners.claim(again.inode, again.clusters);
         }
         Some(owners)
     }
@@ -132,8 +136,8 @@ impl Claimer for Owners {
 pub(crate) struct Recount<'a>(pub(crate) &'a Claims);
 
 impl Claimer for Recount<'_> {
-    fn claim(&self, _: InodeNo, clusters: Range<u64>) -> bool {
-        !self.0.claim(clusters)
+    fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
+        !self.0.claim_for(inode, clusters)
     }
 
     fn is_judging(&self) -> bool {

@@ -43,8 +43,8 @@ pub(crate) trait Claimer: Sync {
 }
 
 impl Claimer for Claims {
-    fn claim(&self, _: InodeNo, clusters: Range<u64>) -> bool {
-        !Claims::claim(self, clusters)
+    fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
+        !self.claim_for(inode, clusters)
     }
 
     fn is_judging(&self) -> bool {
@@ -201,7 +201,7 @@ impl Rounds<'_> {
         }
         let items = self.group_parts(visitor.is_some());
         let mut harvest = Harvest::default();
-        for stretch in self.stretches(&items, |tag| self.leads_behind(tag)) {
+        for stretch in self.stretches(&items, |tag| self.leads_to(tag)) {
             harvest.append(&mut self.tables(stretch, visitor));
             self.trail.end(&self.ctx.claims, Stretch::Tables(bytes_of(stretch)));
         }
@@ -237,17 +237,26 @@ impl Rounds<'_> {
         items
     }
 
-    /// The end of what a block bitmap leads to.
-    fn leads_behind(&self, tag: &GroupPart) -> u64 {
-        let (GroupPart::Bitmap(group, BitmapKind::Block), Some(layers)) = (tag, self.layers) else { return 0 };
-        layers.regions(*group).last().and_then(|region| self.ctx.volume.offset(region.end)).unwrap_or(0)
+    /// Bytes of what a block bitmap leads to, at most, and where it ends.
+    fn leads_to(&self, tag: &GroupPart) -> (u64, u64) {
+        let (GroupPart::Bitmap(group, BitmapKind::Block), Some(layers)) = (tag, self.layers) else { return (0, 0) };
+        let volume = self.ctx.volume;
+        let of = |(bytes, end): (u64, u64), region: Range<u64>| {
+            let (from, to) = (volume.offset(region.start), volume.offset(region.end));
+            from.zip(to).map_or((bytes, end), |(from, to)| (bytes + (to - from), end.max(to)))
+        };
+        layers.regions(*group).fold((0, 0), of)
     }
 
     /// Divides a pass into stretches: only where nothing that came before leads any farther.
-    fn stretches<'i, T>(&self, items: &'i [Item<T>], leads_behind: impl Fn(&T) -> u64) -> Vec<&'i [Item<T>]> {
-        let total = items.iter().map(|item| u64::from(item.len)).sum();
+    fn stretches<'i, T>(&self, items: &'i [Item<T>], leads_to: impl Fn(&T) -> (u64, u64)) -> Vec<&'i [Item<T>]> {
+        let weight = |item: &Item<T>| u64::from(item.len) + leads_to(&item.tag).0;
         // from memory all of it is read again as fast as the part that matters is found
-        let size = if self.scanner.counters.is_cached() { u64::MAX } else { self.trail.stretch_bytes(total) };
+        let size = if self.scanner.counters.is_cached() {
+            u64::MAX
+        } else {
+            self.trail.stretch_bytes(items.iter().map(weight).sum())
+        };
         let mut stretches = Vec::new();
         let (mut start, mut bytes, mut behind) = (0, 0, 0);
         for (n, item) in items.iter().enumerate() {
@@ -255,8 +264,8 @@ impl Rounds<'_> {
                 stretches.extend(items.get(start..n));
                 (start, bytes) = (n, 0);
             }
-            bytes += u64::from(item.len);
-            behind = behind.max(leads_behind(&item.tag));
+            bytes += weight(item);
+            behind = behind.max(leads_to(&item.tag).1);
         }
         stretches.extend(items.get(start..).filter(|rest| !rest.is_empty()));
         stretches
@@ -479,7 +488,7 @@ impl Rounds<'_> {
         if round.nodes.is_empty() {
             self.scanner.pass(&items, |item, bytes| reader.judge(item, bytes));
         } else {
-            for stretch in self.stretches(&items, |_| 0) {
+            for stretch in self.stretches(&items, |_| (0, 0)) {
                 self.scanner.pass(stretch, |item, bytes| reader.judge(item, bytes));
                 self.trail.end(&self.ctx.claims, Stretch::Nodes(number, bytes_of(stretch)));
             }

@@ -1,7 +1,7 @@
 //! Where the scan has been: which stretch of it read what, so that a stretch can be read once more.
 //!
-//! A block that was claimed twice was first claimed in one stretch and again in others; [`Claims`] tells which, and only
-//! these are read again. A stretch ends where nobody claims, so each claim belongs to exactly one.
+//! A block that was claimed twice was first claimed in one stretch and again by others. [`Claims`] tells both, and only
+//! the stretches of first claims are read again. A stretch ends where nobody claims, so each claim belongs to exactly one.
 
 use crate::claims::Claims;
 use crate::trees::Node;

@@ -31,10 +31,11 @@ pub(crate) fn repair(
     {
         return outcome;
     }
-    let found = superblocks(device)?;
+    let blocks = superblocks(device)?;
+    let found = whole(&blocks);
     let Some((newest, at)) = found.first() else { return outcome };
     let next = |sb: &NativeSuperblock| NativeSuperblock {
-        generation: newest.generation.saturating_add(1),
+        generation: newest.last_tried(&blocks).saturating_add(1),
         unordered: false,
         ..sb.clone()
     };
@@ -58,14 +59,19 @@ pub(crate) fn repair(
     }
 }
 
-/// The superblocks that count, the newest first, with the blocks they lie in.
-fn superblocks(device: &dyn BlockDevice) -> Result<Vec<(NativeSuperblock, u64)>, Refusal> {
+/// The blocks that superblocks lie in.
+fn superblocks(device: &dyn BlockDevice) -> Result<Vec<u8>, Refusal> {
     let mut blocks = vec![0; (COPIES * SIZE) as usize];
     device.read(0, &mut blocks).map_err(|e| Refusal::new(e.to_string()))?;
+    Ok(blocks)
+}
+
+/// The superblocks that count, the newest first, with the blocks they lie in.
+fn whole(blocks: &[u8]) -> Vec<(NativeSuperblock, u64)> {
     let copies = blocks.chunks(SIZE as usize).zip(0..);
     let mut found: Vec<_> = copies.filter_map(|(bytes, at)| Some((NativeSuperblock::parse(bytes).ok()?, at))).collect();
     found.sort_by_key(|(superblock, _)| std::cmp::Reverse(superblock.generation));
-    Ok(found)
+    found
 }
 
 fn write(device: &dyn BlockDevice, at: u64, superblock: &NativeSuperblock) -> Result<(), Refusal> {
