@@ -323,7 +323,7 @@ impl<'a> Entries<'a> {
             let word = u64::from_le_bytes(*head);
             let (inode, raw, name_len) = (word as u32, (word >> 32) as u16, (word >> 48) as u8);
             let rec_len = if big { decode_rec_len(raw, self.format.block_size) as usize } else { usize::from(raw) };
-            let least = (usize::from(name_len.max(1)) + DirEntry::SIZE + 3) & !3;
+            let least = entry_len(name_len.max(1), false);
             let after = rest.get(rec_len..);
             let (Some(after), true) = (after, rec_len >= least && rec_len & 3 == 0) else {
                 break;

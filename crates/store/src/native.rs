@@ -42,11 +42,21 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
     Ok(found)
 }
 
+/// Higher numbers of generations are no volume's that was ever in use, and could not be counted on from for long.
+const LAST_GENERATION: u64 = u64::MAX / 2;
+
 /// As [`superblock`], for whoever goes on from there: with the number that the next generation's must exceed.
+///
+/// # Errors
+/// As [`superblock`]; [`Error::Native`](crate::Error::Native) where there are no numbers left.
 pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
     let blocks = both_superblocks(device)?;
     let (superblock, copy) = NativeSuperblock::newest(&blocks)?;
-    Ok((NativeSuperblock { generation: superblock.last_tried(&blocks), ..superblock }, copy))
+    let generation = superblock.last_tried(&blocks);
+    if generation > LAST_GENERATION {
+        return Err(crate::Error::Native("the number of its generation is too high for another one"));
+    }
+    Ok((NativeSuperblock { generation, ..superblock }, copy))
 }
 
 /// The superblock in force, and the block it lies in.
@@ -62,4 +72,35 @@ fn both_superblocks(device: &dyn BlockDevice) -> Result<Vec<u8>> {
     let len = device.geometry().len.min(blocks.len() as u64) as usize;
     device.read(0, &mut blocks[..len])?;
     Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockdev::MemoryDevice;
+    use format::native::Shape;
+    use format::native::map::{BlockKind, Entry};
+
+    #[test]
+    fn without_a_number_for_the_next_generation_nobody_goes_on() {
+        let shape = Shape::new(1 << 16).expect("a shape");
+        let root = Entry { place: 77, generation: 1, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
+        let with = |generation| NativeSuperblock {
+            shape,
+            uuid: [7; 16],
+            generation,
+            unordered: false,
+            root,
+            chunks: 1,
+            snapshots: 0,
+            late: Vec::new(),
+        };
+        for (number, goes_on) in [(9, true), (LAST_GENERATION, true), (LAST_GENERATION + 1, false), (u64::MAX, false)] {
+            let mut bytes = with(number).to_bytes();
+            bytes.resize((COPIES * u64::from(BLOCK_SIZE)) as usize, 0);
+            let device = MemoryDevice::from_vec(bytes);
+            assert!(superblock(&device).is_ok());
+            assert_eq!(superblock_to_go_on(&device).is_ok(), goes_on, "{number}");
+        }
+    }
 }
