@@ -60,6 +60,7 @@ impl Volume {
         let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
         debug_assert!(!self.has_gate() || crate::gate::is_changing(), "nobody asked at the gate");
         let op = self.store.begin_with(all, room).map_err(Error::from).inspect_err(|e| self.note_too_large(e))?;
+        self.wake_background();
         let (claim, freed) = (Cell::new(self.usual_claim()), RefCell::default());
         Ok(Change { volume: self, op, now: self.now(), claim, freed })
     }

@@ -201,9 +201,9 @@ impl Nodes {
         }
     }
 
-    /// Whether there is content in memory only.
-    pub(crate) fn has_delayed(&self) -> bool {
-        self.delayed.load(Ordering::Relaxed) > 0
+    /// How many bytes of content are in memory only.
+    pub(crate) fn delayed(&self) -> usize {
+        self.delayed.load(Ordering::Relaxed)
     }
 
     /// Whatever of inodes is in memory only is thrown away. Who holds which inode stays.

@@ -233,8 +233,8 @@ impl Volume {
         dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
     }
 
-    /// Frees an inode that is on the list, locked: its content, also what has no place yet, in as many changes as it takes, and
-    /// the inode in the last of them. Gives attribute inodes that are to be freed then.
+    /// Frees an inode that is on the list, locked: its content, also what has no place yet, in as many changes as it
+    /// takes, and the inode in the last of them. Gives attribute inodes that are to be freed then.
     fn free_locked(&self, number: InodeNo, locked: &mut Locked<'_>) -> Result<Vec<InodeNo>> {
         if let Some(state) = locked.state(number) {
             state.drop_delayed();

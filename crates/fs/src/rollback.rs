@@ -1,8 +1,8 @@
 //! Going back to a snapshot of a native volume that nobody uses.
 //!
-//! One generation does it: the volume gets the snapshot's map, with the list of snapshots as it is now. What differs from the
-//! snapshot is little: the data groups' counts of what the other snapshots hold, and the chunks that the new generation takes
-//! for itself. Until it is durable the volume is what it was.
+//! One generation does it: the volume gets the snapshot's map, with the list of snapshots as it is now. What differs
+//! from the snapshot is little: the data groups' counts of what the other snapshots hold, and the chunks that the new
+//! generation takes for itself. Until it is durable the volume is what it was.
 
 use crate::alloc::{Bits, bits, used_by};
 use crate::snapshots::find;
@@ -32,12 +32,13 @@ struct Data {
     changed: Option<Bits>,
 }
 
-/// Makes a native volume what it was when a snapshot was made: what was done since is lost, as far as no other snapshot holds
-/// it. All snapshots stay. The volume must not be in use.
+/// Makes a native volume what it was when a snapshot was made: what was done since is lost, as far as no other snapshot
+/// holds it. All snapshots stay. The volume must not be in use.
 ///
 /// # Errors
-/// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] where no room is left for a
-/// new generation; [`Error::ReadOnly`] where the device cannot be written; those of the device; [`Error::Corrupt`].
+/// [`Error::Unsupported`] on volumes that are not native; [`Error::NotFound`]; [`Error::NoSpace`] where no room is left
+/// for a new generation; [`Error::ReadOnly`] where the device cannot be written; those of the device;
+/// [`Error::Corrupt`].
 pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     if device.geometry().read_only {
         return Err(Error::ReadOnly("the device is read-only".into()));

@@ -96,8 +96,9 @@ impl Volume {
     /// Deletes a snapshot; what it alone held can be used when this returns.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; [`Error::Unsupported`] where more groups changed than one
-    /// operation can count, see [`WriteOptions::dirty_bytes`](crate::WriteOptions); as [`Volume::snapshots`] and [`Volume::sync`].
+    /// [`Error::NotFound`]; [`Error::Invalid`] within a transaction; [`Error::Unsupported`] where more groups changed
+    /// than one operation can count, see [`WriteOptions::dirty_bytes`](crate::WriteOptions); as [`Volume::snapshots`]
+    /// and [`Volume::sync`].
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
         let native = self.has_versions()?;
         let _pass = self.changing_outside()?;
@@ -116,9 +117,9 @@ impl Volume {
         Ok(self.store.sync_generation(generation)?)
     }
 
-    /// Gives back what the metadata regions of a native volume do not need any more, as after the deletion of snapshots or of
-    /// very many files. What the next work will hardly need goes back on its own when nothing happens for a while, as far as
-    /// [`Volume::tick`] is called.
+    /// Gives back what the metadata regions of a native volume do not need any more, as after the deletion of snapshots
+    /// or of very many files. What the next work will hardly need goes back on its own when nothing happens for a
+    /// while, as far as [`Volume::tick`] is called.
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -156,8 +157,8 @@ impl Volume {
         Ok(then.map(|entry| (entry.place, entry.generation)) == now.map(|entry| (entry.place, entry.generation)))
     }
 
-    /// Opens a snapshot for reading, beside this volume; at most `cache_bytes` bytes of its metadata are kept in memory. Once
-    /// it is deleted, what is read from it is an error.
+    /// Opens a snapshot for reading, beside this volume; at most `cache_bytes` bytes of its metadata are kept in
+    /// memory. Once it is deleted, what is read from it is an error.
     ///
     /// # Errors
     /// [`Error::NotFound`]; as [`Volume::snapshots`] and [`Volume::open`].

@@ -6,6 +6,7 @@ use crate::mmp::Beacon;
 use crate::orphan::Orphans;
 use crate::transaction::Before;
 use crate::{InodeNo, Result, Timestamp, Volume};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,8 +20,8 @@ pub enum Consistency {
     DirtyBit,
     /// The journal of ext3 and ext4: a crash is followed by its replay.
     Journal,
-    /// Meta-data snapshotting on a native volume: the device holds a whole generation at every instant, so a crash is followed
-    /// by nothing.
+    /// Meta-data snapshotting on a native volume: the device holds a whole generation at every instant, so a crash is
+    /// followed by nothing.
     Snapshot,
 }
 
@@ -45,8 +46,8 @@ pub enum Placement {
     /// Near what they belong to.
     #[default]
     Usual,
-    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is room for both:
-    /// a check has to go to fewer places then. A file's first indirect block stays with its content.
+    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is room for
+    /// both: a check has to go to fewer places then. A file's first indirect block stays with its content.
     Hint,
 }
 
@@ -74,9 +75,11 @@ pub struct WriteOptions {
     pub data: DataMode,
     /// How long a change may stay in memory only, as far as [`Volume::tick`] is called. 5 s unless set.
     pub commit: Duration,
-    /// Most bytes of changed metadata a generation holds (a journal may allow less), and most bytes of file content that
-    /// wait for their place. 64 MiB unless set.
+    /// Most bytes of changed metadata a generation holds; a journal may allow less. 64 MiB unless set.
     pub dirty_bytes: usize,
+    /// Most bytes of file content that wait for their place. Unless set, a sixteenth of the machine's memory, at least
+    /// 64 MiB and at most 1 GiB: what is removed again before it had to leave memory costs no write.
+    pub delayed_bytes: usize,
     /// The time of day; the system's unless set.
     pub clock: Clock,
     /// Where the numbers begin that tell one use of an inode from the next; from the time of day unless set.
@@ -103,6 +106,7 @@ impl Default for WriteOptions {
             data: DataMode::default(),
             commit: Duration::from_secs(5),
             dirty_bytes: 64 << 20,
+            delayed_bytes: usual_delayed_bytes(),
             clock: Arc::new(system_time),
             seed: None,
             superuser: false,
@@ -128,6 +132,17 @@ fn system_time() -> Timestamp {
     Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
 }
 
+/// See [`WriteOptions::delayed_bytes`].
+fn usual_delayed_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok()).unwrap_or(0);
+        (kib.saturating_mul(1024) / 16).clamp(64 << 20, 1 << 30)
+    })
+}
+
 /// What a volume that is open for writing keeps beside the cache.
 pub(crate) struct Writing {
     pub(crate) options: WriteOptions,
@@ -142,14 +157,48 @@ pub(crate) struct Writing {
     /// Says that the volume is in use, where it has a block for that.
     pub(crate) beacon: Mutex<Option<Beacon>>,
     background: Mutex<Option<Background>>,
+    bell: Arc<Bell>,
     /// Since when content waits for its place.
     delayed_since: Mutex<Option<Duration>>,
 }
 
 /// The thread that keeps time for a volume.
 struct Background {
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    bell: Arc<Bell>,
     thread: JoinHandle<()>,
+}
+
+/// Wakes the background thread before its time.
+#[derive(Default)]
+struct Bell {
+    call: Mutex<Call>,
+    changed: Condvar,
+    /// It was rung, and what it was rung for may not be done yet.
+    rung: AtomicBool,
+}
+
+/// What the background thread is called for.
+#[derive(Default, Clone, Copy)]
+struct Call {
+    tick: bool,
+    stop: bool,
+}
+
+impl Bell {
+    fn call(&self, what: Call) {
+        *lock(&self.call) = what;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a call, or for the next tick.
+    fn wait(&self) -> Call {
+        let waits = |call: &mut Call| !call.tick && !call.stop;
+        let (mut call, _) =
+            self.changed.wait_timeout_while(lock(&self.call), TICK, waits).unwrap_or_else(PoisonError::into_inner);
+        let heard = *call;
+        call.tick = false;
+        heard
+    }
 }
 
 /// How often the background thread looks at the clock.
@@ -166,6 +215,7 @@ impl Writing {
             gate: (consistency == Consistency::Snapshot).then(Gate::new),
             beacon: Mutex::default(),
             background: Mutex::default(),
+            bell: Arc::default(),
             delayed_since: Mutex::default(),
         }
     }
@@ -224,7 +274,8 @@ impl Volume {
 
     /// Does what is due at `now`, counted from any fixed moment: content that has waited for longer than
     /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable when
-    /// it returns. To be called a few times a second, by one thread; [`Volume::start_background`] does.
+    /// it returns. So is a generation that is half full, and content that takes half of what it may gets its place. To be
+    /// called a few times a second, by one thread; [`Volume::start_background`] does.
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -239,7 +290,7 @@ impl Volume {
         let Some(_pass) = self.try_change() else { return Ok(()) };
         let due = {
             let mut since = lock(&writing.delayed_since);
-            let oldest = self.nodes.has_delayed().then(|| *since.get_or_insert(now));
+            let oldest = (self.nodes.delayed() > 0).then(|| *since.get_or_insert(now));
             *since = oldest.filter(|oldest| now.saturating_sub(*oldest) < writing.options.commit);
             *since != oldest
         };
@@ -248,6 +299,8 @@ impl Volume {
             let placed = self.flush_all_delayed();
             self.store.sync()?;
             placed?;
+        } else if self.nodes.delayed() > writing.options.delayed_bytes / 2 {
+            self.flush_all_delayed()?;
         }
         Ok(self.store.tick(now)?)
     }
@@ -277,22 +330,35 @@ impl Volume {
         self.store.fail(&why);
     }
 
-    /// Starts a thread that calls [`Volume::tick`] about ten times a second, until [`Volume::unmount`] or until nobody has
-    /// the volume any more. Does nothing where there is one already, or where the volume is open for reading only.
+    /// Whether operations will soon have to wait until something of what is in memory has left it.
+    fn is_half_full(&self) -> bool {
+        let delayed_bytes = self.writing.as_ref().map_or(usize::MAX, |writing| writing.options.delayed_bytes);
+        self.store.is_half_full() || self.nodes.delayed() > delayed_bytes / 2
+    }
+
+    /// Wakes the background thread where it has something to do before operations have to wait for it.
+    pub(crate) fn wake_background(&self) {
+        let Some(writing) = self.writing.as_ref().filter(|_| self.is_half_full()) else { return };
+        if !writing.bell.rung.swap(true, Ordering::Relaxed) {
+            writing.bell.call(Call { tick: true, stop: false });
+        }
+    }
+
+    /// Starts a thread that calls [`Volume::tick`] about ten times a second, and when memory fills, until
+    /// [`Volume::unmount`] or until nobody has the volume any more. Does nothing where there is one already, or where the
+    /// volume is open for reading only.
     pub fn start_background(self: &Arc<Self>) {
         let Ok(writing) = self.writing() else { return };
         let mut place = lock(&writing.background);
         if place.is_some() {
             return;
         }
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let (volume, stopped) = (Arc::downgrade(self), Arc::clone(&stop));
+        let (volume, bell) = (Arc::downgrade(self), Arc::clone(&writing.bell));
         let thread = std::thread::spawn(move || {
             let start = Instant::now();
-            let (flag, bell) = &*stopped;
             loop {
-                let waited = bell.wait_timeout_while(lock(flag), TICK, |stopped| !*stopped);
-                if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                let call = bell.wait();
+                if call.stop {
                     return;
                 }
                 let Some(volume) = volume.upgrade() else { return };
@@ -300,9 +366,13 @@ impl Volume {
                 if volume.tick(start.elapsed()).is_err() && volume.store.failure().is_some() {
                     return;
                 }
+                // what could not be done now, as behind a transaction, is not called for at each operation
+                if !call.tick || !volume.is_half_full() {
+                    bell.rung.store(false, Ordering::Relaxed);
+                }
             }
         });
-        *place = Some(Background { stop, thread });
+        *place = Some(Background { bell: Arc::clone(&writing.bell), thread });
     }
 
     /// The time of day.
@@ -318,9 +388,7 @@ impl Volume {
 
 impl Background {
     fn stop(self) {
-        let (flag, bell) = &*self.stop;
-        *lock(flag) = true;
-        bell.notify_all();
+        self.bell.call(Call { tick: false, stop: true });
         // a thread that panicked has told so
         self.thread.join().ok();
     }

@@ -13,7 +13,8 @@ use testkit::{Image, Rng, cases, need, rounds};
 const STALE: u8 = 0xEE;
 
 fn open(device: Arc<dyn BlockDevice>, data: DataMode) -> Volume {
-    let write = WriteOptions { data, dirty_bytes: 300_000, seed: Some(1), ..WriteOptions::default() };
+    let write =
+        WriteOptions { data, dirty_bytes: 300_000, delayed_bytes: 300_000, seed: Some(1), ..WriteOptions::default() };
     Volume::open(device, &OpenOptions { write: Some(write), ..OpenOptions::default() }).expect("open")
 }
 

@@ -109,7 +109,12 @@ fn damaged_files_are_changed_without_harm() {
             repair_checksums(&mut bytes);
         }
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
-        let write = Some(WriteOptions { seed: Some(3), dirty_bytes: 1 << 20, ..WriteOptions::default() });
+        let write = Some(WriteOptions {
+            seed: Some(3),
+            dirty_bytes: 1 << 20,
+            delayed_bytes: 1 << 20,
+            ..WriteOptions::default()
+        });
         let Ok(volume) = Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }) else { continue };
         for _ in 0..40 {
             if change(&volume, *rng.pick(files), &mut rng) {

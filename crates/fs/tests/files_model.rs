@@ -102,7 +102,7 @@ impl Bed {
         // now and then hardly anything may wait
         let dirty_bytes = *rng.pick(&[64 << 20, 1 << 20, 200_000]);
         let data = *rng.pick(&[DataMode::Ordered, DataMode::Writeback, DataMode::Journal]);
-        let options = WriteOptions { dirty_bytes, data, ..WriteOptions::default() };
+        let options = WriteOptions { dirty_bytes, delayed_bytes: dirty_bytes, data, ..WriteOptions::default() };
         let volume = open_writable(image.path(), options.clone());
         let models = models.into_iter().enumerate();
         let files = models.map(|(n, model)| File { number: number(&volume, &name(n)), model }).collect();

@@ -30,7 +30,7 @@ fn threads_share_directories() {
     for args in shapes {
         let image = Image::mke2fs(args, 48 << 20).build();
         // small generations close while others work
-        let options = WriteOptions { dirty_bytes: 1 << 20, ..WriteOptions::default() };
+        let options = WriteOptions { dirty_bytes: 1 << 20, delayed_bytes: 1 << 20, ..WriteOptions::default() };
         let volume = Arc::new(open_writable(image.path(), options));
         volume.start_background();
         let dirs: Vec<InodeNo> = (0..4)

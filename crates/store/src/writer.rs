@@ -159,6 +159,11 @@ impl Store {
         self.writer.get().map_or(0, |w| w.limits.dirty_blocks / 4)
     }
 
+    /// Whether the open generation holds half of what it may: [`Store::tick`] closes it then.
+    pub fn is_half_full(&self) -> bool {
+        self.writer.get().is_some_and(|writer| self.cache.dirty() > writer.limits.dirty_blocks / 2)
+    }
+
     /// Begins an operation that changes at most `credits` metadata blocks (with journaled data: and blocks of data).
     /// May first have to close a generation and wait until it is written.
     ///
@@ -429,8 +434,9 @@ impl Store {
         Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed(), versions })
     }
 
-    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long or half full, flushes
-    /// content that was overwritten in its place as long ago, and lets the engine use a quiet moment. To be called a few times a second.
+    /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long or half
+    /// full, flushes content that was overwritten in its place as long ago, and lets the engine use a quiet moment. To
+    /// be called a few times a second.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -447,8 +453,7 @@ impl Store {
         if writer.is_held() {
             return Ok(());
         }
-        let changed = self.cache.dirty();
-        let dirty = changed > 0;
+        let dirty = self.cache.dirty() > 0;
         let operations = writer.operations.load(Ordering::Relaxed);
         let clock = &mut committer.clock;
         if operations != clock.operations {
@@ -459,7 +464,7 @@ impl Store {
         clock.dirty_since = since;
         let quiet = now.saturating_sub(clock.active);
         // soon operations would have to wait for it
-        let outcome = if changed > writer.limits.dirty_blocks / 2 {
+        let outcome = if self.is_half_full() {
             self.close_and_write(writer, &mut committer, Cause::DirtyLimit)
         } else if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
             if dirty { self.close_and_write(writer, &mut committer, Cause::Timeout) } else { self.flush_data(writer) }

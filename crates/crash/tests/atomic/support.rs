@@ -29,6 +29,7 @@ pub(crate) fn write_options(data: DataMode) -> WriteOptions {
         seed: Some(7),
         superuser: true,
         dirty_bytes: 400_000,
+        delayed_bytes: 400_000,
         clock: Arc::new(|| Timestamp { seconds: 1_700_000_000, nanos: 0 }),
         ..WriteOptions::default()
     }

@@ -342,7 +342,8 @@ fn one_that_is_too_large_says_so_and_leaves_nothing() {
     assert_sound(&*device, "after unmounting");
 }
 
-/// Its metadata is more than a usual generation may change on so small a volume, and than there are places for when it begins.
+/// Its metadata is more than a usual generation may change on so small a volume, and than there are places for when it
+/// begins.
 #[test]
 fn ten_thousand_files_are_replaced_on_a_small_volume() {
     let device: Arc<dyn BlockDevice> = made(256 * MIB);

@@ -123,8 +123,8 @@ impl Space {
         Ok(())
     }
 
-    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is held by it; the rest may be given out
-    /// when the generation `held` is durable, without one at once.
+    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is held by it; the rest may be
+    /// given out when the generation `held` is durable, without one at once.
     pub(super) fn put_back(&self, cell: &GroupCell, group: u32, state: &mut GroupState, run: Run, held: Option<u64>) {
         let counts = self.counts(group);
         let mut at = run.start;

@@ -78,8 +78,8 @@ impl Space {
 }
 
 impl Change<'_> {
-    /// As [`Change::in_place`], for blocks that were never written here. In a snapshot they may be content all the same, after
-    /// the volume went back to an older one.
+    /// As [`Change::in_place`], for blocks that were never written here. In a snapshot they may be content all the
+    /// same, after the volume went back to an older one.
     pub(crate) fn unwritten_in_place(&self, first: FsBlock, len: u64) -> Result<(bool, u64)> {
         self.volume.space()?.is_unkept(self.operation().store(), first, len)
     }

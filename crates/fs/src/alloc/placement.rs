@@ -1,9 +1,9 @@
 //! Where blocks of a kind may go: the one place where the volume's format and its mount options are asked.
 //!
 //! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group. The
-//! volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and where then.
-//! Each of them may look at all groups. The last one finds whatever is free, so that there is no space only where there is
-//! none.
+//! volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and
+//! where then. Each of them may look at all groups. The last one finds whatever is free, so that there is no space only
+//! where there is none.
 
 use super::groups::Bitmap;
 use super::{GroupCell, Space};

@@ -105,8 +105,8 @@ impl Change<'_> {
         outcome.map(|()| new)
     }
 
-    /// Gives mapped blocks from `at` on another place, as written ones: at most `want`, and as many as lie in one piece before
-    /// and after. The old ones are freed.
+    /// Gives mapped blocks from `at` on another place, as written ones: at most `want`, and as many as lie in one piece
+    /// before and after. The old ones are freed.
     pub(crate) fn extents_replace(
         &self,
         owner: &Inode,

@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 /// Times of changes are kept as exactly as the kernel keeps them, by its own tick: in nanoseconds.
 const TICK: i64 = 4_000_000;
+/// A file that has a quarter of this waiting for its place brings it to the device: it is one that is written in one go, and
+/// the device should not stand still meanwhile. Bytes.
+const STREAM: usize = 64 << 20;
 
 /// A regular file while it is changed.
 pub(crate) struct FileEdit<'a> {
@@ -59,12 +62,13 @@ impl Volume {
         let mut outcome = work(&mut file);
         // whoever has made it too much brings its own to the device; where data is journaled, one write is not to be torn
         // between what has a place and what has none yet
-        let (own, limit) = (file.state.delayed.bytes(), writing.options.dirty_bytes);
-        let much = self.nodes.count_delayed(file.state) > limit || own > limit / 4;
+        let (own, limit) = (file.state.delayed.bytes(), writing.options.delayed_bytes);
+        let much = self.nodes.count_delayed(file.state) > limit || own > limit.min(STREAM) / 4;
         if outcome.is_ok() && (much || own > 0 && self.store.journals_data()) {
             outcome = file.flush().and(outcome);
         }
         self.nodes.count_delayed(&mut state);
+        self.wake_background();
         outcome
     }
 }

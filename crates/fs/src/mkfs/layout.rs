@@ -55,7 +55,7 @@ fn first_chunks(native: &NativeShape) -> Result<u32> {
     // the front, and some bitmaps, inodes and directories
     let blocks = usize::try_from(native.front()).unwrap_or(usize::MAX).saturating_add(64);
     let chunks = store::engine::first_chunks(native, blocks);
-    if chunks > native.chunks() / 2 {
+    if chunks > native.chunks().saturating_mul(2) / 3 {
         return refuse("the volume is too small for its metadata");
     }
     Ok(chunks)

@@ -34,8 +34,8 @@ pub(super) fn place(geometry: &Geometry, packed: bool, stride: u64) -> Result<(V
     Ok((placer.groups, placer.used))
 }
 
-/// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The first `chunks` chunks of
-/// the device, and what the last data group lacks, are taken.
+/// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The first `chunks`
+/// chunks of the device, and what the last data group lacks, are taken.
 pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: u32) -> Result<(Vec<Group>, Used)> {
     let mut used = Used::new(geometry.blocks);
     used.take(geometry.group_head(GroupNo(0)));

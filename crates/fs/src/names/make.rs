@@ -247,8 +247,8 @@ impl Volume {
 }
 
 impl Change<'_> {
-    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Gives attribute inodes that are to be
-    /// freed after the change.
+    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Gives attribute
+    /// inodes that are to be freed after the change.
     pub(crate) fn free_emptied(&self, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
         let volume = self.volume;
         if volume.is_orphan(inode.number) {
