@@ -122,8 +122,9 @@ pub fn directory_block(data: &[u8]) {
     }
 }
 
-/// A node of an extent tree. The first byte says whether it lies in an inode and, if that is known, how deep it must be. Promise: an
-/// accepted leaf has ascending runs that do not overlap and lie inside the volume; so have the children of a node.
+/// A node of an extent tree. The first byte says whether it lies in an inode and, if that is known, how deep it must
+/// be. Promise: an accepted leaf has ascending runs that do not overlap and lie inside the volume; so have the children
+/// of a node.
 pub fn extent_tree(data: &[u8]) {
     const BLOCKS: u64 = 1 << 20;
     let Some((&flags, bytes)) = data.split_first() else { return };

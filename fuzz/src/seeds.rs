@@ -118,7 +118,8 @@ pub(crate) fn journals() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A message of each kind that the kernel knows, with names and data behind its arguments, and a byte for the session before it.
+/// A message of each kind that the kernel knows, with names and data behind its arguments, and a byte for the session
+/// before it.
 pub(crate) fn requests() -> Vec<Vec<u8>> {
     const HEADER: usize = 40;
     let mut seeds = Vec::new();

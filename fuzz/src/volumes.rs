@@ -1,5 +1,5 @@
-//! The whole checker, and its repair. Their inputs are not volumes but changes to one: a few bytes that libFuzzer can mutate with effect,
-//! where a volume is megabytes of which nearly none matter.
+//! The whole checker, and its repair. Their inputs are not volumes but changes to one: a few bytes that libFuzzer can
+//! mutate with effect, where a volume is megabytes of which nearly none matter.
 //!
 //! An input is two bytes (which volume; whether checksums are put right afterwards) and then changes of eight bytes
 //! each: three for the place among the bytes of the volume's metadata, one for what to do, four for a value.

@@ -80,7 +80,8 @@ impl Kind {
     }
 }
 
-/// Makes a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced. `watch` is told of it.
+/// Makes a volume of `kind` with about `files` files, from 10 to 100 million, in the file `path`, which is replaced.
+/// `watch` is told of it.
 ///
 /// # Errors
 /// [`Error::Unsupported`] without root or mke2fs; [`Error::Io`] where the disk below is full, among others.

@@ -1,4 +1,5 @@
-//! The checker on volumes with metadata regions: they are read in one pass, and judged as if they had been walked tree by tree.
+//! The checker on volumes with metadata regions: they are read in one pass, and judged as if they had been walked tree
+//! by tree.
 
 use blockdev::{BlockDevice, MemoryDevice, Trace};
 use check::report::Report;

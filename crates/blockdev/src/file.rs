@@ -66,8 +66,8 @@ pub struct OpenOptions {
     /// read up to its whole window (8 MiB on some machines) behind each, which for a scan of scattered blocks is many
     /// times what was asked for.
     pub planned: bool,
-    /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only, as that
-    /// of the root is while it is checked at boot.
+    /// With `write`: also a block device that the kernel has mounted. Only for who knows that the mount is read-only,
+    /// as that of the root is while it is checked at boot.
     pub mounted: bool,
     /// How long to wait for another program that is about to let go of the volume, as one does that has just unmounted it.
     pub patience: Duration,

@@ -14,8 +14,9 @@
 //! | [`Faulty`] | a device that fails as a plan of [`Fault`]s says |
 //! | [`Model`] | a device with the speed of a hard disk or a flash disk, on a virtual clock |
 //!
-//! [`undo`] keeps what a device held before a change, and puts it back. [`open`] makes one from what a user writes on a command line. Wrappers take any `D: BlockDevice`; a reference, a
-//! `Box` and an `Arc` of a device, of known type or `dyn`, are devices too.
+//! [`undo`] keeps what a device held before a change, and puts it back. [`open`] makes one from what a user writes on a
+//! command line. Wrappers take any `D: BlockDevice`; a reference, a `Box` and an `Arc` of a device, of known type or
+//! `dyn`, are devices too.
 
 #![deny(unsafe_code)]
 

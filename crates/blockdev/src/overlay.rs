@@ -74,8 +74,8 @@ impl Overlay {
         self.changes().pages.len()
     }
 
-    /// Shows all pages that differ from the base, ascending: where each begins on the device, and its bytes. The last page of
-    /// a device is as short as the device is.
+    /// Shows all pages that differ from the base, ascending: where each begins on the device, and its bytes. The last
+    /// page of a device is as short as the device is.
     pub fn each_change(&self, mut see: impl FnMut(u64, &[u8])) {
         for (number, page) in &self.changes().pages {
             let start = number * PAGE;

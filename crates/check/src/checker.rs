@@ -118,8 +118,8 @@ pub fn check(
     examine(name, device, options, progress, |_| ()).map(|(report, ())| report)
 }
 
-/// Checks a generation of a native volume that a snapshot keeps, on a device that may be in use: what is kept does not change.
-/// Nothing is written.
+/// Checks a generation of a native volume that a snapshot keeps, on a device that may be in use: what is kept does not
+/// change. Nothing is written.
 ///
 /// # Errors
 /// [`Refusal`] where the device has no such snapshot.

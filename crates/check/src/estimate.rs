@@ -1,17 +1,17 @@
 //! How much a check will read and how long that may take, from the superblock, the group descriptors and a sample.
 //!
 //! Known exactly: the descriptors, the bitmaps that were ever written, the used parts of the inode tables, and the blocks
-//! of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which is counted in
-//! the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
+//! of the resize inode. With metadata regions the rest is nearly known, too: it is what is in use of them, which is
+//! counted in the block bitmaps of up to [`COUNTED_GROUPS`] groups that have regions.
 //!
-//! Elsewhere no descriptor says what hangs below the inodes, nor how far a volume has aged. So the check itself is run over the
-//! inodes of a few *whole rows of groups* ([`sample`]), one group in [`SAMPLED`] but one row at least, where as many inodes
-//! in use lie before as behind: its rounds bring all tree blocks, directories, attributes and links of these inodes, however
-//! they lie, in the batches in which the device will serve them. Requests, bytes and time of these rounds are taken times the
-//! inodes in use for each in the sample.
+//! Elsewhere no descriptor says what hangs below the inodes, nor how far a volume has aged. So the check itself is run
+//! over the inodes of a few *whole rows of groups* ([`sample`]), one group in [`SAMPLED`] but one row at least, where
+//! as many inodes in use lie before as behind: its rounds bring all tree blocks, directories, attributes and links of
+//! these inodes, however they lie, in the batches in which the device will serve them. Requests, bytes and time of
+//! these rounds are taken times the inodes in use for each in the sample.
 //!
-//! The device's other figures are measured by reading as the check will: a piece of the inode tables in order, and the places
-//! where the first pass will have to seek one after the other.
+//! The device's other figures are measured by reading as the check will: a piece of the inode tables in order, and the
+//! places where the first pass will have to seek one after the other.
 //!
 //! A check that only wants to show how far it has come (`of_volume`) takes no sample, and guesses:
 //! - A directory has one block, and all together one more for each [`NAMES_IN_4_KIB`] names.
@@ -120,8 +120,8 @@ impl Work {
     }
 }
 
-/// Foretells a check of the volume on `device`. Reads the superblock, the descriptors and what a check reads of a few groups;
-/// without a given speed also a few MiB to measure it.
+/// Foretells a check of the volume on `device`. Reads the superblock, the descriptors and what a check reads of a few
+/// groups; without a given speed also a few MiB to measure it.
 ///
 /// # Errors
 /// [`Refusal`] as for a check.

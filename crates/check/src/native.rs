@@ -121,8 +121,8 @@ struct Reader<'a> {
     sums: BTreeMap<u64, (Position, u32, Option<String>)>,
 }
 
-/// Reads what lies below the volume of a snapshot, and nothing else: the device may be in use, and what a snapshot keeps stays
-/// as it is.
+/// Reads what lies below the volume of a snapshot, and nothing else: the device may be in use, and what a snapshot
+/// keeps stays as it is.
 ///
 /// # Errors
 /// A sentence, where there is no such snapshot, or none to be found.
@@ -456,8 +456,8 @@ impl Below {
         }
     }
 
-    /// The snapshots whose volumes are to be checked beside the newest generation's: those that are not the same as it, or as
-    /// one before them in the list.
+    /// The snapshots whose volumes are to be checked beside the newest generation's: those that are not the same as it,
+    /// or as one before them in the list.
     pub(crate) fn others(&self) -> Vec<&Version> {
         let mut seen = HashSet::from([(self.live.root.place, self.live.root.checksum)]);
         self.snapshots.iter().filter(|version| seen.insert((version.root.place, version.root.checksum))).collect()

@@ -5,9 +5,9 @@
 //!
 //! What of e2fsck's numbers is left out, and why, is in [`NOT_USED`].
 //!
-//! A row reads `number Name Severity preen by Mender "text" => "repair" [follow-ups];`. The severity follows what e2fsck does with
-//! the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own flags and what it was
-//! seen to do disagree, what was seen decides; such a row carries the word "seen".
+//! A row reads `number Name Severity preen by Mender "text" => "repair" [follow-ups];`. The severity follows what
+//! e2fsck does with the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own
+//! flags and what it was seen to do disagree, what was seen decides; such a row carries the word "seen".
 
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write as _};

@@ -114,8 +114,8 @@ pub(crate) struct Mount {
     foreground: bool,
 }
 
-/// So long the volume may still be in use when it is mounted: umount(8) returns when everything is on the device, a moment before
-/// the process that served it has ended.
+/// So long the volume may still be in use when it is mounted: umount(8) returns when everything is on the device, a
+/// moment before the process that served it has ended.
 const LETTING_GO: Duration = Duration::from_secs(2);
 
 impl Mount {

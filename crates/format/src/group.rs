@@ -106,8 +106,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Of a data group of a native volume: blocks that are free in its bitmap and held by a snapshot. They stand in the place
-    /// of [`Group::regions`], which such a volume has no use for.
+    /// Of a data group of a native volume: blocks that are free in its bitmap and held by a snapshot. They stand in the
+    /// place of [`Group::regions`], which such a volume has no use for.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.regions

@@ -18,8 +18,8 @@ disk_struct! {
         0x0 it_owner: U32,
         /// Levels of blocks it leads to: 1 where its numbers are those of data blocks, at most 3.
         0x4 it_level: u8,
-        /// The low 24 bits of CRC32C of the volume's seed, the owner, the block's number in 64 bits, and the block with zeros
-        /// here.
+        /// The low 24 bits of CRC32C of the volume's seed, the owner, the block's number in 64 bits, and the block with
+        /// zeros here.
         0x5 it_checksum: [u8; 3],
     }
 }

@@ -224,8 +224,8 @@ impl QuotaFile {
     /// Reads every entry once, in the order of the tree, and hands it to `visit`.
     ///
     /// `read` fills a block of [`BLOCK_SIZE`] bytes, given its number in the file. Blocks met a second time are not read
-    /// again, so that the walk ends on any bytes; memory grows with the blocks that are referred to, not with the length that
-    /// the file claims.
+    /// again, so that the walk ends on any bytes; memory grows with the blocks that are referred to, not with the
+    /// length that the file claims.
     ///
     /// # Errors
     /// `Corrupt` for a reference beyond the end or to a block of another level; those of `read`.

@@ -1,8 +1,8 @@
 //! The snapshots of a native volume in its mount: `/.extant/snapshots/NAME`.
 //!
 //! `.extant` is found by its name in the root and not listed, so that programs which walk the tree do not meet old versions
-//! of it. mkdir(2) in `snapshots` makes a snapshot, rmdir(2) deletes one; everything below is for reading. Files in use cannot
-//! change their meaning, so going back to a snapshot waits until the volume is unmounted.
+//! of it. mkdir(2) in `snapshots` makes a snapshot, rmdir(2) deletes one; everything below is for reading. Files in use
+//! cannot change their meaning, so going back to a snapshot waits until the volume is unmounted.
 //!
 //! Nodes: the upper 32 bits say which volume a node is of. 0 is the volume itself, all ones are the two directories made up
 //! here, and a snapshot has the number that it was given when its name was first looked up or listed. So no two files of the

@@ -8,7 +8,8 @@
 //!
 //! Whoever waits may have something locked in the kernel: the directory in which a name is to be made, a file that is to be
 //! written. A member that needs it would wait for who waits for the transaction. So while others wait, and members sleep in
-//! the kernel on such a lock and ask for nothing, those that wait are told EBUSY: a clear answer, where no other is possible.
+//! the kernel on such a lock and ask for nothing, those that wait are told EBUSY: a clear answer, where no other is
+//! possible.
 //!
 //! When a transaction is rolled back, the kernel is told to forget the names and files that it touched. It locks a directory
 //! for that, so it is told only when nobody waits here with one locked.
@@ -415,8 +416,8 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
     }
 }
 
-/// A transaction on a mounted volume, asked for by another process: this one, and those that it starts, are its members. When
-/// this process ends it is rolled back.
+/// A transaction on a mounted volume, asked for by another process: this one, and those that it starts, are its
+/// members. When this process ends it is rolled back.
 #[derive(Debug)]
 pub struct MountedTransaction {
     dir: std::path::PathBuf,

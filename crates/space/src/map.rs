@@ -37,16 +37,16 @@ pub trait FreeMap {
     fn run_at(&self, at: u32, most: u32) -> u32;
 
     /// The first run of `want` free units at or behind `from`, then before it; where there is none the longest run there
-    /// is, at most `want` long. Only units of `within` are given, which are runs in ascending order, and a run is part of one
-    /// of these. `None` where nothing is free there.
+    /// is, at most `want` long. Only units of `within` are given, which are runs in ascending order, and a run is part
+    /// of one of these. `None` where nothing is free there.
     fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run>;
 
     /// Gives a run out. False, with nothing changed, where not all of it is free.
     #[must_use]
     fn take(&mut self, run: Run) -> bool;
 
-    /// Takes a run back; where `held`, it is not given out before [`FreeMap::release`], and no unit of it may be kept. False,
-    /// with nothing changed, where not all of it is used.
+    /// Takes a run back; where `held`, it is not given out before [`FreeMap::release`], and no unit of it may be kept.
+    /// False, with nothing changed, where not all of it is used.
     #[must_use]
     fn give(&mut self, run: Run, held: bool) -> bool;
 
@@ -63,7 +63,8 @@ pub struct GroupMap {
     used: Box<[u64]>,
     /// A set bit is a unit that is held; its `used` bit is clear. Empty where none is.
     held: Box<[u64]>,
-    /// A set bit is a unit that an older version of the volume uses, whether this one does or not. Empty where there is none.
+    /// A set bit is a unit that an older version of the volume uses, whether this one does or not. Empty where there is
+    /// none.
     kept: Box<[u64]>,
     units: u32,
     free: u32,

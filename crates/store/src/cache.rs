@@ -329,8 +329,8 @@ impl BlockCache {
         }
     }
 
-    /// Gives the inodes that wait for it their checksum, while operations go on: so that [`BlockCache::close`], for which they
-    /// wait, finds little to do.
+    /// Gives the inodes that wait for it their checksum, while operations go on: so that [`BlockCache::close`], for
+    /// which they wait, finds little to do.
     pub(crate) fn seal_tables(&self, seal: impl Fn(FsBlock, &Tag, &mut [u8])) {
         for shard in &self.shards {
             let changed = lock(shard).dirty.clone();

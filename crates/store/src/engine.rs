@@ -132,8 +132,8 @@ pub trait Engine: Send {
     /// The open generation was thrown away, and with it the chunks that the engine was given in it.
     fn discard(&mut self) {}
 
-    /// Chunks that the engine can do without, as much as the cause ([`Cause::Idle`], [`Cause::Tidy`]) says; they are not its own
-    /// any more.
+    /// Chunks that the engine can do without, as much as the cause ([`Cause::Idle`], [`Cause::Tidy`]) says; they are
+    /// not its own any more.
     fn spare_chunks(&mut self, _cause: Cause) -> Vec<u32> {
         Vec::new()
     }
@@ -147,8 +147,8 @@ pub trait Engine: Send {
     fn durable(&mut self) {}
 }
 
-/// Every changed block to its home place, in any order; with a flush where there is something to flush, and somebody waits or
-/// the time has come.
+/// Every changed block to its home place, in any order; with a flush where there is something to flush, and somebody
+/// waits or the time has come.
 fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
     let place = |block: u64| block * block_size as u64;
     let writes = closed.blocks.iter();

@@ -186,8 +186,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Changes the volume's list of snapshots, when the generation closes. Only on the native format; who asks for it sees to
-    /// it that the change can be made.
+    /// Changes the volume's list of snapshots, when the generation closes. Only on the native format; who asks for it
+    /// sees to it that the change can be made.
     pub fn versions(&self, change: VersionChange) {
         self.store.change_versions(change);
     }

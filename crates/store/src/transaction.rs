@@ -33,8 +33,8 @@ impl Store {
     }
 
     /// Throws away what was done in the generation that is held, as far as the store knows of it: its blocks are what they
-    /// were before. The number of the generation stays. Does nothing where none is held. To be called while no operation runs
-    /// and nobody reads.
+    /// were before. The number of the generation stays. Does nothing where none is held. To be called while no
+    /// operation runs and nobody reads.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Failed`].

@@ -42,7 +42,8 @@ enum By {
 }
 
 /// Who does the work on which format, and how: `kernel:ext4`, `kernel:btrfs`, `extant:ext3:journal`,
-/// `library:extant:snapshot`, `fuse2fs:ext4`, `ceiling:ext4` and `bare:log` (which have no format). What follows the format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
+/// `library:extant:snapshot`, `fuse2fs:ext4`, `ceiling:ext4` and `bare:log` (which have no format). What follows the
+/// format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,

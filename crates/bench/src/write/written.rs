@@ -1,9 +1,9 @@
 //! What reached the device: bytes, requests, flushes, and writes that do not begin where the one before ended.
 //!
-//! A volume that the library has is counted on a device between both. A volume that the kernel has lies on a loop device, and
-//! what the kernel hands to that is read from its block events (tracefs, for root): requests after they were merged. In both
-//! cases an arm is thought of that only writes move, so that reads, which the page cache of one may answer and that of the
-//! other not, do not count.
+//! A volume that the library has is counted on a device between both. A volume that the kernel has lies on a loop
+//! device, and what the kernel hands to that is read from its block events (tracefs, for root): requests after they
+//! were merged. In both cases an arm is thought of that only writes move, so that reads, which the page cache of one
+//! may answer and that of the other not, do not count.
 
 use crate::error::Trying;
 use crate::process::{must, need};

@@ -45,7 +45,8 @@ fn read(bytes: &[u8], mut at: usize) -> Option<Vec<Attribute>> {
     Some(all)
 }
 
-/// Writes attributes from `at` on, their values to the end of the place. `None`, with nothing written, where they do not fit.
+/// Writes attributes from `at` on, their values to the end of the place. `None`, with nothing written, where they do
+/// not fit.
 fn write(bytes: &mut [u8], at: usize, all: &[Attribute]) -> Option<()> {
     let names: usize = all.iter().map(|a| xattr::entry_len(a.name.len() as u8)).sum();
     let values: usize = all.iter().map(|a| a.value.len().next_multiple_of(4)).sum();

@@ -207,7 +207,8 @@ impl Builder<'_, '_> {
         end
     }
 
-    /// Writes into block `at_block` as many entries as fit behind `start`, lets the last one reach to the end, and seals the block. The rest.
+    /// Writes into block `at_block` as many entries as fit behind `start`, lets the last one reach to the end, and
+    /// seals the block. The rest.
     fn fill<'n>(&self, block: &mut [u8], at_block: u64, start: usize, names: &'n [Named]) -> &'n [Named] {
         let room = self.room();
         let mut at = start;

@@ -113,8 +113,8 @@ impl Clones<'_, '_> {
         self.owners.get(&self.work.walk()?.ctx.claims.cluster_of(block)).copied()
     }
 
-    /// Decides about one claim on a block and copies it where it goes. `logical` is which block of the file it is; `None` for
-    /// metadata.
+    /// Decides about one claim on a block and copies it where it goes. `logical` is which block of the file it is;
+    /// `None` for metadata.
     fn decide(&mut self, block: u64, logical: Option<u64>) -> Result<Fate> {
         let work = self.work;
         let Some(walk) = work.walk() else { return Ok(Fate::Stays) };

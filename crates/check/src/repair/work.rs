@@ -181,8 +181,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Bytes of the tail that a leaf block of a directory ends in; 0 where it ends in none, also where what looks like one is
-    /// the space of the last entry.
+    /// Bytes of the tail that a leaf block of a directory ends in; 0 where it ends in none, also where what looks like
+    /// one is the space of the last entry.
     pub(super) fn leaf_tail(&self, block: &[u8]) -> usize {
         let tail = self.volume().geometry.leaf_tail();
         let last = entries::spots(block, self.volume().geometry.block_size).pop();

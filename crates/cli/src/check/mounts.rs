@@ -52,9 +52,9 @@ pub(super) fn source(dir: &Path) -> Option<String> {
     Some(backing.filter(|file| Path::new(file).exists()).unwrap_or(source))
 }
 
-/// Looks a device up by its numbers or, as for mounts through FUSE without a block device, by its name. The lines are proc(5)'s: number of the
-/// mount and of its parent, of the device, its root, the mount point, options, optional fields, `-`, type, source, options
-/// of the superblock.
+/// Looks a device up by its numbers or, as for mounts through FUSE without a block device, by its name. The lines are
+/// proc(5)'s: number of the mount and of its parent, of the device, its root, the mount point, options, optional
+/// fields, `-`, type, source, options of the superblock.
 fn among(table: &str, numbers: &[String], path: &Path) -> Option<Mounted> {
     let mut found: Option<Mounted> = None;
     for line in table.lines() {

@@ -98,8 +98,8 @@ pub struct NativeSuperblock {
     pub chunks: u32,
     /// Records of the list of snapshots that may be in use, from its start.
     pub snapshots: u32,
-    /// Entries that count instead of those in the leaves of the map, by index, ascending; `None` for a block that is free. At
-    /// most [`MOST_LATE`]. The place table is that of the map without them.
+    /// Entries that count instead of those in the leaves of the map, by index, ascending; `None` for a block that is
+    /// free. At most [`MOST_LATE`]. The place table is that of the map without them.
     pub late: Vec<(u64, Option<Entry>)>,
 }
 

@@ -18,6 +18,7 @@
 //! them, and nothing is ordered.
 
 mod build;
+mod needs;
 mod rollback;
 mod tidy;
 
@@ -32,18 +33,15 @@ use crate::{native, native::Snapshots};
 use blockdev::{BlockDevice, MemoryDevice};
 use build::Change;
 use format::native::map::{BlockKind, Position};
-use format::native::superblock::{COPIES, MOST_LATE, NativeSuperblock};
+use format::native::superblock::{COPIES, NativeSuperblock};
 use format::native::{BLOCK_SIZE, CHUNK_BLOCKS};
+use needs::{CLOSING, LEAST_DIRTY, Needs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most blocks that an operation which frees may announce and still find room on a full volume.
-const FREEING: usize = 256;
 /// How long nothing has to happen before chunks are given back.
 const QUIET: Duration = Duration::from_secs(5);
-/// Blocks that closing may add: bitmaps and descriptors of chunks that join, the superblock.
-const CLOSING: usize = 16;
 
 /// The engines `snapshot`, and `none` on the native format.
 pub struct Snapshot {
@@ -124,44 +122,13 @@ impl Snapshot {
         }
     }
 
-    /// Places that a generation of so many changed blocks may take, and that which adds its snapshot to the list.
-    fn worst_case(&self, blocks: usize) -> usize {
-        // the leaves of late entries are written with it, and what is above them, not the blocks they lead to
-        let of = |blocks: usize, late: usize| {
-            let (shape, records) = (&self.map.shape, self.places.records());
-            native::worst_case(shape, records, blocks.saturating_add(late)).saturating_sub(late)
-        };
-        of(blocks, MOST_LATE).saturating_add(of(1, 0))
-    }
-
-    /// Places that are kept for operations that free.
-    fn kept(&self) -> usize {
-        self.worst_case(FREEING + CLOSING)
-    }
-
-    /// Places that are kept for the deletion of a snapshot, which is all that brings a place back where everything is held. It
-    /// changes the counts of all data groups.
-    fn kept_to_delete(&self) -> usize {
-        2 * self.worst_case(self.map.shape.front() as usize + CLOSING)
-    }
-
-    /// Places that there should be for a generation of so many blocks, and one of `next` behind it.
-    fn room_for(&self, blocks: usize, next: usize) -> usize {
-        // one of the largest operations at least fits into the next generation
-        let most = self.limits.dirty_blocks;
-        let next = self.worst_case(next.clamp(most / 4, most) + CLOSING);
-        self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete() + next
-    }
-
-    /// Places that stay when chunks are given back: on its own enough for two of the largest generations, so that nothing is
-    /// given back that the next work takes again.
-    fn room_to_leave(&self, cause: Cause) -> usize {
-        let most = if cause == Cause::Tidy { 0 } else { self.limits.dirty_blocks };
-        self.room_for(most, most)
+    /// Reckons how many places are needed, as the volume is now.
+    fn needs(&self) -> Needs<'_> {
+        Needs { shape: &self.map.shape, records: self.places.records(), dirty_blocks: self.limits.dirty_blocks }
     }
 
     fn has_nothing_to_spare(&self, cause: Cause) -> bool {
-        self.is_tidy || self.in_place || self.places.emptiest(self.room_to_leave(cause)).is_none()
+        self.is_tidy || self.in_place || self.places.emptiest(self.needs().room_to_leave(cause)).is_none()
     }
 
     /// The most blocks that a generation may change with so many places.
@@ -169,13 +136,14 @@ impl Snapshot {
         let (mut least, mut most) = (0, self.limits.held_blocks + CLOSING);
         while least < most {
             let middle = least.midpoint(most + 1);
-            if self.worst_case(middle) <= places { least = middle } else { most = middle - 1 }
+            if self.needs().worst_case(middle) <= places { least = middle } else { most = middle - 1 }
         }
         least.saturating_sub(CLOSING)
     }
 
     fn room_with(&self, places: usize) -> Room {
-        let (kept, deletion) = (self.kept(), self.kept_to_delete());
+        let needs = self.needs();
+        let (kept, deletion) = (needs.kept(), needs.kept_to_delete());
         let of = |behind: usize| self.blocks_for(places.saturating_sub(behind));
         let keeping = of(2 * kept + deletion);
         // without snapshots there is none to be deleted
@@ -379,17 +347,18 @@ impl Engine for Snapshot {
 
     fn room_behind(&self, blocks: usize) -> Room {
         // what this generation leaves is not there for the next one before it is durable
-        self.room_with(self.places.room().saturating_sub(self.worst_case(blocks + CLOSING)))
+        self.room_with(self.places.room().saturating_sub(self.needs().worst_case(blocks + CLOSING)))
     }
 
     fn wanted_chunks(&self, blocks: usize) -> Need<u64> {
         let places = self.places.room();
         let chunks = |wanted: usize| wanted.saturating_sub(places).div_ceil(CHUNK_BLOCKS as usize) as u64;
-        Need { must: chunks(self.room_for(blocks, 0)), should: chunks(self.room_for(blocks, 2 * blocks)) }
+        let needs = self.needs();
+        Need { must: chunks(needs.room_for(blocks, 0)), should: chunks(needs.room_for(blocks, 2 * blocks)) }
     }
 
     fn spare_chunks(&mut self, cause: Cause) -> Vec<u32> {
-        let room = self.room_to_leave(cause);
+        let room = self.needs().room_to_leave(cause);
         let spare = self.places.spare(room);
         self.has_other_chunks |= !spare.is_empty();
         spare
@@ -418,9 +387,6 @@ impl Engine for Snapshot {
         }
     }
 }
-
-/// Generations of fewer blocks do not hold four of the largest operations.
-const LEAST_DIRTY: usize = 512;
 
 /// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks` the
 /// chunks that its bitmaps leave to the metadata regions. Everything is on the device when it returns.
@@ -464,11 +430,11 @@ pub fn make(
     engine.landing(writes).execute(device)
 }
 
-/// Chunks that a volume should begin with so that an ordinary generation fits, beside the `blocks` it begins with.
+/// Chunks that a volume should begin with, beside the `blocks` it begins with: as many as it keeps when it is told to give
+/// back all that it can do without.
 #[must_use]
 pub fn first_chunks(shape: &format::native::Shape, blocks: usize) -> u32 {
-    let worst = |blocks| native::worst_case(shape, 1, blocks);
-    let places = worst(blocks) + 2 * worst(FREEING + CLOSING) + worst(LEAST_DIRTY) + COPIES as usize;
-    let front = shape.front() as usize;
-    u32::try_from(places.max(front).div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
+    let needs = Needs { shape, records: 1, dirty_blocks: LEAST_DIRTY };
+    let places = needs.worst_case(blocks) + needs.room_to_leave(Cause::Tidy) + COPIES as usize;
+    u32::try_from(places.div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
 }

@@ -137,8 +137,8 @@ impl Places {
             .map(|slots| slots.iter().map(|slot| slot.as_ref().map(|s| s.chunk)).collect())
     }
 
-    /// Lets go of chunks in which nothing is used, left or held, and which no snapshot has, as many as leave `room` places or
-    /// more: those farthest behind.
+    /// Lets go of chunks in which nothing is used, left or held, and which no snapshot has, as many as leave `room`
+    /// places or more: those farthest behind.
     pub(crate) fn spare(&mut self, room: usize) -> Vec<u32> {
         let mut given = Vec::new();
         let numbers: Vec<u32> = self.by_number.keys().rev().copied().collect();
@@ -170,8 +170,8 @@ impl Places {
         self.run = 0..0;
     }
 
-    /// The chunk that no snapshot has with the fewest places in use, where leaving it leaves `room` places or more. The first
-    /// one, with the superblocks, is never meant.
+    /// The chunk that no snapshot has with the fewest places in use, where leaving it leaves `room` places or more. The
+    /// first one, with the superblocks, is never meant.
     pub(crate) fn emptiest(&self, room: usize) -> Option<u32> {
         if self.room() < room.saturating_add(CHUNK_BLOCKS as usize) {
             return None;

@@ -42,8 +42,8 @@ struct Draft {
 }
 
 impl Snapshot {
-    /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of; `nodes` of the
-    /// map get other places in any case. False where nothing changes.
+    /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of;
+    /// `nodes` of the map get other places in any case. False where nothing changes.
     pub(super) fn build(
         &mut self,
         mut changes: BTreeMap<u64, Change>,

@@ -46,8 +46,8 @@ impl Rollback {
         self.engine.wanted_chunks(self.blocks).must
     }
 
-    /// Goes back. `chunks` become the engine's, and `blocks` are changed above the map, ascending. Everything is on the device
-    /// when it returns; until then the volume is what it was.
+    /// Goes back. `chunks` become the engine's, and `blocks` are changed above the map, ascending. Everything is on the
+    /// device when it returns; until then the volume is what it was.
     ///
     /// # Errors
     /// Those of the device; [`Error::NoRoom`] where the chunks are too few.

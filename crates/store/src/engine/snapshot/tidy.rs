@@ -1,7 +1,8 @@
 //! Giving chunks back that the regions do not need any more.
 //!
-//! A chunk goes when nothing is in it, so what is left in the emptiest one moves: its blocks are written again as they are, and
-//! find other places as every block does that is written. One chunk at a time, some of its blocks with each generation.
+//! A chunk goes when nothing is in it, so what is left in the emptiest one moves: its blocks are written again as they
+//! are, and find other places as every block does that is written. One chunk at a time, some of its blocks with each
+//! generation.
 
 use super::Snapshot;
 use super::build::Change;
@@ -32,7 +33,7 @@ impl Snapshot {
         mut changes: BTreeMap<u64, Change>,
         writes: &mut Vec<PlannedWrite>,
     ) -> Result<bool> {
-        let chunk = self.places.emptiest(self.room_to_leave(cause)).filter(|_| self.places.used() <= TOO_MANY);
+        let chunk = self.places.emptiest(self.needs().room_to_leave(cause)).filter(|_| self.places.used() <= TOO_MANY);
         let Some(chunk) = chunk else {
             self.is_tidy |= cause == Cause::Tidy;
             return self.build(changes, &[], writes);
