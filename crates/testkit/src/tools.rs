@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a program may run unless the caller says otherwise.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// Where `tool` is: in PATH, or where Debian keeps the administrator's programs.
 #[must_use]
