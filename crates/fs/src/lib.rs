@@ -41,6 +41,7 @@ mod inode;
 mod layout;
 mod lookup;
 mod map;
+mod memory;
 pub mod mkfs;
 mod mmp;
 mod names;

@@ -27,9 +27,15 @@ const LEAST_BITMAPS: usize = 16;
 /// Blocks that a generation may hold, whatever the options say: four of the largest operations.
 const LEAST_DIRTY: usize = 512;
 
+/// Most bytes of content that may have to be written between two signs that the volume is in use.
+const MOST_BETWEEN_SIGNS: usize = 64 << 20;
+
 impl Volume {
     /// Begins writing to a volume whose journal, if it has one, is empty.
-    pub(crate) fn start_writing(&mut self, options: WriteOptions, cache_bytes: usize) -> Result<()> {
+    pub(crate) fn start_writing(&mut self, mut options: WriteOptions, cache_bytes: usize) -> Result<()> {
+        if self.sb.mmp_block().is_some() {
+            options.delayed_bytes = options.delayed_bytes.min(MOST_BETWEEN_SIGNS);
+        }
         let consistency = self.consistency_for(&options)?;
         let block_size = self.sb.geometry.block_size;
         let engine = self.engine(consistency, &options)?;

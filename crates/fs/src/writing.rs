@@ -2,6 +2,7 @@
 
 use crate::alloc::{DamagedGroup, Space, lock};
 use crate::gate::Gate;
+use crate::memory;
 use crate::mmp::Beacon;
 use crate::orphan::Orphans;
 use crate::transaction::Before;
@@ -77,8 +78,9 @@ pub struct WriteOptions {
     pub commit: Duration,
     /// Most bytes of changed metadata a generation holds; a journal may allow less. 64 MiB unless set.
     pub dirty_bytes: usize,
-    /// Most bytes of file content that wait for their place. Unless set, a sixteenth of the machine's memory, at least
-    /// 64 MiB and at most 1 GiB: what is removed again before it had to leave memory costs no write.
+    /// Most bytes of file content that wait for their place. Unless set, a sixteenth of the memory that the process may use,
+    /// at least 64 MiB and at most 1 GiB: what is removed again before it had to leave memory costs no write. A volume with
+    /// multiple mount protection takes no more than 64 MiB, so that it can say in time that it is in use.
     pub delayed_bytes: usize,
     /// The time of day; the system's unless set.
     pub clock: Clock,
@@ -135,12 +137,7 @@ fn system_time() -> Timestamp {
 /// See [`WriteOptions::delayed_bytes`].
 fn usual_delayed_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
-    *BYTES.get_or_init(|| {
-        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok()).unwrap_or(0);
-        (kib.saturating_mul(1024) / 16).clamp(64 << 20, 1 << 30)
-    })
+    *BYTES.get_or_init(|| usize::try_from(memory::usable() / 16).unwrap_or(usize::MAX).clamp(64 << 20, 1 << 30))
 }
 
 /// What a volume that is open for writing keeps beside the cache.
@@ -185,8 +182,8 @@ struct Call {
 }
 
 impl Bell {
-    fn call(&self, what: Call) {
-        *lock(&self.call) = what;
+    fn ring(&self, set: impl FnOnce(&mut Call)) {
+        set(&mut lock(&self.call));
         self.changed.notify_all();
     }
 
@@ -340,7 +337,7 @@ impl Volume {
     pub(crate) fn wake_background(&self) {
         let Some(writing) = self.writing.as_ref().filter(|_| self.is_half_full()) else { return };
         if !writing.bell.rung.swap(true, Ordering::Relaxed) {
-            writing.bell.call(Call { tick: true, stop: false });
+            writing.bell.ring(|call| call.tick = true);
         }
     }
 
@@ -388,7 +385,7 @@ impl Volume {
 
 impl Background {
     fn stop(self) {
-        self.bell.call(Call { tick: false, stop: true });
+        self.bell.ring(|call| call.stop = true);
         // a thread that panicked has told so
         self.thread.join().ok();
     }
