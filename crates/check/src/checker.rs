@@ -247,8 +247,7 @@ fn examine_above<T>(
     };
     let problems = Problems::new(options.limits);
     progress.phase(Phase::Superblock);
-    let orphans_stay = below.is_some_and(|(_, version)| version.name.is_some());
-    let volume = open::open(&scanner, options, orphans_stay, &problems)?;
+    let volume = open::open(&scanner, options, below.is_some(), &problems)?;
     // what is wrong below any of them is said with the newest
     if let Some((below, version)) = below
         && std::ptr::eq(version, &below.live)

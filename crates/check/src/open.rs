@@ -68,7 +68,8 @@ impl Accepted {
 }
 
 /// Opens the volume on the scanner's device.
-/// Where orphans stay, as in a snapshot, of which nobody frees them, they are no problem.
+/// Where orphans stay they are no problem: nobody frees those of a snapshot, and the next mount those of a native volume, which
+/// is sound with them as it stands.
 pub(crate) fn open(
     scanner: &Scanner<'_>,
     options: &Options,

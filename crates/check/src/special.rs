@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use zerocopy::FromBytes;
 
-/// Orphans of the list that are named one by one.
-const ORPHANS_NAMED: u32 = 1000;
+/// A longer list of orphans is not followed.
+const LONGEST_LIST: u32 = 1 << 20;
 /// A larger orphan file is none: the kernel makes it of 512 blocks at most.
 const ORPHAN_FILE_BLOCKS: u64 = 1 << 16;
 
@@ -127,7 +127,7 @@ fn check_orphan_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems
     let mut orphans = BTreeSet::new();
     let mut next = volume.disk.s_last_orphan.get();
     let mut code = Code::OrphanHeadOutOfRange;
-    for _ in 0..ORPHANS_NAMED {
+    for _ in 0..LONGEST_LIST {
         if next == 0 {
             break;
         }

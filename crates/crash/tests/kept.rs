@@ -328,3 +328,34 @@ fn late_entries_are_judged_as_those_of_the_map_are() {
     let found = (0..sb.late.len()).filter(|n| !checked(&without(*n)).clean);
     assert!(found.count() > 1);
 }
+
+#[test]
+fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
+    let device = Arc::new(MemoryDevice::zeroed(64 << 20).expect("memory"));
+    make(&*device, &MkfsOptions::new(Kind::Extant)).expect("a volume");
+    let write = WriteOptions { seed: Some(3), ..WriteOptions::default() };
+    let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let volume = Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).expect("opening");
+    let new = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+    for n in 0..1_200 {
+        let name = format!("f{n}");
+        let file = volume.create(InodeNo::ROOT, name.as_bytes(), &new).expect("a file").number;
+        volume.hold(file);
+        volume.write_at(file, 0, &[7; 5000]).expect("writing");
+        volume.unlink(InodeNo::ROOT, name.as_bytes()).expect("removing");
+    }
+    volume.sync().expect("a sync");
+    // the power goes, and they are still held
+    let mut bytes = vec![0; 64 << 20];
+    device.read(0, &mut bytes).expect("reading");
+    let device = Arc::new(MemoryDevice::from_vec(bytes));
+    let before = checked(&device);
+    assert!(before.clean, "{:?}", before.problems.first());
+    Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options)
+        .expect("opening")
+        .unmount()
+        .expect("unmounting");
+    let after = checked(&device);
+    assert!(after.clean, "{:?}", after.problems.first());
+    assert_eq!(before.counts.inodes - after.counts.inodes, 1_200);
+}
