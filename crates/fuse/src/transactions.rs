@@ -288,6 +288,9 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         }
         let pid = i32::try_from(client).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
+        if let Some(kernel) = self.shared.kernel.get() {
+            kernel.expect_waiting();
+        }
         let transaction = match self.shared.volume.transaction(time) {
             Ok(transaction) => transaction,
             Err(fs::Error::Busy) => return Err(Errno::BUSY),

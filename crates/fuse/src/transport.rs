@@ -30,7 +30,7 @@ use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Most bytes in one read or write. The kernel's own limit is the same unless its administrator raised it.
@@ -93,9 +93,17 @@ pub trait Filesystem: Send + Sync {
 #[derive(Debug)]
 pub struct Kernel {
     connection: OwnedFd,
+    link: Weak<Link>,
 }
 
 impl Kernel {
+    /// From now on requests may have to wait for others, many at once: makes room for them.
+    pub fn expect_waiting(&self) {
+        if let Some(link) = self.link.upgrade() {
+            link.stand_ins.prepare(&link);
+        }
+    }
+
     /// Has it forget the attributes and the content of a node.
     pub fn forget_inode(&self, node: u64) {
         forget_inode(self.connection.as_fd(), node, 0);
@@ -133,9 +141,9 @@ pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transp
     if !shake_hands(&mut link, queues.is_some())? {
         return Ok(());
     }
-    link.filesystem.connected(Kernel { connection: link.connection.try_clone()? });
     let link = Arc::new(link);
     link.stand_ins.serve(&link);
+    link.filesystem.connected(Kernel { connection: link.connection.try_clone()?, link: Arc::downgrade(&link) });
     let served = match queues {
         Some(queues) if link.features.contains(Features::OVER_IO_URING) => queues.serve(&link),
         _ => device::serve(&link),

@@ -1,6 +1,7 @@
 //! `extant txn` on a mounted volume: whole, or as if it had not been, also for what the kernel remembers.
 
 use crate::common::{exits, extant, prints, ready, text};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -33,6 +34,18 @@ impl Place {
 
     fn mnt(&self) -> PathBuf {
         self.folder.path().join("mnt")
+    }
+
+    /// The process that serves the mount.
+    fn server(&self) -> Pid {
+        let image = self.folder.path().join("volume");
+        let serves = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == text(&image).as_bytes())
+        };
+        let numbers =
+            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        numbers.filter(serves).find_map(Pid::from_raw).unwrap()
     }
 
     /// Names, with what stat(2) and a read say.
@@ -157,14 +170,19 @@ fn many_others_wait_and_none_keeps_it_from_its_end() {
         while !ready.exists() {
             std::thread::sleep(LOOK);
         }
-        // more than there are desks, each in a folder of its own
+        // more than there are desks, each in a folder of its own, and all at once with what the member asks
+        let server = place.server();
+        kill_process(server, Signal::STOP).unwrap();
         let others: Vec<_> = (0..40)
             .map(|n| {
                 let path = place.mnt().join(format!("o{n}/file"));
                 std::thread::spawn(move || fs::write(path, "theirs"))
             })
             .collect();
+        std::thread::sleep(Duration::from_millis(200));
         fs::write(&go, "").unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        kill_process(server, Signal::CONT).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(0));
         others.into_iter().for_each(|other| other.join().unwrap().unwrap());
         for n in 0..40 {

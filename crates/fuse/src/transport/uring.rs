@@ -353,7 +353,7 @@ fn forget(link: &Link) -> io::Result<()> {
 }
 
 /// How many processors this machine may ever have: the kernel has so many queues.
-fn processors() -> io::Result<u16> {
+pub(super) fn processors() -> io::Result<u16> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     last(&list).and_then(|last| last.checked_add(1)).ok_or_else(|| io::Error::other("no list of processors"))
 }
