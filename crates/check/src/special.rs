@@ -128,7 +128,7 @@ fn check_orphan_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems
     let mut next = volume.disk.s_last_orphan.get();
     let mut code = Code::OrphanHeadOutOfRange;
     for _ in 0..LONGEST_LIST {
-        if next == 0 {
+        if next == 0 || (scanner.cancelled)() {
             break;
         }
         let inode = InodeNo(next);

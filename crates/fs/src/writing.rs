@@ -291,15 +291,14 @@ impl Volume {
             *since = oldest.filter(|oldest| now.saturating_sub(*oldest) < writing.options.commit);
             *since != oldest
         };
+        // what has no room for its content does not keep the rest in memory
+        let placed = if due || self.has_much_delayed() { self.flush_all_delayed() } else { Ok(()) };
         if due {
             // what got its place now has waited for as long as anything may
-            let placed = self.flush_all_delayed();
             self.store.sync()?;
-            placed?;
-        } else if self.nodes.delayed() > writing.options.delayed_bytes / 2 {
-            self.flush_all_delayed()?;
         }
-        Ok(self.store.tick(now)?)
+        self.store.tick(now)?;
+        placed
     }
 
     /// Brings everything to the device and marks the volume as sound. Afterwards it can be read, but not changed.
@@ -327,10 +326,14 @@ impl Volume {
         self.store.fail(&why);
     }
 
+    /// Whether content that waits for its place takes half of what it may.
+    fn has_much_delayed(&self) -> bool {
+        self.writing.as_ref().is_some_and(|writing| self.nodes.delayed() > writing.options.delayed_bytes / 2)
+    }
+
     /// Whether operations will soon have to wait until something of what is in memory has left it.
     fn is_half_full(&self) -> bool {
-        let delayed_bytes = self.writing.as_ref().map_or(usize::MAX, |writing| writing.options.delayed_bytes);
-        self.store.is_half_full() || self.nodes.delayed() > delayed_bytes / 2
+        self.store.is_half_full() || self.has_much_delayed()
     }
 
     /// Wakes the background thread where it has something to do before operations have to wait for it.

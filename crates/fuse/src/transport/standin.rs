@@ -74,9 +74,9 @@ impl StandIns {
             return;
         }
         // whoever cannot be told of the processors has no queues either
-        let processors = uring::processors().unwrap_or(0);
-        let spare = (SPARE / usize::from(processors).max(1)).max(LEAST_SPARE);
-        for queue in 0..processors {
+        let processors = uring::running().unwrap_or_default();
+        let spare = (SPARE / processors.len().max(1)).max(LEAST_SPARE);
+        for queue in processors {
             let mut queues = self.queues();
             let counts = queues.entry(Some(queue)).or_default();
             counts.spare = spare;

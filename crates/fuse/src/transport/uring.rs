@@ -353,14 +353,28 @@ fn forget(link: &Link) -> io::Result<()> {
 }
 
 /// How many processors this machine may ever have: the kernel has so many queues.
-pub(super) fn processors() -> io::Result<u16> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    last(&list).and_then(|last| last.checked_add(1)).ok_or_else(|| io::Error::other("no list of processors"))
+fn processors() -> io::Result<u16> {
+    let last = listed("possible")?.last().and_then(|last| last.checked_add(1));
+    last.ok_or_else(|| io::Error::other("no list of processors"))
 }
 
-/// The last number of a list like `0-3` or `0,2-5`.
-fn last(list: &str) -> Option<u16> {
-    list.trim().rsplit([',', '-']).next()?.parse().ok()
+/// The processors that run now: from the queues of the others no requests come.
+pub(super) fn running() -> io::Result<Vec<u16>> {
+    listed("online")
+}
+
+fn listed(which: &str) -> io::Result<Vec<u16>> {
+    let list = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}"))?;
+    numbers(&list).ok_or_else(|| io::Error::other("no list of processors"))
+}
+
+/// The numbers of a list like `0-3` or `0,2-5`.
+fn numbers(list: &str) -> Option<Vec<u16>> {
+    let parts = list.trim().split(',').map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    Some(parts.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
@@ -377,6 +391,8 @@ mod tests {
 
     #[test]
     fn lists_of_processors() {
-        assert_eq!([last("0\n"), last("0-7\n"), last("0,2-15"), last("")], [Some(0), Some(7), Some(15), None]);
+        assert_eq!(numbers("0\n"), Some(vec![0]));
+        assert_eq!(numbers("0,2-5\n"), Some(vec![0, 2, 3, 4, 5]));
+        assert_eq!([numbers(""), numbers("a-b")], [None, None]);
     }
 }
