@@ -17,7 +17,7 @@ use std::sync::Arc;
 mod config;
 mod extended;
 mod log;
-mod mounts;
+pub(crate) mod mounts;
 mod online;
 mod print;
 mod skip;
@@ -383,7 +383,7 @@ impl Check {
         let printed =
             if self.json { self.print_report(report, false) } else { print_text(&manner.text(report, false)) };
         match printed {
-            Err(Failure::Message(message)) => {
+            Err(Failure::Message(message) | Failure::Refused(message)) => {
                 say(&message);
                 Ok(report.exit | exit::OPERATIONAL)
             }

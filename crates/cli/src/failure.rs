@@ -8,6 +8,8 @@ use std::io::{self, Write};
 pub(crate) enum Failure {
     /// A sentence for the user, without `extant: ` before it.
     Message(String),
+    /// A sentence as well: what was asked for contradicts the volume, or others use it, so that less is no answer either.
+    Refused(String),
     /// Whoever read the output wants no more of it (`| head`): no failure, nothing to say.
     ReaderGone,
 }
@@ -32,7 +34,13 @@ impl From<io::Error> for Failure {
 /// The device could not be opened; the error names it.
 impl From<blockdev::Error> for Failure {
     fn from(e: blockdev::Error) -> Self {
-        Self::Message(without_errno(&escape(e.to_string().as_bytes())))
+        let sentence = without_errno(&escape(e.to_string().as_bytes()));
+        match e {
+            blockdev::Error::Open { source, .. } if source.kind() == io::ErrorKind::ResourceBusy => {
+                Self::Refused(sentence)
+            }
+            _ => Self::Message(sentence),
+        }
     }
 }
 

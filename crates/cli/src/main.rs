@@ -121,6 +121,7 @@ impl Command {
         match self {
             Command::Check(_) => check::Check::FAILURE,
             Command::Txn(_) => txn::FAILURE,
+            Command::Mount(command) => command.failure(),
             _ => 1,
         }
     }
@@ -142,7 +143,7 @@ fn main() -> ExitCode {
     match cli.command.run() {
         Ok(status) => status.into(),
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
-        Err(Failure::Message(sentence)) => {
+        Err(Failure::Message(sentence) | Failure::Refused(sentence)) => {
             say(&sentence);
             cli.command.failure().into()
         }

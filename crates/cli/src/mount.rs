@@ -5,6 +5,7 @@
 //! first ends with success on that word, and with the second's exit status where it ends before: it has said why. No
 //! process forks after it has threads or an open device.
 
+use crate::check::mounts;
 use crate::failure::{Failure, Result, say, without_errno};
 use crate::source::{Opened, Source};
 use check::render::escape;
@@ -27,6 +28,8 @@ const BEHIND: &str = "EXTANT_SERVE_BEHIND";
 const READY: &str = "ready\n";
 /// How long files that are still open may stay so after a signal to end.
 const GRACE: Duration = Duration::from_secs(1);
+/// mount(8): the mount failed.
+const MOUNT_FAILED: u8 = 32;
 
 #[derive(Debug, Args)]
 #[command(
@@ -42,40 +45,57 @@ It returns when the volume can be used, and a process in the background serves i
 `extant umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files are errors for those who read
 them; each is told of once, in the system's log (with -f: on standard error). A volume that cannot be
 written (marked as having errors, write-protected, with features that only can be read) is mounted
-read-only with the reason; with -o rw it is not mounted.
+read-only with the reason; with -o rw it is not mounted. Options that the volume cannot honour, as
+consistency=journal where it has no journal, are errors.
 
 No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) gives:
 devices and set-user-id programs work unless nosuid and nodev are given.
 
 What is on the device when a call returns:
   fsync        the file (and with a journal all that was done to names before)
-  sync, umount everything, where root mounted it (the list of mounts says fuseblk). Where another user
-               did, the kernel does not tell of sync(2), and umount(8) does not wait: all is on the
-               device when `extant umount` returns, or after SIGTERM when the process has ended, and
-               otherwise after the seconds of `commit`
+  sync, umount everything, where root mounted it (the list of mounts says fuseblk): a loop device is
+               laid over the volume for that, and where none can be had it is not mounted (in a
+               container without loop devices: mounted, with a warning). Where another user mounted
+               it, or with nofuseblk, the kernel does not pass sync(2) on, and umount(8) does not
+               wait: all is on the device when `extant umount` returns, or after SIGTERM when the
+               process has ended, and otherwise after the seconds of `commit`
+
+By mount(8) and /etc/fstab: link the program as /sbin/mount.extant, and the type is extant; as
+/sbin/mount.fuse.extant, and it is also fuse.extant, which `mount -o remount` asks for where the list
+of mounts says so. What root mounts in this way is for all users (allow_other), other than by `extant
+mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices. `umount -a` knows the
+types as fuseblk.extant and fuse.extant.
 
 Options for -o, in lists as mount(8) takes them:
   ro, rw        read-only, or not at all unless it can be written
-  consistency=none|dirty-bit|journal
+  consistency=none|dirty-bit|journal|snapshot
                 how the volume stays sound through a crash: not; by a mark that asks for a check; by
-                its journal (the default where it has one, else dirty-bit)
+                its journal (the default where it has one, else dirty-bit); on a native volume, by
+                whole generations (the default there; the only other is none)
   data=ordered|writeback|journal|cow
                 with a journal: file content before the metadata that leads to it (the default),
-                in any order, through the journal; on a native volume, cow: content is never
-                overwritten in its place, so a crash leaves that of the newest whole generation
+                in any order, through the journal; on a native volume ordered, or cow: content is
+                never overwritten in its place, so a crash leaves that of the newest whole generation
+  sync, dirsync all that is changed, or changes of names alone, are on the device before the call
+                returns; slow
+  errors=continue|remount-ro
+                when damage is met, the volume is marked as needing a check, and with remount-ro
+                nothing is written to it any more; without it, damage is an error for its file alone
   commit=N      changes reach the device after N seconds at the latest (5)
   placement=hint
                 new metadata goes to the front of each group, so that a check has to go to fewer places;
                 the format stays as it is
-  noatime, relatime, strictatime
+  noatime, relatime or atime, strictatime
                 whether reading is recorded in files: no (the default), if the record is older than
                 the last change or a day, always; the last two have each opening of a file asked for,
                 and what one opening reads twice is recorded once
-  remount       with ro, rw, nodev, nosuid, noexec: change a mounted volume
-  nodev, nosuid, noexec
-                device nodes, set-user-id bits, programs mean nothing
+  remount       with ro, rw, nodev, nosuid, noexec, nosymfollow or their opposites: change these of a
+                mounted volume, and nothing else
+  nodev, nosuid, noexec, nosymfollow
+                ignore device nodes, set-user-id bits, programs (they cannot be run), symbolic links
   allow_other   all users may use it, as far as modes and access control lists let them
-                (for users other than root, /etc/fuse.conf must say user_allow_other)
+                (for users other than root, /etc/fuse.conf must say user_allow_other);
+                noallow_other: only who mounts it
   allow_root    root may use it too, if another user mounts it
   default_permissions
                 the kernel checks permissions even where only root can use the volume
@@ -83,6 +103,7 @@ Options for -o, in lists as mount(8) takes them:
                 the kernel keeps what is written until the last close, fsync, sync or unmount: quick for
                 many small writes to open files; a full volume, or a file that may not be written, is
                 then told of by close and fsync, not by write
+  nofuseblk     without a loop device, and without what it is for (see sync above)
   auto_unmount  unmounted by fusermount3 even if the serving process is killed
                 (for users other than root, only with allow_other or allow_root)
   transport=best|device
@@ -93,9 +114,12 @@ Options for -o, in lists as mount(8) takes them:
                 also in its folder .extant/snapshots, which is not listed)
   sb=N          with ro: use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
   fsname=NAME   what the list of mounts shows as the source, instead of DEVICE
+The options of mount(8) and ext4(5) are accepted where they change nothing or are done anyway (defaults,
+nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, and others), and
+refused with the reason where they ask for what is not done (discard, usrquota, nodelalloc, ...).
 
 Exit status: 0 mounted (with -f: and unmounted again), 1 not mounted, 2 wrong usage. With -f also 1 if
-something that was written did not reach the device."
+something that was written did not reach the device. Called by mount(8), 32 if it is not mounted."
 )]
 pub(crate) struct Mount {
     #[command(flatten)]
@@ -112,35 +136,47 @@ pub(crate) struct Mount {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
+
+    /// Behave as mount(8) expects of its helpers
+    #[arg(long, hide = true)]
+    as_mount: bool,
 }
 
-/// So long the volume may still be in use when it is mounted: umount(8) returns when everything is on the device, a
-/// moment before the process that served it has ended.
-const LETTING_GO: Duration = Duration::from_secs(2);
+/// So long a volume that is not mounted may still be in use: umount(8) returns a moment before the process that served it
+/// has ended, and of a mount that does not hear of sync(2) before everything is on the device.
+const LETTING_GO: Duration = Duration::from_secs(10);
 
 impl Mount {
     pub(crate) fn run(&self) -> Result<u8> {
-        let mut options = MountOptions::parse(&self.options).map_err(|e| sentence(&e))?;
+        let lists = self.lists();
+        let mut options = MountOptions::parse(&lists).map_err(|e| sentence(&e))?;
         if options.remount {
-            fuse::remount(&self.dir, &options).map_err(|e| sentence(&e))?;
+            fuse::remount(&self.dir, &self.options, self.as_mount).map_err(|e| sentence(&e))?;
             return Ok(0);
         }
         let behind = std::env::var_os(BEHIND).is_some();
         if !self.foreground && !behind {
             return start_behind();
         }
-        let opened = self.open(&mut options)?;
+        fuse::mount_point(&self.dir).map_err(|e| sentence(&e))?;
+        let (opened, reason) = self.open(&mut options)?;
         options.source.get_or_insert_with(|| self.source_name());
         options.device = std::fs::canonicalize(&self.source.device).ok();
         // before the mount: from then on a signal must not leave it behind
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
         let tell = move |problem: &str| if behind { log(problem) } else { say(problem) };
         let volume = std::sync::Arc::clone(&opened.volume);
-        let session = fuse::mount(volume, &self.dir, &options, tell).map_err(|e| sentence(&e));
+        let session = options.fit(&volume).and_then(|()| fuse::mount(volume, &self.dir, &options, tell));
         if session.is_err() && !options.read_only {
             opened.unmount()?;
         }
-        let session = session?;
+        let session = session.map_err(|e| sentence(&e))?;
+        if let Some(why) = reason {
+            say(&format!("{why}; it is mounted read-only"));
+        }
+        if let Some(warning) = session.warning() {
+            say(warning);
+        }
         end_on(signals, &session, tell);
         if behind {
             detach()?;
@@ -153,8 +189,19 @@ impl Mount {
         Ok(0)
     }
 
-    /// Opens the volume as the options say; for reading only where it cannot be written and need not be.
-    fn open(&self, options: &mut MountOptions) -> Result<Opened> {
+    /// The option lists. What root mounts by mount(8) is for all users, as any file system is, unless it is said.
+    fn lists(&self) -> Vec<&str> {
+        let for_all = (self.as_mount && rustix::process::geteuid().is_root()).then_some("allow_other");
+        for_all.into_iter().chain(self.options.iter().map(String::as_str)).collect()
+    }
+
+    /// The exit status where it is not mounted.
+    pub(crate) fn failure(&self) -> u8 {
+        if self.as_mount { MOUNT_FAILED } else { 1 }
+    }
+
+    /// Opens the volume as the options say; for reading only, with the reason, where it cannot be written and need not be.
+    fn open(&self, options: &mut MountOptions) -> Result<(Opened, Option<String>)> {
         let open = |options: &MountOptions, patience| {
             let access = blockdev::OpenOptions {
                 write: !options.read_only,
@@ -164,16 +211,22 @@ impl Mount {
             };
             self.source.open_any(&options.volume_options(), access)
         };
-        let first = open(options, LETTING_GO);
-        if options.read_only || options.insist || first.is_ok() {
-            return first;
-        }
+        let mounted = mounts::of(&self.source.device);
+        let patience = if mounted.is_some() { Duration::ZERO } else { LETTING_GO };
+        let why = match (open(options, patience), mounted) {
+            (Ok(opened), _) => return Ok((opened, None)),
+            (Err(Failure::Message(why)), _) if !options.read_only && !options.insist => why,
+            (Err(Failure::Refused(why)), Some(mounted)) => {
+                let at = escape(mounted.at.as_bytes());
+                return Err(Failure::Refused(format!("{why}; it is mounted on {at}: unmount it first")));
+            }
+            (Err(failure), _) => return Err(failure),
+        };
         options.read_only = true;
-        let Ok(opened) = open(options, Duration::ZERO) else { return first };
-        if let Err(Failure::Message(why)) = first {
-            say(&format!("{why}; it is mounted read-only"));
+        match open(options, Duration::ZERO) {
+            Ok(opened) => Ok((opened, Some(why))),
+            Err(_) => Err(Failure::Message(why)),
         }
-        Ok(opened)
     }
 
     /// What the list of mounts names as the source: the device's path, where it has one.
@@ -189,6 +242,7 @@ fn sentence(e: &fuse::Error) -> Failure {
 
 /// Starts the process that serves, and ends when that is ready.
 fn start_behind() -> Result<u8> {
+    close_inherited();
     let cannot = |e: io::Error| Failure::Message(format!("cannot start the process that serves: {e}"));
     let mut line = std::env::args_os();
     // by its path, so that lists of processes name it; that path may have gone
@@ -210,6 +264,17 @@ fn start_behind() -> Result<u8> {
         // it has said why
         Some(code) => Ok(u8::try_from(code).unwrap_or(1).max(1)),
         None => Err(Failure::Message("the process that serves was killed before it was ready".to_owned())),
+    }
+}
+
+/// Lets go of what whoever started this process had open, beside the standard streams: the process that serves would have it
+/// open for as long as the volume is mounted, and a pipeline would wait for its end, or a lock never be free.
+fn close_inherited() {
+    let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let numbers: Vec<i32> = names.filter_map(|name| name.to_str()?.parse().ok()).filter(|number| *number > 2).collect();
+    for number in numbers {
+        // the list's own descriptor is among them, and closed by now; nothing of ours is open yet
+        let _ = nix::unistd::close(number);
     }
 }
 

@@ -25,6 +25,16 @@ const CHECKERS: [&str; 6] = ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4
 const MAKERS: [(&str, Option<&str>); 4] =
     [("mkfs.extant", None), ("mkfs.ext2", Some("ext2")), ("mkfs.ext3", Some("ext3")), ("mkfs.ext4", Some("ext4"))];
 
+/// Names under which mount(8) calls the program: the type in fstab, and as the list of mounts shows it.
+const MOUNTERS: [&str; 3] = ["mount.extant", "mount.fuse.extant", "mount.fuseblk.extant"];
+
+/// Whether a command line is one of mount.fuse(8), which runs the type's program as `extant DEVICE DIR -o OPTIONS` where no
+/// `mount.fuse.extant` is installed. No command has a slash in its name.
+fn is_mount_fuse(line: &[OsString]) -> bool {
+    line.get(1)
+        .is_some_and(|first| first.as_encoded_bytes().contains(&b'/') && !first.as_encoded_bytes().starts_with(b"-"))
+}
+
 /// Reads a command line by the name the program was called by.
 pub(crate) fn read(line: Vec<OsString>) -> Line {
     let name = line.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str).unwrap_or("extant");
@@ -34,8 +44,11 @@ pub(crate) fn read(line: Vec<OsString>) -> Line {
     } else if let Some((_, kind)) = MAKERS.iter().find(|row| row.0 == name) {
         let kind = kind.iter().flat_map(|kind| ["-t".into(), (*kind).into()]);
         Line::Run(["extant".into(), "mkfs".into()].into_iter().chain(kind).chain(rest).collect())
-    } else if name == "mount.extant" {
+    } else if MOUNTERS.contains(&name) {
         mount(rest)
+    } else if is_mount_fuse(&line) {
+        // where it is no such line after all, the usual reader says what is wrong
+        Some(mount(rest)).filter(|read| !matches!(read, Line::Wrong(..))).unwrap_or(Line::Run(line))
     } else {
         Line::Run(line)
     }
@@ -44,7 +57,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Line {
 /// What mount(8) asks of its helpers: `mount.TYPE DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 fn mount(words: impl Iterator<Item = OsString>) -> Line {
     let mut places = Vec::new();
-    let mut line: Vec<OsString> = vec!["extant".into(), "mount".into()];
+    let mut line: Vec<OsString> = vec!["extant".into(), "mount".into(), "--as-mount".into()];
     let mut words = words;
     let mut pretend = false;
     while let Some(word) = words.next() {
@@ -122,21 +135,25 @@ mod tests {
     fn other_names_change_nothing() {
         assert_eq!(line("/usr/bin/extant ls x"), run("/usr/bin/extant ls x"));
         assert_eq!(line("extant-0.1 --help"), run("extant-0.1 --help"));
+        assert_eq!(line("extant ./volume.img"), run("extant ./volume.img"));
         assert_eq!(read(Vec::new()), Line::Run(Vec::new()));
     }
 
     #[test]
     fn mount_helper() {
-        let plain = "extant mount -o ro,nodev -- /dev/sda1 /mnt";
+        let plain = "extant mount --as-mount -o ro,nodev -- /dev/sda1 /mnt";
         for text in [
             "mount.extant /dev/sda1 /mnt -o ro,nodev",
             "/sbin/mount.extant /dev/sda1 /mnt -sn -o ro,nodev",
             "mount.extant -v -oro,nodev /dev/sda1 -t fuse.extant /mnt",
             "mount.extant -svoro,nodev /dev/sda1 /mnt",
+            "/sbin/mount.fuse.extant /dev/sda1 /mnt -o ro,nodev",
+            "mount.fuseblk.extant /dev/sda1 /mnt -o ro,nodev",
+            "extant /dev/sda1 /mnt -o ro,nodev",
         ] {
             assert_eq!(line(text), run(plain), "{text}");
         }
-        assert_eq!(line("mount.extant a b"), run("extant mount -- a b"));
+        assert_eq!(line("mount.extant a b"), run("extant mount --as-mount -- a b"));
         assert_eq!(line("mount.extant a b -f -o ro"), Line::Nothing);
         for text in [
             "mount.extant a",

@@ -94,7 +94,10 @@ impl Source {
         };
         let opened = ways.iter().map(open).reduce(|before, next| before.or(next));
         let opened = opened.ok_or_else(|| Failure::on(&self.device, "no copy of the superblock can lie there"))?;
-        let volume = Arc::new(opened.map_err(|e| Failure::on(&self.device, no_volume(&e)))?);
+        let volume = Arc::new(opened.map_err(|e| match Failure::on(&self.device, no_volume(&e)) {
+            Failure::Message(sentence) if matches!(e, fs::Error::Impossible(_)) => Failure::Refused(sentence),
+            failure => failure,
+        })?);
         for note in volume.notes() {
             // what was asked for is no news
             if !(ignore_journal && *note == fs::Note::JournalIgnored) {

@@ -527,5 +527,6 @@ fn errno(e: &fs::Error) -> Errno {
         E::Cancelled(_) => Errno::CANCELED,
         E::Busy => Errno::BUSY,
         E::ReadOnly(_) => Errno::ROFS,
+        E::Impossible(_) => Errno::INVAL,
     }
 }

@@ -85,6 +85,9 @@ pub enum Error {
     /// The volume is read-only, with the reason.
     #[error("{0}")]
     ReadOnly(String),
+    /// It was to be written in a way that a volume of its kind cannot be; another way may do.
+    #[error("it cannot be written as asked: {0}")]
+    Impossible(&'static str),
 }
 
 impl Error {

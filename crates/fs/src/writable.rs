@@ -88,6 +88,10 @@ impl Volume {
 
     /// Whether the volume may be written, as far as can be said before its journal is replayed.
     pub(crate) fn may_be_written(&self, open: &OpenOptions) -> Result<()> {
+        if let Some(write) = &open.write {
+            // before anything is written, as a replayed journal
+            self.possible_consistency(write)?;
+        }
         let unknown = Features { ro_compat: self.sb.features.ro_compat - WRITABLE, ..Features::default() };
         if !unknown.ro_compat.is_empty() {
             return refuse(&format!("writing is not supported with {}", unknown.names().join(", ")));
@@ -142,6 +146,17 @@ impl Volume {
 
     /// How the volume is to stay sound, where it can.
     fn consistency_for(&self, options: &WriteOptions) -> Result<Consistency> {
+        let consistency = self.possible_consistency(options)?;
+        // the journal may have brought an error with it
+        self.has_no_errors()?;
+        if !self.state().contains(State::VALID) && consistency != Consistency::None {
+            return refuse("it was not unmounted; it needs a check first");
+        }
+        Ok(consistency)
+    }
+
+    /// What is asked for, where a volume of this kind can do it.
+    fn possible_consistency(&self, options: &WriteOptions) -> Result<Consistency> {
         let best = if self.native.is_some() {
             Consistency::Snapshot
         } else if self.has_journal() {
@@ -152,23 +167,29 @@ impl Volume {
         let consistency = options.consistency.unwrap_or(best);
         let native = matches!(consistency, Consistency::Snapshot | Consistency::None);
         if self.native.is_some() && !native {
-            return refuse("a native volume is written with snapshots, or without consistency");
+            return Err(Error::Impossible("a native volume is written with `consistency=snapshot` or `none`"));
         }
         if self.native.is_none() && consistency == Consistency::Snapshot {
-            return refuse("snapshots need a native volume");
+            return Err(Error::Impossible(
+                "`consistency=snapshot` needs a native volume, as `extant mkfs -t extant` makes it",
+            ));
         }
         if options.data == DataMode::CopyOnWrite && consistency != Consistency::Snapshot {
-            return refuse("content is copied on write on native volumes with snapshots only");
+            return Err(Error::Impossible(
+                "content is copied on write on native volumes with `consistency=snapshot` only",
+            ));
         }
         if consistency == Consistency::Journal && !self.has_journal() {
-            return refuse("it has no journal");
+            return Err(Error::Impossible("`consistency=journal` needs a journal, and it has none"));
         }
-        // the journal may have brought an error with it
-        self.has_no_errors()?;
-        if !self.state().contains(State::VALID) && consistency != Consistency::None {
-            return refuse("it was not unmounted; it needs a check first");
-        }
-        Ok(consistency)
+        let impossible = match (options.data, consistency) {
+            _ if !options.data_insisted => None,
+            (_, Consistency::Journal) | (DataMode::CopyOnWrite, _) | (DataMode::Ordered, Consistency::Snapshot) => None,
+            (DataMode::Ordered, _) => Some("`data=ordered` needs a journal or a native volume"),
+            (DataMode::Writeback, _) => Some("`data=writeback` needs a journal"),
+            (DataMode::Journal, _) => Some("`data=journal` needs a journal"),
+        };
+        impossible.map_or(Ok(consistency), |why| Err(Error::Impossible(why)))
     }
 }
 

@@ -74,6 +74,8 @@ pub struct WriteOptions {
     pub consistency: Option<Consistency>,
     /// What is done about file data.
     pub data: DataMode,
+    /// What `data` says was asked for: a volume that cannot do that is not opened ([`crate::Error::Impossible`]).
+    pub data_insisted: bool,
     /// How long a change may stay in memory only, as far as [`Volume::tick`] is called. 5 s unless set.
     pub commit: Duration,
     /// Most bytes of changed metadata a generation holds; a journal may allow less. 64 MiB unless set.
@@ -106,6 +108,7 @@ impl Default for WriteOptions {
         Self {
             consistency: None,
             data: DataMode::default(),
+            data_insisted: false,
             commit: Duration::from_secs(5),
             dirty_bytes: 64 << 20,
             delayed_bytes: usual_delayed_bytes(),

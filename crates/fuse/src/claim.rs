@@ -5,24 +5,39 @@
 //! file or a block device itself. It is there to be mounted: nothing is read or written through it, for the server works
 //! on the volume directly, and so it costs nothing. It goes when the mount does.
 
+use crate::programs;
+use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Where the kernel gives out loop devices.
+const CONTROL: &str = "/dev/loop-control";
+
 /// A loop device over a volume. When this is dropped the device goes: at once, or with the mount that is on it.
 #[derive(Debug)]
 pub(crate) struct Claim {
+    losetup: PathBuf,
     device: PathBuf,
+}
+
+/// Why this system gives no loop devices to this process at all, as in a container.
+pub(crate) fn none_here() -> Option<String> {
+    let e = File::options().read(true).write(true).open(CONTROL).err()?;
+    Some(format!("{CONTROL}: {}", io::Error::from(Errno::from_io_error(&e)?)))
 }
 
 impl Claim {
     /// # Errors
-    /// There is no losetup(8), no loop device, or no right to one.
+    /// There is no losetup(8), or no loop device to spare.
     pub(crate) fn on(volume: &Path) -> io::Result<Self> {
-        let said = losetup(&["--find".as_ref(), "--show".as_ref(), "--".as_ref(), volume.as_os_str()])?;
+        let losetup = programs::find("losetup")
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "losetup is missing; it comes with util-linux"))?;
+        let said = run(&losetup, &["--find".as_ref(), "--show".as_ref(), "--".as_ref(), volume.as_os_str()])?;
         let device = String::from_utf8(said).map_err(io::Error::other)?;
-        Ok(Self { device: device.trim_end().into() })
+        Ok(Self { losetup, device: device.trim_end().into() })
     }
 
     /// What to mount.
@@ -34,12 +49,12 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         // one that stays does no harm, and `losetup -D` removes it
-        let _ = losetup(&["--detach".as_ref(), self.device.as_os_str()]);
+        let _ = run(&self.losetup, &["--detach".as_ref(), self.device.as_os_str()]);
     }
 }
 
-fn losetup(args: &[&OsStr]) -> io::Result<Vec<u8>> {
-    let ran = Command::new("losetup").args(args).stdin(Stdio::null()).output()?;
+fn run(losetup: &Path, args: &[&OsStr]) -> io::Result<Vec<u8>> {
+    let ran = Command::new(losetup).args(args).stdin(Stdio::null()).output()?;
     if ran.status.success() {
         return Ok(ran.stdout);
     }

@@ -29,6 +29,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Cancelled(_) => Errno::CANCELED,
         Error::Busy => Errno::BUSY,
         Error::ReadOnly(_) => Errno::ROFS,
+        Error::Impossible(_) => Errno::INVAL,
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `options` | what `-o` may say |
+//! | `options`, `options/others` | what `-o` may say: ours, and what comes of the options of mount(8) and ext4(5) |
 //! | `mount` | attaching the file system to a directory and detaching it, as root or through fusermount3 |
+//! | `remount`, `mountinfo` | changing the flags of a mount, and what the kernel's list of mounts says of it |
+//! | `programs` | where losetup and fusermount3 lie |
 //! | `claim` | a block device for the kernel to mount, so that it tells of sync(2) and umount(2) |
 //! | `session` | a mounted file system from its mounting to its end |
 //! | `protocol` | the kernel's structures and numbers |
@@ -32,10 +34,13 @@ mod errno;
 mod error;
 mod mount;
 mod mounted;
+mod mountinfo;
 mod ops;
 mod options;
 mod problems;
+mod programs;
 mod protocol;
+mod remount;
 mod reply;
 mod request;
 mod session;
@@ -44,10 +49,11 @@ mod transactions;
 mod transport;
 
 pub use error::{Error, Result};
-pub use mount::{remount, unmount};
+pub use mount::{mount_point, unmount};
 pub use mounted::MountedSnapshots;
-pub use options::{Access, Atime, MountOptions};
+pub use options::{Access, Atime, MountOptions, OnDamage};
 pub use protocol::{Attr, Features, StatFs};
+pub use remount::remount;
 pub use reply::{Answer, Entry, Reply};
 pub use request::{Caller, Changes, Operation, Request, SetTime};
 pub use rustix::io::Errno;

@@ -7,22 +7,22 @@
 //! after the volume is sound, but before the process is gone), so [`unmount`] asks the mounted volume for the server's
 //! process first and waits for that after.
 
-use crate::claim::Claim;
-use crate::ops::{ACCESS, DAEMON};
+use crate::claim::{self, Claim};
+use crate::mountinfo::mounted_on;
+use crate::ops::{DAEMON, SYNC};
 use crate::options::{Access, Atime, MountOptions};
-use crate::{Error, Result};
+use crate::{Error, Result, programs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, geteuid, getgid, getuid, pidfd_open};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fmt::Write;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -50,12 +50,18 @@ pub(crate) struct Mount {
     device: OwnedFd,
     /// fusermount3 unmounts when this is closed.
     _keeper: Option<UnixStream>,
+    /// What the user should know of the way in which it is attached.
+    warning: Option<String>,
 }
 
 impl Mount {
     /// Attaches a file system to `dir` and gives the connection on which the kernel will send its requests.
     pub(crate) fn new(dir: &Path, options: &MountOptions) -> Result<(Self, OwnedFd)> {
         attach(dir, options).map_err(|source| Error::Mount { dir: dir.to_owned(), source })
+    }
+
+    pub(crate) fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// Detaches it, unless that was done already. With files still open it disappears from the directory tree at once
@@ -87,32 +93,51 @@ impl Drop for Mount {
 }
 
 fn attach(dir: &Path, options: &MountOptions) -> io::Result<(Mount, OwnedFd)> {
-    let dir = dir.canonicalize().map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOTCONN) => io::Error::new(e.kind(), "a mount whose server died is still there; unmount it first"),
-        _ => e,
-    })?;
-    if !dir.is_dir() {
-        return Err(Errno::NOTDIR.into());
-    }
+    let dir = folder(dir)?;
     let root = geteuid().is_root();
     if options.auto_unmount && !root && options.access == Access::Owner {
         // the helper runs as root, whom the kernel would not let look whether the mount is dead
         let why = "for users other than root, auto_unmount works only together with allow_other";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let (device, keeper) = if root && !options.auto_unmount {
-        (attach_directly(&dir, options)?, None)
+    let (device, keeper, warning) = if root && !options.auto_unmount {
+        let (device, warning) = attach_directly(&dir, options)?;
+        (device, None, warning)
     } else {
         let (device, keeper) = attach_by_helper(&dir, options)?;
-        (device, options.auto_unmount.then_some(keeper))
+        (device, options.auto_unmount.then_some(keeper), None)
     };
     // above the helper's socket: see `ABOVE`
     let device = fcntl_dupfd_cloexec(&device, ABOVE)?;
     let connection = fcntl_dupfd_cloexec(&device, ABOVE)?;
-    Ok((Mount { dir, device, _keeper: keeper }, connection))
+    Ok((Mount { dir, device, _keeper: keeper, warning }, connection))
 }
 
-fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+/// Whether a volume can be mounted on a directory, as far as can be said before it is opened: its path.
+///
+/// # Errors
+/// [`Error::Mount`]: there is no such directory, or the remains of a mount lie on it.
+pub fn mount_point(dir: &Path) -> Result<PathBuf> {
+    folder(dir).map_err(|source| Error::Mount { dir: dir.to_owned(), source })
+}
+
+fn folder(dir: &Path) -> io::Result<PathBuf> {
+    let dead = |e: io::Error| match Errno::from_io_error(&e) {
+        Some(Errno::NOTCONN) => {
+            let what = "a dead mount lies there, whose server has ended: `extant umount` on it, and mount again";
+            io::Error::new(e.kind(), what)
+        }
+        _ => e,
+    };
+    let dir = dir.canonicalize().map_err(dead)?;
+    if !dir.metadata().map_err(dead)?.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    Ok(dir)
+}
+
+/// Mounts as root: the connection, and a warning.
+fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, Option<String>)> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{DEVICE}: {}", io::Error::from(e))))?;
     let mut data = String::new();
@@ -127,17 +152,39 @@ fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
         data.push_str(",allow_other");
     }
     let (flags, data) = (flags(options), CString::new(data)?);
-    if let Some(volume) = options.device.as_deref().filter(|_| !options.read_only) {
-        // the device goes with the mount
-        let claim = Claim::on(volume);
-        let mounted = claim
-            .and_then(|claim| Ok(rustix::mount::mount(claim.device(), dir, TYPE_ON_DEVICE, flags, data.as_c_str())?));
-        if mounted.is_ok() {
-            return Ok(device);
+    let mut warning = None;
+    if let Some(volume) = options.device.as_deref().filter(|_| !options.read_only && !options.nofuseblk) {
+        match attach_on_device(volume, dir, flags, &data)? {
+            None => return Ok((device, None)),
+            Some(why) => {
+                warning = Some(format!(
+                    "no loop device can be had ({why}): sync(2) does not reach this mount, and umount(8) does not wait \
+                     for it; what is not synced by fsync(2) is on the device when `extant umount` returns, or after the \
+                     seconds of `commit` (-o nofuseblk asks for it so)"
+                ));
+            }
         }
     }
     rustix::mount::mount(source(options), dir, TYPE, flags, data.as_c_str())?;
-    Ok(device)
+    Ok((device, warning))
+}
+
+/// Mounts a loop device over the volume; why this system cannot, where no process like this could.
+fn attach_on_device(volume: &Path, dir: &Path, flags: MountFlags, data: &CStr) -> io::Result<Option<String>> {
+    // it goes with the mount
+    let claim = match (Claim::on(volume), claim::none_here()) {
+        (Ok(claim), _) => claim,
+        (Err(_), Some(why)) => return Ok(Some(why)),
+        (Err(e), None) => {
+            let why = "there is no loop device, without which sync(2) does not reach the mount";
+            return Err(io::Error::new(e.kind(), format!("{why} ({e}); -o nofuseblk goes without")));
+        }
+    };
+    match rustix::mount::mount(claim.device(), dir, TYPE_ON_DEVICE, flags, data) {
+        // a kernel without this kind, or a user namespace, which may not mount it
+        Err(e @ (Errno::NODEV | Errno::PERM)) => Ok(Some(io::Error::from(e).to_string())),
+        done => Ok(done.map(|()| None)?),
+    }
 }
 
 fn flags(options: &MountOptions) -> MountFlags {
@@ -146,29 +193,17 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NODEV, options.nodev);
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NOEXEC, options.noexec);
-    // the volume's own business
-    flags.set(MountFlags::NOATIME, options.atime == Atime::Never);
+    flags.set(MountFlags::NOSYMFOLLOW, options.nosymfollow);
+    // the kernel then asks for an fsync behind each write
+    flags.set(MountFlags::SYNCHRONOUS, options.sync);
+    flags.set(MountFlags::DIRSYNC, options.dirsync);
+    // for the list of mounts: the server alone records times
     flags
-}
-
-/// Changes the options of a mounted volume, as mount(8) does with `remount`: `ro`, `rw`, `nodev`, `nosuid`, `noexec`. The
-/// server stays as it is, so what it opened for reading cannot be written.
-///
-/// # Errors
-/// [`Error::Mount`]: nothing of ours is mounted there, or it was mounted read-only and shall be written.
-pub fn remount(dir: &Path, options: &MountOptions) -> Result<()> {
-    let change = || {
-        let dir = resolve(dir)?;
-        is_ours(&dir)?;
-        let mut mode = [0; 8];
-        let length = rustix::fs::getxattr(&dir, OsStr::new(ACCESS), &mut mode[..])?;
-        if !options.read_only && mode.get(..length) != Some(b"rw".as_slice()) {
-            let why = "it was mounted read-only; unmount it, and mount it again";
-            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why));
+        | match options.atime {
+            Atime::Never => MountFlags::NOATIME,
+            Atime::Relative => MountFlags::RELATIME,
+            Atime::Strict => MountFlags::STRICTATIME,
         }
-        Ok(rustix::mount::mount_remount(dir, flags(options), "")?)
-    };
-    change().map_err(|source| Error::Mount { dir: dir.to_owned(), source })
 }
 
 fn source(options: &MountOptions) -> &str {
@@ -189,12 +224,18 @@ fn attach_by_helper(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, 
         (options.nodev, ",nodev"),
         (options.nosuid, ",nosuid"),
         (options.noexec, ",noexec"),
+        (options.sync, ",sync"),
+        (options.dirsync, ",dirsync"),
+        (options.atime == Atime::Never, ",noatime"),
         (options.access != Access::Owner, ",allow_other"),
         (options.auto_unmount, ",auto_unmount"),
     ] {
         if set {
             list.push_str(name);
         }
+    }
+    if options.nosymfollow {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "fusermount3 cannot mount with `nosymfollow`"));
     }
     let (ours, theirs) = UnixStream::pair()?;
     // as its standard input, the socket reaches the program without being open to any other that starts meanwhile
@@ -245,7 +286,7 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
 }
 
 fn helper(args: &[&str], dir: &Path) -> Command {
-    let mut command = Command::new("fusermount3");
+    let mut command = Command::new(programs::find("fusermount3").unwrap_or_else(|| "fusermount3".into()));
     command.args(args).arg(dir);
     command
 }
@@ -284,22 +325,49 @@ fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Error::Unmount`]: nothing of ours is mounted there, files are open (`ResourceBusy`), permission is denied, or the
-/// serving process did not end within a minute.
+/// serving process did not end within a minute. [`Error::Finish`]: it is unmounted, but something that was written did not
+/// reach the device.
 pub fn unmount(dir: &Path) -> Result<()> {
-    unmount_and_wait(dir).map_err(|source| Error::Unmount { dir: dir.to_owned(), source })
+    unmount_and_wait(dir).map_err(|gone| match gone {
+        Gone::Not(source) => Error::Unmount { dir: dir.to_owned(), source },
+        Gone::WithLoss(why) => Error::Finish(why),
+    })
 }
 
-fn unmount_and_wait(dir: &Path) -> io::Result<()> {
-    let dir = resolve(dir)?;
-    is_ours(&dir)?;
+/// What went wrong with unmounting.
+enum Gone {
+    /// It is mounted still, or its server lives on.
+    Not(io::Error),
+    /// It is unmounted, and something did not reach the device.
+    WithLoss(io::Error),
+}
+
+fn unmount_and_wait(dir: &Path) -> Result<(), Gone> {
+    let dir = resolve(dir).map_err(Gone::Not)?;
+    is_ours(&dir).map_err(Gone::Not)?;
     // unknown where the server has died, or where this user may not look
     let server = server_of(&dir).and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-    detach(&dir, false)?;
-    let Some((pid, server)) = server else { return Ok(()) };
-    if pid.as_raw_nonzero().get().cast_unsigned() == std::process::id() {
-        return Ok(());
+    let synced = if server.is_some() { all_synced(&dir) } else { Ok(()) };
+    detach(&dir, false).map_err(Gone::Not)?;
+    if let Some((pid, server)) = server
+        && pid.as_raw_nonzero().get().cast_unsigned() != std::process::id()
+    {
+        wait_for(pid, &server).map_err(Gone::Not)?;
     }
-    let mut fds = [PollFd::new(&server, PollFlags::IN)];
+    synced.map_err(Gone::WithLoss)
+}
+
+/// Has the server bring everything to the device, and says how that went: umount(2) does not.
+fn all_synced(dir: &Path) -> io::Result<()> {
+    match rustix::fs::getxattr(dir, OsStr::new(SYNC), &mut [0; 1][..]) {
+        // a server of an older version
+        Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn wait_for(pid: Pid, server: &OwnedFd) -> io::Result<()> {
+    let mut fds = [PollFd::new(server, PollFlags::IN)];
     loop {
         match poll(&mut fds, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })) {
             Err(Errno::INTR) => {}
@@ -314,8 +382,8 @@ fn unmount_and_wait(dir: &Path) -> io::Result<()> {
 }
 
 /// Whether what is mounted on a directory is of this program.
-fn is_ours(dir: &Path) -> io::Result<()> {
-    match type_mounted_on(dir)? {
+pub(crate) fn is_ours(dir: &Path) -> io::Result<()> {
+    match mounted_on(dir)?.map(|mounted| mounted.kind) {
         None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
         Some(kind) if kind == TYPE || kind == TYPE_ON_DEVICE => Ok(()),
         Some(other) => {
@@ -326,7 +394,7 @@ fn is_ours(dir: &Path) -> io::Result<()> {
 }
 
 /// The path without symbolic links. The last part is left alone where it cannot be looked at, as on a dead mount.
-fn resolve(dir: &Path) -> io::Result<PathBuf> {
+pub(crate) fn resolve(dir: &Path) -> io::Result<PathBuf> {
     match (dir.canonicalize(), dir.parent(), dir.file_name()) {
         (Ok(path), ..) => Ok(path),
         (Err(e), Some(parent), Some(name)) if e.kind() != io::ErrorKind::NotFound => {
@@ -335,42 +403,6 @@ fn resolve(dir: &Path) -> io::Result<PathBuf> {
         }
         (Err(e), ..) => Err(e),
     }
-}
-
-/// The type of the file system mounted last on a directory.
-fn type_mounted_on(dir: &Path) -> io::Result<Option<OsString>> {
-    Ok(type_in(&std::fs::read("/proc/self/mountinfo")?, dir))
-}
-
-/// proc(5): the fifth field is the mount point, the first after a lone "-" the type.
-fn type_in(mounts: &[u8], dir: &Path) -> Option<OsString> {
-    let type_of = |line: &[u8]| {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let mounted_on = unescape(fields.nth(4)?);
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        (mounted_on == dir.as_os_str()).then(|| unescape(kind))
-    };
-    mounts.split(|&byte| byte == b'\n').filter_map(type_of).next_back()
-}
-
-/// proc(5): spaces and other bytes that would part fields are written as `\040`.
-fn unescape(field: &[u8]) -> OsString {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut at = 0;
-    while let Some(&byte) = field.get(at) {
-        let digits = field.get(at + 1..at + 4).filter(|digits| digits.iter().all(|d| matches!(d, b'0'..=b'7')));
-        match digits {
-            Some(digits) if byte == b'\\' => {
-                bytes.push(digits.iter().fold(0u8, |n, digit| (n << 3) | (digit - b'0')));
-                at += 4;
-            }
-            _ => {
-                bytes.push(byte);
-                at += 1;
-            }
-        }
-    }
-    OsString::from_vec(bytes)
 }
 
 /// The process that serves the volume mounted on a directory.
@@ -384,16 +416,6 @@ fn server_of(dir: &Path) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_mount_on_a_directory_is_found() {
-        let mounts = b"22 28 0:20 / /mnt/a\\040b rw - ext4 /dev/vda rw\n\
-            23 28 0:21 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.extant disk\\134x ro,user_id=0\n\
-            24 28 0:22 / /mnt/other rw - tmpfs tmpfs rw\n";
-        assert_eq!(type_in(mounts, Path::new("/mnt/a b")), Some("fuse.extant".into()));
-        assert_eq!(type_in(mounts, Path::new("/mnt/other")), Some("tmpfs".into()));
-        assert_eq!(type_in(mounts, Path::new("/mnt")), None);
-    }
 
     #[test]
     fn nothing_of_ours_is_left_alone() {

@@ -25,7 +25,7 @@
 mod write;
 
 use crate::errno::{errno, is_problem};
-use crate::options::{Access, Atime, MountOptions};
+use crate::options::{Access, Atime, MountOptions, OnDamage};
 use crate::problems::{Problems, Teller};
 use crate::protocol::{self as wire, Attr, Features};
 use crate::reply::{Answer, Entry, Reply};
@@ -37,7 +37,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use write::{CAPABILITY, Making};
 
@@ -50,6 +50,9 @@ pub(crate) const DAEMON: &str = "extant.daemon";
 
 /// Another: whether the server can write, `ro` or `rw`.
 pub(crate) const ACCESS: &str = "extant.access";
+
+/// Another, empty: when it is there, all that was done before is on the device, and an error where that could not be.
+pub(crate) const SYNC: &str = "extant.sync";
 
 /// "As long as it likes": ten years, in seconds.
 const ALWAYS: u64 = 10 * 365 * 24 * 3600;
@@ -104,8 +107,19 @@ pub(crate) struct Ops {
     /// Whether there was ever one.
     any_capable: AtomicBool,
     /// How unmounting the volume went, once it was.
-    ended: Mutex<Option<Result<(), String>>>,
+    ended: Arc<Ended>,
+    /// All changes are durable before the answer.
+    sync: bool,
+    /// Changes of names are.
+    dirsync: bool,
+    /// What is done about damage.
+    errors: Option<OnDamage>,
+    /// Damage was met.
+    damaged: AtomicBool,
 }
+
+/// How unmounting the volume went, once it was.
+type Ended = Mutex<Option<Result<(), String>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // what they hold is whole after every statement
@@ -183,7 +197,8 @@ impl Filesystem for Ops {
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let caller = &request.caller;
-        self.volume.on_behalf_of(caller.uid, caller.gid, || self.answer_to(caller, request, reply))
+        self.volume.on_behalf_of(caller.uid, caller.gid, || self.answer_to(caller, request, reply))?;
+        if self.dirsync && self.volume.consistency().is_some() { self.sync_behind(request) } else { Ok(()) }
     }
 
     fn forget(&self, node: u64, lookups: u64) {
@@ -196,12 +211,7 @@ impl Filesystem for Ops {
     }
 
     fn finish(&self) -> io::Result<()> {
-        let mut ended = lock(&self.ended);
-        let outcome = ended.get_or_insert_with(|| match self.volume.consistency() {
-            Some(_) => self.volume.unmount().map_err(|e| e.to_string()),
-            None => Ok(()),
-        });
-        outcome.clone().map_err(io::Error::other)
+        end(&self.volume, &self.ended).map_err(io::Error::other)
     }
 
     fn panicked(&self, node: u64, what: &str) {
@@ -210,6 +220,16 @@ impl Filesystem for Ops {
         self.volume.distrust(&text);
         self.problems.tell(node, &text);
     }
+}
+
+/// Unmounts the volume, unless that was done already; how it went.
+fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
+    let mut ended = lock(ended);
+    let outcome = ended.get_or_insert_with(|| match volume.consistency() {
+        Some(_) => volume.unmount().map_err(|e| e.to_string()),
+        None => Ok(()),
+    });
+    outcome.clone()
 }
 
 impl Ops {
@@ -235,7 +255,11 @@ impl Ops {
             atime: options.atime,
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
-            ended: Mutex::new(None),
+            ended: Arc::default(),
+            sync: options.sync,
+            dirsync: options.dirsync || options.sync,
+            errors: options.errors,
+            damaged: AtomicBool::new(false),
         }
     }
 
@@ -634,6 +658,10 @@ impl Ops {
         if node == ROOT && name == ACCESS.as_bytes() {
             return Ok(if self.volume.consistency().is_some() { b"rw".to_vec() } else { b"ro".to_vec() });
         }
+        if node == ROOT && name == SYNC.as_bytes() {
+            let ended = lock(&self.ended).clone();
+            return ended.map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO)).map(|()| Vec::new());
+        }
         let value = self.answer_for(node, |v, inode| v.get_xattr(inode, name))?;
         if name == CAPABILITY {
             self.note_capability(self.number(node)?);
@@ -670,11 +698,31 @@ impl Ops {
         outcome.map_err(|e| {
             if is_problem(&e) {
                 self.problems.tell(number.get().into(), &e.to_string());
+                if e.is_corruption() {
+                    self.note_damage();
+                }
             } else if matches!(e, Error::ReadOnly(_)) {
                 self.problems.tell_of_volume(&e.to_string());
             }
             errno(&e)
         })
+    }
+
+    /// Does what was asked for where damage is met, once.
+    fn note_damage(&self) {
+        let Some(errors) = self.errors.filter(|_| self.volume.consistency().is_some()) else { return };
+        if self.damaged.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (volume, ended) = (Arc::clone(&self.volume), Arc::clone(&self.ended));
+        // whoever met it may belong to a transaction, which ends with the writing
+        std::thread::spawn(move || {
+            volume.mark_for_check();
+            if errors == OnDamage::ReadOnly {
+                // whoever unmounts it is told how that went
+                let _ = end(&volume, &ended);
+            }
+        });
     }
 
     /// The inode of a node. The kernel has nodes from our answers, or from a file handle that may say anything.

@@ -1,7 +1,10 @@
 //! What `-o` may say.
 
+mod others;
+
 use crate::{Error, Result, Transport};
-use fs::{Consistency, DataMode, FsBlock, Placement, WriteOptions};
+use fs::{Consistency, DataMode, FsBlock, Placement, Volume, WriteOptions};
+use others::{Meaning, meaning};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +32,15 @@ pub enum Atime {
     Strict,
 }
 
+/// What is done when damage is met in a volume that is open for writing, beside the error for whoever met it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDamage {
+    /// The volume is marked as having errors, so that it is checked before it is written again.
+    Continue,
+    /// It is marked, and nothing is written to it any more.
+    ReadOnly,
+}
+
 /// How to mount a volume: what the option lists of mount(8) say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
@@ -38,8 +50,16 @@ pub struct MountOptions {
     pub insist: bool,
     /// How the volume stays sound through a crash; the best it has unless set.
     pub consistency: Option<Consistency>,
-    /// What a journal does about file data.
-    pub data: DataMode,
+    /// What is done about file data; the usual unless set.
+    pub data: Option<DataMode>,
+    /// What is done when damage is met, beside the error for whoever met it; nothing unless set.
+    pub errors: Option<OnDamage>,
+    /// The journal must have checksums.
+    pub journal_checksum: bool,
+    /// All that is changed is on the device before the answer.
+    pub sync: bool,
+    /// Changes of names are on the device before the answer.
+    pub dirsync: bool,
     /// Where new blocks go, where the format does not say it.
     pub placement: Placement,
     /// For how many seconds a change may stay in memory only; 5 unless set.
@@ -56,6 +76,8 @@ pub struct MountOptions {
     pub nosuid: bool,
     /// Programs cannot be run from it.
     pub noexec: bool,
+    /// Symbolic links are not followed.
+    pub nosymfollow: bool,
     /// fusermount3 unmounts it when the serving process ends, in whatever way.
     pub auto_unmount: bool,
     /// The kernel checks permissions also where only root gets in.
@@ -64,9 +86,11 @@ pub struct MountOptions {
     /// close(2), fsync(2), sync(2), unmounting, or when it has kept it for long.
     pub writeback_cache: bool,
     /// Where the volume lies: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
-    /// that hears of sync(2), and whose umount(2) returns when all is on the device; where the system has no loop device
-    /// to spare they are of the plain kind.
+    /// that hears of sync(2), and whose umount(2) returns when all is on the device; where this system gives no loop
+    /// devices at all they are of the plain kind, which [`Session::warning`](crate::Session::warning) says.
     pub device: Option<PathBuf>,
+    /// They are of the plain kind, as asked for.
+    pub nofuseblk: bool,
     /// Which way requests take.
     pub transport: Transport,
     /// What the list of mounts names as its source. The device unless set.
@@ -79,37 +103,6 @@ pub struct MountOptions {
     pub snapshot: Option<String>,
 }
 
-/// Options that change nothing here. Attributes and access control lists are always on, and the rest is for mount(8) and
-/// systemd, which may hand it on.
-const WITHOUT_EFFECT: [&str; 26] = [
-    "defaults",
-    "async",
-    "sync",
-    "dirsync",
-    "atime",
-    "diratime",
-    "nodiratime",
-    "norelatime",
-    "nostrictatime",
-    "lazytime",
-    "nolazytime",
-    "auto",
-    "noauto",
-    "nofail",
-    "_netdev",
-    "user",
-    "users",
-    "nouser",
-    "owner",
-    "group",
-    "acl",
-    "user_xattr",
-    "silent",
-    "loud",
-    "iversion",
-    "noiversion",
-];
-
 impl MountOptions {
     /// Reads option lists: `["ro,nodev", "fsname=x"]`. The last of two that contradict each other holds.
     ///
@@ -117,11 +110,18 @@ impl MountOptions {
     /// [`Error::Option`] for an option that is not known, by name, and for a value that is none.
     pub fn parse<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
-        for option in lists.iter().flat_map(|list| list.as_ref().split(',')).filter(|option| !option.is_empty()) {
+        for option in words(lists) {
             options.set(option)?;
         }
         // a snapshot is what it is
         options.read_only |= options.snapshot.is_some();
+        if !options.read_only && !options.remount {
+            for (set, name) in [(options.ignore_journal, "norecovery"), (options.superblock.is_some(), "sb=N")] {
+                if set {
+                    return Err(Error::Option(format!("`{name}` is for reading: give `ro` as well")));
+                }
+            }
+        }
         Ok(options)
     }
 
@@ -133,11 +133,22 @@ impl MountOptions {
                 self.insist = name == "rw";
             }
             ("consistency", Some(mode)) => self.consistency = Some(consistency(mode)?),
-            ("data", Some(mode)) => self.data = data(mode)?,
+            ("data", Some(mode)) => self.data = Some(data(mode)?),
             ("placement", Some(word)) => self.placement = placement(word)?,
             ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
             ("noatime", None) => self.atime = Atime::Never,
-            ("relatime", None) => self.atime = Atime::Relative,
+            ("relatime" | "atime", None) => self.atime = Atime::Relative,
+            ("norelatime", None) if self.atime == Atime::Relative => self.atime = Atime::Never,
+            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Never,
+            ("norelatime" | "nostrictatime", None) => {}
+            ("sync" | "async", None) => self.sync = name == "sync",
+            ("dirsync", None) => self.dirsync = true,
+            ("errors", Some("continue")) => self.errors = Some(OnDamage::Continue),
+            ("errors", Some("remount-ro")) => self.errors = Some(OnDamage::ReadOnly),
+            ("journal_checksum", None) => self.journal_checksum = true,
+            ("nosymfollow", None) => self.nosymfollow = true,
+            ("nofuseblk", None) => self.nofuseblk = true,
+            ("noallow_other", None) => self.access = Access::Owner,
             ("strictatime", None) => self.atime = Atime::Strict,
             ("remount", None) => self.remount = true,
             ("dev", None) => self.nodev = false,
@@ -157,9 +168,11 @@ impl MountOptions {
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("fsname", Some(source)) => self.source = Some(source.to_owned()),
             ("sb", Some(number)) => self.superblock = Some(superblock(number)?),
-            (name, None) if WITHOUT_EFFECT.contains(&name) => {}
-            (name, _) if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
-            _ => return Err(Error::Option(format!("unknown mount option `{option}`"))),
+            _ => match meaning(option) {
+                Some(Meaning::Same | Meaning::NoEffect) => {}
+                Some(Meaning::Refused(why)) => return Err(Error::Option(format!("mount option `{option}`: {why}"))),
+                None => return Err(Error::Option(format!("unknown mount option `{option}`"))),
+            },
         }
         Ok(())
     }
@@ -173,6 +186,20 @@ impl MountOptions {
         self.default_permissions || self.access != Access::Owner || !rustix::process::geteuid().is_root()
     }
 
+    /// Whether a volume that was opened for writing has what the options ask of it.
+    ///
+    /// # Errors
+    /// [`Error::Option`].
+    pub fn fit(&self, volume: &Volume) -> Result<()> {
+        let checksums = volume.superblock().geometry.metadata_csum;
+        if self.journal_checksum && volume.consistency() == Some(Consistency::Journal) && !checksums {
+            let why =
+                "mount option `journal_checksum`: the volume has no checksums; `tune2fs -O metadata_csum` adds them";
+            return Err(Error::Option(why.to_owned()));
+        }
+        Ok(())
+    }
+
     /// The ways to open the volume that these options may mean, one for each block size that a copy of the superblock
     /// could belong to; the first that succeeds is the one meant.
     #[must_use]
@@ -181,7 +208,8 @@ impl MountOptions {
             let plain = WriteOptions::default();
             WriteOptions {
                 consistency: self.consistency,
-                data: self.data,
+                data: self.data.unwrap_or_default(),
+                data_insisted: self.data.is_some(),
                 placement: self.placement,
                 commit: self.commit.map_or(plain.commit, |seconds| Duration::from_secs(seconds.into())),
                 ..plain
@@ -201,6 +229,16 @@ impl MountOptions {
             })
             .collect()
     }
+}
+
+/// The options of several lists.
+pub(crate) fn words<S: AsRef<str>>(lists: &[S]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.as_ref().split(',')).filter(|option| !option.is_empty())
+}
+
+/// Whether an option is accepted and changes nothing.
+pub(crate) fn means_nothing_here(option: &str) -> bool {
+    matches!(meaning(option), Some(Meaning::Same | Meaning::NoEffect))
 }
 
 fn consistency(mode: &str) -> Result<Consistency> {
@@ -269,7 +307,7 @@ mod tests {
         let expected = MountOptions {
             insist: true,
             consistency: Some(Consistency::DirtyBit),
-            data: DataMode::Journal,
+            data: Some(DataMode::Journal),
             placement: Placement::Hint,
             commit: Some(5),
             atime: Atime::Relative,
@@ -299,6 +337,43 @@ mod tests {
         ] {
             assert_eq!(MountOptions::parse(&[list]).expect_err(list).to_string(), said);
         }
+    }
+
+    #[test]
+    fn lines_of_fstab_are_taken_over_where_they_promise_nothing_more() {
+        let line = "defaults,noatime,errors=remount-ro,barrier=1,nobarrier,nodiscard,delalloc,user_xattr,acl,lazytime,\
+                    nodiratime,noquota,bsddf,block_validity,data_err=abort,init_itable=10,x-systemd.automount,nofail,loop";
+        let options = MountOptions::parse(&[line]).expect("Debian's");
+        let expected =
+            MountOptions { atime: Atime::Never, errors: Some(OnDamage::ReadOnly), ..MountOptions::default() };
+        assert_eq!(options, expected);
+        for (list, said) in [
+            ("usrquota", "quotas are not enforced"),
+            ("errors=panic", "use `errors=remount-ro`"),
+            ("discard", "use fstrim(8)"),
+            ("nodelalloc", "`commit`"),
+            ("diratime", "reading a directory is not recorded"),
+            ("iversion", "is not counted"),
+            ("resuid=7", "the superblock"),
+            ("norecovery", "`norecovery` is for reading: give `ro` as well"),
+            ("rw,sb=32768", "`sb=N` is for reading: give `ro` as well"),
+            ("errors=often", "unknown mount option"),
+            ("mand", "no mandatory locks"),
+        ] {
+            let error = MountOptions::parse(&[list]).expect_err(list).to_string();
+            assert!(error.contains(said), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn words_of_mount_mean_what_it_says() {
+        let of = |list: &str| MountOptions::parse(&[list]).expect(list);
+        assert_eq!(of("atime").atime, Atime::Relative);
+        assert_eq!(of("strictatime,nostrictatime").atime, Atime::Never);
+        assert_eq!(of("strictatime,norelatime").atime, Atime::Strict);
+        assert!(of("sync,dirsync").sync && of("dirsync").dirsync && !of("sync,async").sync);
+        assert_eq!(of("allow_other,noallow_other").access, Access::Owner);
+        assert!(of("nofuseblk").nofuseblk && of("nosymfollow").nosymfollow);
     }
 
     #[test]

@@ -76,6 +76,13 @@ impl Session {
         served.and(finished)
     }
 
+    /// What the user should know of the way in which it is mounted: where no loop device could be had, sync(2) does not
+    /// reach it.
+    #[must_use]
+    pub fn warning(&self) -> Option<&str> {
+        self.mount.warning()
+    }
+
     /// What ends this session from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {

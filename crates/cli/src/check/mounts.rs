@@ -9,9 +9,9 @@ const LOOP: &str = "7:";
 
 /// How a volume is mounted.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mounted {
+pub(crate) struct Mounted {
     /// Where; the first place of several.
-    pub(super) at: String,
+    pub(crate) at: String,
     /// It is the root of this system.
     pub(super) root: bool,
     /// Nothing can be written through the mount.
@@ -19,7 +19,7 @@ pub(super) struct Mounted {
 }
 
 /// How the volume on `device` is mounted; `None` where it is not, or where nothing can be learnt of it.
-pub(super) fn of(device: &str) -> Option<Mounted> {
+pub(crate) fn of(device: &str) -> Option<Mounted> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let path = fs::canonicalize(device).ok()?;
     let metadata = fs::metadata(&path).ok()?;

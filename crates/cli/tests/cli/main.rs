@@ -5,6 +5,7 @@ mod checking;
 mod common;
 mod damaging;
 mod fsck;
+mod fstab;
 mod getting;
 mod looking;
 mod making;

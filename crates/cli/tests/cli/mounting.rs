@@ -40,7 +40,7 @@ impl Folder {
     }
 
     /// The line of the mount on it in the list of mounts.
-    fn line(&self) -> Option<String> {
+    pub(crate) fn line(&self) -> Option<String> {
         let mounts = read_to_string("/proc/self/mounts").unwrap();
         mounts.lines().find(|line| line.split(' ').nth(1) == Some(self.text())).map(str::to_owned)
     }

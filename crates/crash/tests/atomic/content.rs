@@ -210,7 +210,7 @@ fn other_modes_refuse_it() {
     let write = WriteOptions { consistency: Some(Consistency::None), ..write_options(DataMode::CopyOnWrite) };
     let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
     let refused = Volume::open(device as Arc<MemoryDevice>, &options).map(drop);
-    assert!(matches!(&refused, Err(fs::Error::ReadOnly(why)) if why.contains("copied on write")), "{refused:?}");
+    assert!(matches!(&refused, Err(fs::Error::Impossible(why)) if why.contains("copied on write")), "{refused:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, lock};
 use crate::reply::{Answer, Reply};
-use crate::request::{Caller, Changes, SetTime};
+use crate::request::{Caller, Changes, Operation, Request, SetTime};
 use fs::{AllocateMode, Attributes, Error, FileKind, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
 use fs::{Timestamp, XattrMode};
 use rustix::fs::FallocateFlags;
@@ -265,6 +265,23 @@ impl Ops {
 
     pub(super) fn sync(&self) -> Answer<()> {
         self.durable(InodeNo::ROOT, self.volume.sync())
+    }
+
+    /// Makes durable what a request has changed, as mounts with `sync` and `dirsync` promise.
+    pub(super) fn sync_behind(&self, request: &Request<'_>) -> Answer<()> {
+        match request.operation {
+            Operation::Symlink { .. }
+            | Operation::MkNod { .. }
+            | Operation::MkDir { .. }
+            | Operation::Create { name: Some(_), .. }
+            | Operation::Unlink { .. }
+            | Operation::RmDir { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. } => self.sync(),
+            Operation::Write { .. } if self.sync => self.fsync(request.node, false),
+            ref other if self.sync && other.changes() => self.sync(),
+            _ => Ok(()),
+        }
     }
 
     /// What was written and did not reach the device is an error of the device to whoever asks for it, now and later.

@@ -1,0 +1,158 @@
+//! Changing the flags of a mounted volume.
+//!
+//! The kernel takes all flags anew with each remount, so those that are to stay as they are have to be said again: a mount
+//! that lost nosuid and nodev would run the set-user-id programs of whoever made its volume.
+
+use crate::mount::{is_ours, resolve};
+use crate::mountinfo::mounted_on;
+use crate::ops::ACCESS;
+use crate::options::{MountOptions, means_nothing_here, words};
+use crate::{Error, Result};
+use rustix::mount::MountFlags;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+
+/// What a word of the list does to the flags: sets one or clears it.
+const CHANGES: [(&str, MountFlags, bool); 10] = [
+    ("ro", MountFlags::RDONLY, true),
+    ("rw", MountFlags::RDONLY, false),
+    ("nosuid", MountFlags::NOSUID, true),
+    ("suid", MountFlags::NOSUID, false),
+    ("nodev", MountFlags::NODEV, true),
+    ("dev", MountFlags::NODEV, false),
+    ("noexec", MountFlags::NOEXEC, true),
+    ("exec", MountFlags::NOEXEC, false),
+    ("nosymfollow", MountFlags::NOSYMFOLLOW, true),
+    ("symfollow", MountFlags::NOSYMFOLLOW, false),
+];
+
+/// What the serving process does as well, and goes on doing.
+const FIXED: [(&str, MountFlags, bool); 6] = [
+    ("sync", MountFlags::SYNCHRONOUS, true),
+    ("async", MountFlags::SYNCHRONOUS, false),
+    ("dirsync", MountFlags::DIRSYNC, true),
+    ("noatime", MountFlags::NOATIME, true),
+    ("atime", MountFlags::NOATIME, false),
+    ("relatime", MountFlags::RELATIME, true),
+];
+
+/// Changes the flags of a mounted volume, as mount(8) does with `remount`: those that the lists name (`ro`, `rw`, `nodev`,
+/// `nosuid`, `noexec`, `nosymfollow` and their opposites), and no other. The serving process stays as it is, so what it
+/// opened for reading cannot be written. What it does itself cannot be changed: an error, or passed over where mount(8)
+/// `repeats` what stands in fstab.
+///
+/// # Errors
+/// [`Error::Option`] for what is unknown or cannot be changed; [`Error::Mount`]: nothing of ours is mounted there, it was
+/// mounted read-only and shall be written, or it is the mount of a user who is not root and shall have set-user-id
+/// programs or devices.
+pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<()> {
+    MountOptions::parse(lists)?;
+    let on_dir = |source| Error::Mount { dir: dir.to_owned(), source };
+    let place = resolve(dir).map_err(on_dir)?;
+    is_ours(&place).map_err(on_dir)?;
+    let Some(mounted) = mounted_on(&place).map_err(on_dir)? else {
+        return Err(on_dir(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")));
+    };
+    let flags = changed(lists, &mounted, repeats)?;
+    let becomes_writable = mounted.flags.contains(MountFlags::RDONLY) && !flags.contains(MountFlags::RDONLY);
+    if becomes_writable && !is_open_for_writing(&place).map_err(on_dir)? {
+        let why = "it was mounted read-only; unmount it, and mount it again";
+        return Err(on_dir(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)));
+    }
+    rustix::mount::mount_remount(&place, flags, "").map_err(|e| on_dir(e.into()))
+}
+
+fn is_open_for_writing(dir: &Path) -> io::Result<bool> {
+    let mut mode = [0; 8];
+    let length = rustix::fs::getxattr(dir, OsStr::new(ACCESS), &mut mode[..])?;
+    Ok(mode.get(..length) == Some(b"rw".as_slice()))
+}
+
+/// The flags that a mount is to have.
+fn changed<S: AsRef<str>>(lists: &[S], mounted: &crate::mountinfo::Mounted, repeats: bool) -> Result<MountFlags> {
+    let mut flags = mounted.flags;
+    for word in words(lists) {
+        if let Some((_, flag, set)) = CHANGES.iter().find(|row| row.0 == word) {
+            flags.set(*flag, *set);
+            continue;
+        }
+        let as_it_is = match FIXED.iter().find(|row| row.0 == word) {
+            Some((_, flag, set)) => mounted.flags.contains(*flag) == *set,
+            None => repeats || means_nothing_here(word),
+        };
+        if !as_it_is && word != "remount" {
+            return Err(Error::Option(format!(
+                "`{word}` cannot be changed while the volume is mounted: unmount it first"
+            )));
+        }
+    }
+    let safe = MountFlags::NOSUID | MountFlags::NODEV;
+    let lost = mounted.flags & safe - flags;
+    match mounted.user {
+        Some(user) if user != 0 && !lost.is_empty() => Err(Error::Option(format!(
+            "`suid` and `dev` are refused: the volume was mounted by user {user}, who is not root"
+        ))),
+        _ => Ok(with_access_times(flags)),
+    }
+}
+
+/// The list of mounts has no word for `strictatime`: it is the lack of the others.
+fn with_access_times(flags: MountFlags) -> MountFlags {
+    if flags.intersects(MountFlags::NOATIME | MountFlags::RELATIME) { flags } else { flags | MountFlags::STRICTATIME }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mountinfo::Mounted;
+
+    fn mounted(flags: MountFlags, user: u32) -> Mounted {
+        Mounted { kind: "fuse.extant".into(), flags, user: Some(user) }
+    }
+
+    #[test]
+    fn only_what_is_named_changes() {
+        let careful = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        for times in [MountFlags::RELATIME, MountFlags::NOATIME, MountFlags::RELATIME | MountFlags::NODIRATIME] {
+            for more in [MountFlags::empty(), careful, careful | MountFlags::SYNCHRONOUS, MountFlags::NOSYMFOLLOW] {
+                let before = mounted(times | more, 1000);
+                let frozen = changed(&["remount,ro"], &before, false).expect("a change");
+                assert_eq!(frozen, before.flags | MountFlags::RDONLY);
+                let again = mounted(frozen, 1000);
+                assert_eq!(changed(&["remount,rw"], &again, false).expect("a change"), before.flags);
+                assert_eq!(changed(&["remount"], &again, false).expect("no change"), frozen);
+            }
+        }
+        let strict = changed(&["remount,ro"], &mounted(MountFlags::empty(), 0), false).expect("a change");
+        assert_eq!(strict, MountFlags::RDONLY | MountFlags::STRICTATIME);
+    }
+
+    #[test]
+    fn what_others_may_do_through_a_users_mount_stays_forbidden() {
+        let before = mounted(MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RELATIME, 1000);
+        for list in ["remount,suid", "remount,dev", "remount,ro,dev,suid"] {
+            for repeats in [false, true] {
+                let said = changed(&[list], &before, repeats).expect_err(list).to_string();
+                assert!(said.contains("mounted by user 1000"), "{said}");
+            }
+        }
+        let of_root = Mounted { user: Some(0), ..before };
+        assert_eq!(changed(&["remount,suid,dev"], &of_root, false).expect("root's own"), MountFlags::RELATIME);
+    }
+
+    #[test]
+    fn what_the_server_does_cannot_be_changed() {
+        let before = mounted(MountFlags::RELATIME, 0);
+        for list in
+            ["remount,sync", "remount,dirsync", "remount,noatime", "consistency=none,remount", "remount,commit=9"]
+        {
+            let said = changed(&[list], &before, false).expect_err(list).to_string();
+            assert!(said.contains("while the volume is mounted"), "{said}");
+        }
+        // mount(8) repeats the line of fstab, but a promise that is not held is none
+        assert!(changed(&["rw,remount,commit=9,consistency=none,allow_other,user_id=0"], &before, true).is_ok());
+        assert!(changed(&["rw,remount,sync"], &before, true).is_err());
+        assert!(changed(&["rw,remount,async,nofail,x-a"], &before, false).is_ok());
+    }
+}
