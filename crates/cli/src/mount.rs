@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -158,7 +158,11 @@ impl Mount {
         if !self.foreground && !behind {
             return start_behind();
         }
-        fuse::mount_point(&self.dir).map_err(|e| sentence(&e))?;
+        let place = fuse::mount_point(&self.dir).map_err(|e| sentence(&e))?;
+        if mounts::of(&self.source.device).is_some_and(|mounted| Path::new(&mounted.at) == place) {
+            // also one that is read there, and could be read twice
+            return Err(Failure::on(&self.source.device, format!("it is mounted on {} already", place.display())));
+        }
         let (opened, reason) = self.open(&mut options)?;
         options.source.get_or_insert_with(|| self.source_name());
         options.device = std::fs::canonicalize(&self.source.device).ok();

@@ -72,6 +72,11 @@ fn mounted_by_mount_it_hears_of_sync_and_is_for_all() {
     let line = folder.line().unwrap();
     assert!(line.contains(" fuse.extant rw,") && !line.contains("allow_other"), "{line}");
     folder.unmount();
+    // not one above the other, as `mount DIR` would have it the second time
+    prints(&["mount", "-o", "ro", volume, folder.text()]);
+    let again = helper("mount.extant", &[volume, folder.text(), "-o", "ro"]);
+    assert!(again.exit == Some(32) && again.text().contains("is mounted on"), "{}", again.text());
+    folder.unmount();
     let ran = helper("mount.extant", &[volume, folder.text(), "-o", "rw,usrquota"]);
     assert_eq!(ran.exit, Some(32), "{}", ran.text());
     assert!(ran.text().contains("quotas are not enforced"), "{}", ran.text());
