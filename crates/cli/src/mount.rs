@@ -118,6 +118,12 @@ The options of mount(8) and ext4(5) are accepted where they change nothing or ar
 nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, and others), and
 refused with the reason where they ask for what is not done (discard, usrquota, nodelalloc, ...).
 
+Memory: caches and what waits to be written take less than half of what the machine has, or of the memory
+limit of the process's control group, which should allow 64 MiB at least. When there is none left, the
+kernel may kill the process that serves: all users lose the volume, and what was not synced is lost.
+Where that matters, set OOMScoreAdjust=-900 in the systemd unit that mounts with -f, or as root:
+  choom -n -900 -p $(getfattr --only-values -n extant.daemon DIR)
+
 Exit status: 0 mounted (with -f: and unmounted again), 1 not mounted, 2 wrong usage. With -f also 1 if
 something that was written did not reach the device. Called by mount(8), 32 if it is not mounted."
 )]

@@ -11,6 +11,8 @@ use std::ops::Range;
 
 /// The longest piece in bytes: one write to the device.
 const LONGEST: usize = 1 << 20;
+/// What a piece takes besides its bytes, about: a place in the tree of pieces, and for the first the file's node.
+const PIECE: usize = 512;
 
 /// The delayed content of one file.
 #[derive(Default)]
@@ -29,6 +31,11 @@ impl Delayed {
     /// How much there is.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// How much memory it takes, about.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes + PIECE * self.pieces.len()
     }
 
     /// The piece that holds a block: its first block, and its bytes.

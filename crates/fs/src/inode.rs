@@ -3,21 +3,20 @@
 use crate::{Error, Inode, InodeNo, Result, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Inodes kept; one place each by the low bits of the number, so that neighbours in a table do not push each other out.
-const KEPT: usize = 16384;
-
-/// The inodes that were asked for last.
+/// The inodes that were asked for last: one place for each by the low bits of the number, so that neighbours in a table do
+/// not push each other out.
 pub(crate) struct InodeCache {
     places: Box<[Mutex<Option<Arc<Inode>>>]>,
 }
 
 impl InodeCache {
-    pub(crate) fn new() -> Self {
-        Self { places: (0..KEPT).map(|_| Mutex::new(None)).collect() }
+    /// A cache of so many.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { places: (0..most.max(1)).map(|_| Mutex::new(None)).collect() }
     }
 
     fn place(&self, number: InodeNo) -> &Mutex<Option<Arc<Inode>>> {
-        &self.places[number.get() as usize % KEPT]
+        &self.places[number.get() as usize % self.places.len()]
     }
 
     /// Reads an inode while nobody else can put a newer one in its place.

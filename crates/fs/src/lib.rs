@@ -81,5 +81,5 @@ pub use store::native::Facts as NativeFacts;
 pub use transaction::Transaction;
 pub use volume::{OpenOptions, Volume};
 pub use walk::Walk;
-pub use writing::{Clock, Consistency, DataMode, Placement, WriteOptions};
+pub use writing::{Clock, Consistency, DataMode, LetGo, Placement, WriteOptions};
 pub use xattr::XattrMode;

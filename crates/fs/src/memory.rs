@@ -1,21 +1,106 @@
-//! How much memory there is to use.
+//! How much memory there is to use, and what of it is for what.
+//!
+//! All bounds come from here. What a volume is opened with says the most that it takes of each; the share of the memory
+//! that there is says it where that is less:
+//!
+//! | what | share | most, unless the volume is opened with another number |
+//! | --- | --- | --- |
+//! | content that has no place yet | 1/16 | 1 GiB |
+//! | cached metadata; bitmaps take half of that on top | 1/16 | 32 MiB |
+//! | changed metadata of the generation that is open; the one on its way to the device takes as much again | 1/32 | 64 MiB |
+//! | a generation that is held open; what a journal holds that is not home | 1/8 | 64 MiB |
+//! | inodes | 1/32 | 16384 |
+//! | inodes that the kernel holds and that are not in use | 1/16 | none |
+//!
+//! Together that is less than half: the rest is for the buffers of requests, what is being written, and what the allocator
+//! cannot use. Without the limit of a control group content that has no place yet may take 64 MiB in any case, for a
+//! machine that has little memory has the disk to swap to.
+//!
+//! A limit may change while the volume is in use, and other programs may take what there is, so whoever is bound by it
+//! looks again now and then.
 
+use crate::node::HOLD_BYTES;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What is assumed where the system does not tell.
 const UNKNOWN: u64 = 1 << 30;
+/// How long what was found counts.
+const LOOK: Duration = Duration::from_secs(2);
+/// Content that has no place yet, where no control group has a limit.
+const LEAST_DELAYED: u64 = 64 << 20;
+/// An inode in memory takes about so many bytes, and at most and at least so many are kept.
+const INODE_BYTES: u64 = 400;
+const INODES: (u64, u64) = (1024, 16384);
 
-/// The bytes of memory that this process may use at most: those of the machine, or fewer where a control group that it is in
-/// has a limit, as in a container.
-pub(crate) fn usable() -> u64 {
+/// The memory that this process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Memory {
+    /// Bytes: those of the machine, or fewer where a control group that it is in has a limit, as in a container.
+    bytes: u64,
+    /// A control group has a limit.
+    is_limited: bool,
+    /// Other programs have taken nearly all that the machine has.
+    is_short: bool,
+}
+
+/// What of the memory is for what, in bytes unless it says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget {
+    /// Content that has no place yet.
+    pub(crate) delayed: usize,
+    /// Cached metadata that is as on the device.
+    pub(crate) cache: usize,
+    /// Changed metadata of the open generation.
+    pub(crate) dirty: usize,
+    /// Changed metadata of a generation that is held open, and what a journal holds.
+    pub(crate) held_open: usize,
+    /// Inodes in the cache of inodes: how many.
+    pub(crate) inodes: usize,
+    /// Inodes that somebody outside holds and that are not in use: how many.
+    pub(crate) holds: usize,
+}
+
+/// What there is now, or was a moment ago.
+pub(crate) fn budget() -> Budget {
+    static LAST: Mutex<Option<(Instant, Budget)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let fresh = last.filter(|(then, _)| then.elapsed() < LOOK);
+    last.insert(fresh.unwrap_or_else(|| (Instant::now(), divide(look())))).1
+}
+
+fn divide(memory: Memory) -> Budget {
+    let bytes = if memory.is_short { memory.bytes / 8 } else { memory.bytes };
+    let least = if memory.is_limited || memory.is_short { 0 } else { LEAST_DELAYED };
+    let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    Budget {
+        delayed: count((bytes / 16).max(least)),
+        cache: count(bytes / 16),
+        dirty: count(bytes / 32),
+        held_open: count(bytes / 8),
+        inodes: count((bytes / 32 / INODE_BYTES).clamp(INODES.0, INODES.1)),
+        holds: count(bytes / 16 / HOLD_BYTES as u64),
+    }
+}
+
+fn look() -> Memory {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = limits_of(&groups, |file| std::fs::read_to_string(file).ok());
-    of_machine(&info).into_iter().chain(limits).min().unwrap_or(UNKNOWN)
+    memory_of(&info, &limits)
 }
 
-fn of_machine(info: &str) -> Option<u64> {
-    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+fn memory_of(info: &str, limits: &[u64]) -> Memory {
+    let total = field(info, "MemTotal:");
+    let machine = total.unwrap_or(UNKNOWN);
+    let limit = limits.iter().copied().min().filter(|limit| *limit < machine);
+    let available = field(info, "MemAvailable:").unwrap_or(machine);
+    Memory { bytes: limit.unwrap_or(machine), is_limited: limit.is_some(), is_short: available < machine / 16 }
+}
+
+fn field(info: &str, name: &str) -> Option<u64> {
+    let line = info.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -26,17 +111,19 @@ fn limits_of(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
-        let (root, file) = match controllers {
-            "" => (Path::new("/sys/fs/cgroup"), "memory.max"),
+        let (root, files): (_, &[&str]) = match controllers {
+            // beyond the second the system slows the process down
+            "" => (Path::new("/sys/fs/cgroup"), &["memory.max", "memory.high"]),
             _ if controllers.split(',').any(|controller| controller == "memory") => {
-                (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
+                (Path::new("/sys/fs/cgroup/memory"), &["memory.limit_in_bytes"])
             }
             _ => continue,
         };
         for group in Path::new(path).ancestors() {
             let folder = root.join(group.strip_prefix("/").unwrap_or(group));
             // "max" is no limit
-            limits.extend(read(&folder.join(file)).and_then(|text| text.trim().parse::<u64>().ok()));
+            let found = files.iter().filter_map(|file| read(&folder.join(file))?.trim().parse::<u64>().ok());
+            limits.extend(found);
         }
     }
     limits
@@ -48,9 +135,31 @@ mod tests {
 
     #[test]
     fn the_machine_says_what_it_has() {
-        assert_eq!(of_machine("MemFree:  7 kB\nMemTotal:       16384 kB\n"), Some(16 << 20));
-        assert_eq!(of_machine("MemFree: 7 kB\n"), None);
-        assert!(usable() > 0);
+        let info = "MemFree:  7 kB\nMemTotal:       16384 kB\nMemAvailable: 8192 kB\n";
+        assert_eq!(memory_of(info, &[]), Memory { bytes: 16 << 20, is_limited: false, is_short: false });
+        assert_eq!(memory_of(info, &[1 << 62, 5 << 20]), Memory { bytes: 5 << 20, is_limited: true, is_short: false });
+        assert_eq!(memory_of("MemFree: 7 kB\n", &[]), Memory { bytes: UNKNOWN, is_limited: false, is_short: false });
+        assert!(memory_of("MemTotal: 16384 kB\nMemAvailable: 1000 kB\n", &[]).is_short);
+        assert!(look().bytes > 0);
+        assert!(budget().inodes >= 1024);
+    }
+
+    #[test]
+    fn under_a_limit_all_shares_together_take_half_at_most() {
+        for bytes in [64 << 20, 128 << 20, 1 << 30, 1 << 40] {
+            let all = divide(Memory { bytes, is_limited: true, is_short: false });
+            let sum = all.delayed + all.cache * 3 / 2 + 2 * all.dirty + all.held_open;
+            let sum = sum + all.inodes * INODE_BYTES as usize + all.holds * HOLD_BYTES;
+            assert!(sum as u64 <= bytes / 2, "{sum} of {bytes}");
+        }
+    }
+
+    #[test]
+    fn without_a_limit_content_has_room_unless_memory_is_short() {
+        let machine = Memory { bytes: 256 << 20, is_limited: false, is_short: false };
+        assert_eq!(divide(machine).delayed, 64 << 20);
+        assert_eq!(divide(Memory { is_short: true, ..machine }).delayed, 2 << 20);
+        assert_eq!(divide(Memory { bytes: 32 << 30, ..machine }).delayed, 2 << 30);
     }
 
     #[test]
@@ -58,13 +167,14 @@ mod tests {
         let files = [
             ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
             ("/sys/fs/cgroup/a/memory.max", "500\n"),
+            ("/sys/fs/cgroup/a/memory.high", "400\n"),
             ("/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "700\n"),
             ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
             ("/sys/fs/cgroup/cpu/memory.limit_in_bytes", "1\n"),
         ];
         let read =
             |file: &Path| files.iter().find(|(name, _)| Path::new(name) == file).map(|(_, text)| (*text).to_string());
-        assert_eq!(limits_of("0::/a/b\n", read), [500]);
+        assert_eq!(limits_of("0::/a/b\n", read), [500, 400]);
         assert_eq!(limits_of("4:cpu:/\n5:cpuset,memory:/c\nnonsense\n", read), [700, 9_223_372_036_854_771_712]);
         assert_eq!(limits_of("0::/elsewhere\n", read), []);
     }

@@ -9,8 +9,11 @@
 //! 3. other inodes, the lower number first.
 //!
 //! Reading takes a node's lock shared, changing takes it alone.
+//!
+//! Whoever holds an inode from outside costs a number and a count, nothing else: the kernel holds every file that it
+//! remembers, which may be millions. Nodes are for those in use; of the others a bounded number is kept.
 
-use crate::alloc::Reservation;
+use crate::alloc::{Reservation, lock};
 use crate::delayed::Delayed;
 use crate::{Inode, InodeNo, Result, Volume};
 use format::ByNumber;
@@ -22,12 +25,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 const SHARDS: usize = 64;
 /// Nodes a shard keeps that nobody needs, before it looks which these are.
 const IDLE_KEPT: usize = 256;
+/// Bytes that an inode takes which is held and not in use: number, count and mark in a table that is 7/16 full at least.
+pub(crate) const HOLD_BYTES: usize = 24;
 
 /// An inode in use.
 pub(crate) struct Node {
     state: RwLock<NodeState>,
-    /// How often it is held from outside; while it is, it is not freed, even when its last name is gone.
-    holds: AtomicU64,
     /// The newest generation in which its inode, map or content changed.
     changed: AtomicU64,
     /// The newest generation in which anything of it changed, and be it a time only.
@@ -36,6 +39,8 @@ pub(crate) struct Node {
     room: AtomicU64,
     /// Its inode was freed, and the next one of that number has another node.
     gone: AtomicBool,
+    /// It was asked for since it was last looked for nodes that nobody needs.
+    used: AtomicBool,
 }
 
 /// What of an inode is only in memory.
@@ -68,16 +73,15 @@ impl NodeState {
 }
 
 impl Node {
-    fn new() -> Self {
-        // what happened before the node existed is not known, so it counts as changed just now
-        let (changed, touched) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
+    /// The node of an inode that changed in no generation later than `generation`.
+    fn new(generation: u64) -> Self {
         Self {
             state: RwLock::default(),
-            holds: AtomicU64::new(0),
-            changed,
-            touched,
+            changed: AtomicU64::new(generation),
+            touched: AtomicU64::new(generation),
             room: AtomicU64::new(0),
             gone: AtomicBool::new(false),
+            used: AtomicBool::new(true),
         }
     }
 
@@ -87,10 +91,6 @@ impl Node {
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, NodeState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn is_held(&self) -> bool {
-        self.holds.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn note_change(&self, generation: u64) {
@@ -133,16 +133,74 @@ impl Node {
     }
 
     fn is_idle(&self) -> bool {
-        !self.is_held() && self.state.try_read().is_ok_and(|state| state.delayed.is_empty() && !state.lost)
+        self.state.try_read().is_ok_and(|state| state.delayed.is_empty() && !state.lost)
     }
 }
 
-type Shard = Mutex<Map>;
-type Map = HashMap<InodeNo, Arc<Node>, ByNumber>;
+/// Nodes, and who is held, by the low bits of the numbers.
+struct Shard {
+    nodes: HashMap<InodeNo, Arc<Node>, ByNumber>,
+    /// How often each inode is held from outside; while it is, it is not freed, even when its last name is gone. A count
+    /// that reaches the largest number stays there, and the inode held.
+    holds: HashMap<InodeNo, u32, ByNumber>,
+    /// How many nodes there may be before it is looked for those that nobody needs.
+    most: usize,
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self { nodes: HashMap::default(), holds: HashMap::default(), most: IDLE_KEPT }
+    }
+
+    /// Drops nodes that nobody needs: first those that were not asked for since it was last called, and where that
+    /// leaves too many, also those that were. Directories that know where they have room are spared for longer. What is
+    /// lost of them is when they changed: `newest` is made no older than that.
+    fn drop_idle(&mut self, newest: &AtomicU64) {
+        for mercy in [2, 1, 0] {
+            let mut spared = 0;
+            self.nodes.retain(|_, node| {
+                let used = node.used.swap(false, Ordering::Relaxed);
+                if Arc::strong_count(node) > 1 || !node.is_idle() {
+                    return true;
+                }
+                let room = node.room.load(Ordering::Relaxed) != 0;
+                let stays = (mercy == 2 && used) || (mercy > 0 && room);
+                if stays {
+                    spared += 1;
+                } else {
+                    newest.fetch_max(node.touched().max(node.changed()), Ordering::AcqRel);
+                }
+                stays
+            });
+            if spared <= IDLE_KEPT / 2 {
+                break;
+            }
+        }
+        self.most = (2 * self.nodes.len()).max(IDLE_KEPT);
+        self.nodes.shrink_to(self.most);
+    }
+
+    fn unhold(&mut self, number: InodeNo, times: u64) -> bool {
+        let Some(held) = self.holds.get_mut(&number).filter(|held| **held < u32::MAX) else { return false };
+        if let Some(left) = u64::from(*held).checked_sub(times).filter(|left| *left > 0) {
+            *held = left as u32;
+            return false;
+        }
+        self.holds.remove(&number);
+        if self.holds.len() < self.holds.capacity() / 8 {
+            self.holds.shrink_to(2 * self.holds.len());
+        }
+        true
+    }
+}
 
 /// All nodes of a volume.
 pub(crate) struct Nodes {
-    shards: Box<[Shard]>,
+    shards: Box<[Mutex<Shard>]>,
+    /// No inode that has no node changed in a later generation than this one.
+    newest_dropped: AtomicU64,
+    /// The shard that is next asked for inodes that are only held.
+    next_held: AtomicUsize,
     /// Held by a rename between directories, so that what is above what does not change meanwhile.
     rename: Mutex<()>,
     /// Held while the users of an attribute inode are counted, which belongs to several files. Nothing is locked under it.
@@ -163,36 +221,85 @@ impl Locked<'_> {
 
 impl Nodes {
     pub(crate) fn new() -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, rename: Mutex::default(), values: Mutex::default(), delayed: AtomicUsize::new(0) }
+        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new())).collect();
+        Self {
+            shards,
+            newest_dropped: AtomicU64::new(0),
+            next_held: AtomicUsize::new(0),
+            rename: Mutex::default(),
+            values: Mutex::default(),
+            delayed: AtomicUsize::new(0),
+        }
     }
 
-    fn shard(&self, number: InodeNo) -> MutexGuard<'_, Map> {
-        self.shards[number.get() as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, number: InodeNo) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[number.get() as usize % SHARDS])
     }
 
     /// The node of an inode.
     pub(crate) fn get(&self, number: InodeNo) -> Arc<Node> {
         let mut shard = self.shard(number);
-        if let Some(node) = shard.get(&number) {
+        if let Some(node) = shard.nodes.get(&number) {
+            node.used.store(true, Ordering::Relaxed);
             return Arc::clone(node);
         }
-        if shard.len() >= IDLE_KEPT && shard.len().is_power_of_two() {
-            shard.retain(|_, node| Arc::strong_count(node) > 1 || !node.is_idle());
+        if shard.nodes.len() >= shard.most {
+            shard.drop_idle(&self.newest_dropped);
         }
-        Arc::clone(shard.entry(number).or_insert_with(|| Arc::new(Node::new())))
+        let newest = &self.newest_dropped;
+        Arc::clone(shard.nodes.entry(number).or_insert_with(|| Arc::new(Node::new(newest.load(Ordering::Acquire)))))
+    }
+
+    /// Drops nodes that nobody has needed for a while, where there are many.
+    pub(crate) fn tidy(&self) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            if shard.nodes.len() > IDLE_KEPT / 2 {
+                shard.drop_idle(&self.newest_dropped);
+            } else {
+                shard.nodes.values().for_each(|node| node.used.store(false, Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// Whether an inode is held from outside.
+    pub(crate) fn is_held(&self, number: InodeNo) -> bool {
+        self.shard(number).holds.contains_key(&number)
+    }
+
+    /// How many inodes are held from outside.
+    pub(crate) fn held(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).holds.len()).sum()
+    }
+
+    /// Inodes that are held from outside and have not been in use lately, `most` or a few more. The next call goes on
+    /// where this one ended.
+    pub(crate) fn only_held(&self, most: usize) -> Vec<InodeNo> {
+        let mut found = Vec::new();
+        for _ in 0..SHARDS {
+            if found.len() >= most {
+                break;
+            }
+            let next = self.next_held.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let shard = lock(&self.shards[next]);
+            let in_use =
+                |node: &Arc<Node>| node.used.load(Ordering::Relaxed) || Arc::strong_count(node) > 1 || !node.is_idle();
+            found.extend(shard.holds.keys().filter(|number| !shard.nodes.get(number).is_some_and(in_use)));
+        }
+        found
     }
 
     /// The inode was freed: what was known of it is of no use to the next inode of that number.
     pub(crate) fn forget(&self, number: InodeNo) {
-        if let Some(node) = self.shard(number).remove(&number) {
+        let node = self.shard(number).nodes.remove(&number);
+        if let Some(node) = node {
             node.gone.store(true, Ordering::Release);
         }
     }
 
     /// Counts what of a node is delayed now, and gives the total.
     pub(crate) fn count_delayed(&self, state: &mut NodeState) -> usize {
-        let now = state.delayed.bytes();
+        let now = state.delayed.memory();
         let before = std::mem::replace(&mut state.counted, now);
         if now >= before {
             self.delayed.fetch_add(now - before, Ordering::Relaxed) + (now - before)
@@ -209,7 +316,7 @@ impl Nodes {
     /// Whatever of inodes is in memory only is thrown away. Who holds which inode stays.
     pub(crate) fn undo(&self) {
         for shard in &self.shards {
-            for node in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            for node in lock(shard).nodes.values() {
                 let mut state = node.write();
                 state.drop_delayed();
                 self.count_delayed(&mut state);
@@ -221,8 +328,8 @@ impl Nodes {
     /// All inodes that have content in memory only.
     pub(crate) fn with_delayed(&self) -> Vec<(InodeNo, Arc<Node>)> {
         let all = self.shards.iter().flat_map(|shard| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.iter().map(|(number, node)| (*number, Arc::clone(node))).collect::<Vec<_>>()
+            let shard = lock(shard);
+            shard.nodes.iter().map(|(number, node)| (*number, Arc::clone(node))).collect::<Vec<_>>()
         });
         let mut found: Vec<_> = all.filter(|(_, node)| !node.read().delayed.is_empty()).collect();
         found.sort_unstable_by_key(|(number, _)| *number);
@@ -276,13 +383,76 @@ impl Volume {
     /// Holds an inode: it stays, with its content, until it is released as often as it was held, even when its last name
     /// is removed meanwhile.
     pub fn hold(&self, number: InodeNo) {
-        self.node(number).holds.fetch_add(1, Ordering::AcqRel);
+        let mut shard = self.nodes.shard(number);
+        let held = shard.holds.entry(number).or_default();
+        *held = held.saturating_add(1);
     }
 
-    /// Takes `times` holds off a node and says whether none is left.
+    /// Takes `times` holds off an inode and says whether none is left.
     pub(crate) fn unhold(&self, number: InodeNo, times: u64) -> bool {
-        let node = self.node(number);
-        let before = node.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| Some(n.saturating_sub(times)));
-        before.is_ok_and(|n| n > 0 && n <= times)
+        self.nodes.shard(number).unhold(number, times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(nodes: &Nodes) -> usize {
+        nodes.shards.iter().map(|shard| lock(shard).nodes.len()).sum()
+    }
+
+    #[test]
+    fn what_is_only_held_has_no_node() {
+        let all = Nodes::new();
+        for number in (1..=100_000).map(InodeNo) {
+            all.get(number).note_change(u64::from(number.get() / 1000) + 1);
+            *all.shard(number).holds.entry(number).or_default() += 1;
+        }
+        assert!(nodes(&all) <= SHARDS * IDLE_KEPT, "{} nodes", nodes(&all));
+        assert_eq!(all.held(), 100_000);
+        // one whose node was dropped is known to have changed no later than the latest of those
+        let newest = all.get(InodeNo(1)).changed();
+        assert!((1..=101).contains(&newest), "{newest}");
+        for _ in 0..2 {
+            all.tidy();
+        }
+        assert!(nodes(&all) <= SHARDS * IDLE_KEPT / 2, "{} nodes", nodes(&all));
+        let bytes: usize = all
+            .shards
+            .iter()
+            .map(|shard| lock(shard).holds.capacity() * 8 / 7 * (size_of::<(InodeNo, u32)>() + 1))
+            .sum();
+        assert!(bytes <= 100_000 * HOLD_BYTES, "{bytes} bytes");
+        let found = all.only_held(1000);
+        assert!((1000..5000).contains(&found.len()), "{}", found.len());
+        // and when nobody holds them, nothing is left
+        (1..=100_000).map(InodeNo).for_each(|number| assert!(all.shard(number).unhold(number, 1)));
+        assert_eq!(all.held(), 0);
+        let places: usize = all.shards.iter().map(|shard| lock(shard).holds.capacity()).sum();
+        assert!(places <= SHARDS * 16, "{places} places");
+    }
+
+    #[test]
+    fn nodes_with_content_stay() {
+        let all = Nodes::new();
+        for number in (1..=20_000).map(InodeNo) {
+            all.get(number).write().delayed.add(16, 0, 0, b"content");
+        }
+        assert_eq!(nodes(&all), 20_000);
+        assert_eq!(all.with_delayed().len(), 20_000);
+    }
+
+    #[test]
+    fn holds_are_counted() {
+        let all = Nodes::new();
+        let number = InodeNo(77);
+        *all.shard(number).holds.entry(number).or_default() = 3;
+        assert!(!all.shard(number).unhold(number, 2) && all.is_held(number));
+        assert!(all.shard(number).unhold(number, 5) && !all.is_held(number));
+        assert!(!all.shard(number).unhold(number, 1), "nobody held it");
+        // too often to be counted: for ever
+        *all.shard(number).holds.entry(number).or_default() = u32::MAX;
+        assert!(!all.shard(number).unhold(number, 1) && all.is_held(number));
     }
 }

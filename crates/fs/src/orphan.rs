@@ -269,7 +269,7 @@ impl Volume {
         let goes = {
             // whoever takes the last name looks for holds with the lock
             let _state = node.read();
-            !node.is_held() && self.is_orphan(number) && self.has_no_links(number)
+            !self.nodes.is_held(number) && self.is_orphan(number) && self.has_no_links(number)
         };
         if goes { self.free_orphan(number) } else { Ok(()) }
     }
@@ -285,7 +285,7 @@ impl Volume {
             let goes = {
                 let node = self.node(number);
                 let _state = node.read();
-                !node.is_held() && self.is_orphan(number) && self.has_no_links(number)
+                !self.nodes.is_held(number) && self.is_orphan(number) && self.has_no_links(number)
             };
             if goes {
                 self.free_orphan(number)?;

@@ -6,7 +6,7 @@
 
 use crate::alloc::{held_alone, lock};
 use crate::native::{Native, groups_for};
-use crate::{Error, OpenOptions, Result, Volume};
+use crate::{Error, OpenOptions, Result, Volume, memory};
 use format::native::BLOCK_SIZE;
 use format::native::snapshots::{MOST, Snapshot};
 use format::{FsBlock, GroupNo};
@@ -158,7 +158,7 @@ impl Volume {
     }
 
     /// Opens a snapshot for reading, beside this volume; at most `cache_bytes` bytes of its metadata are kept in
-    /// memory. Once it is deleted, what is read from it is an error.
+    /// memory, and fewer where there is little. Once it is deleted, what is read from it is an error.
     ///
     /// # Errors
     /// [`Error::NotFound`]; as [`Volume::snapshots`] and [`Volume::open`].
@@ -166,7 +166,8 @@ impl Volume {
         let native = self.has_versions()?;
         let snapshot = find(&native.mapped, name)?;
         let (superblock, _) = store::native::superblock(&**native.mapped.below())?;
-        let options = OpenOptions { cache_bytes, ..OpenOptions::default() };
+        let options =
+            OpenOptions { cache_bytes: cache_bytes.min(memory::budget().cache / 4), ..OpenOptions::default() };
         Self::over_map(&superblock, Arc::new(native.mapped.at(&snapshot)), &options)
     }
 }

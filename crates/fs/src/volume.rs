@@ -12,7 +12,7 @@ use crate::mmp::Beacon;
 use crate::native::{self, Native};
 use crate::node::Nodes;
 use crate::writing::{WriteOptions, Writing};
-use crate::{Error, Note, Place, Result};
+use crate::{Error, Note, Place, Result, memory};
 use blockdev::BlockDevice;
 use format::dir::DirFormat;
 use format::feature::{Compat, Incompat};
@@ -32,7 +32,8 @@ const MAX_JOURNAL_RUNS: usize = 1 << 20;
 /// How to open a volume.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Most bytes of metadata kept in memory, and as many again of bitmaps where the volume is written. 32 MiB unless set.
+    /// Most bytes of metadata kept in memory, and half as many again of bitmaps where the volume is written. 32 MiB unless
+    /// set; a sixteenth of the memory that the process may use where that is less.
     pub cache_bytes: usize,
     /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
     /// group descriptors that belong to it. The primary unless set.
@@ -89,6 +90,12 @@ impl Volume {
     /// Where it is to be opened for writing: [`Error::ReadOnly`] with the reason why it can only be read,
     /// [`Error::Impossible`] where [`OpenOptions::write`] asks for what such a volume does not have.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
+        let cache_bytes = options.cache_bytes.min(memory::budget().cache);
+        Self::open_within(device, &OpenOptions { cache_bytes, ..options.clone() }, options.cache_bytes)
+    }
+
+    /// As [`Volume::open`], with the cache as large as memory allows now. It may be `most_cached` bytes when there is more.
+    fn open_within(device: Arc<dyn BlockDevice>, options: &OpenOptions, most_cached: usize) -> Result<Self> {
         let native = native::open(&device, options.snapshot.as_deref())?;
         let (device, below) = match &native {
             Some((_, mapped)) => (Arc::clone(mapped) as Arc<dyn BlockDevice>, device),
@@ -122,7 +129,7 @@ impl Volume {
         let mut beacon = Beacon::light(&volume, write)?;
         let outcome = volume.replay(options).and_then(|()| {
             volume.note_state();
-            volume.start_writing(write.clone(), options.cache_bytes)
+            volume.start_writing(write.clone(), (options.cache_bytes, most_cached))
         });
         match (outcome, &volume.writing) {
             (Ok(()), Some(writing)) => *lock(&writing.beacon) = beacon,
@@ -165,7 +172,7 @@ impl Volume {
             store,
             sb,
             backup: options.superblock,
-            inodes: InodeCache::new(),
+            inodes: InodeCache::new(memory::budget().inodes),
             nodes: Nodes::new(),
             writing: None,
             notes: Vec::new(),

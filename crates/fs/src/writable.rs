@@ -4,7 +4,7 @@
 
 use crate::alloc::{Space, SpaceOptions};
 use crate::writing::Writing;
-use crate::{Consistency, DataMode, Error, Note, OpenOptions, Result, Timestamp, Volume, WriteOptions};
+use crate::{Consistency, DataMode, Error, Note, OpenOptions, Result, Timestamp, Volume, WriteOptions, memory};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
@@ -32,7 +32,12 @@ const MOST_BETWEEN_SIGNS: usize = 64 << 20;
 
 impl Volume {
     /// Begins writing to a volume whose journal, if it has one, is empty.
-    pub(crate) fn start_writing(&mut self, mut options: WriteOptions, cache_bytes: usize) -> Result<()> {
+    /// The cache has `cache` bytes, and may have `most_cached`.
+    pub(crate) fn start_writing(
+        &mut self,
+        mut options: WriteOptions,
+        (cache, most_cached): (usize, usize),
+    ) -> Result<()> {
         if self.sb.mmp_block().is_some() {
             options.delayed_bytes = options.delayed_bytes.min(MOST_BETWEEN_SIGNS);
         }
@@ -50,20 +55,22 @@ impl Volume {
             copies: options.data == DataMode::CopyOnWrite,
             placement: options.placement,
             seed: options.seed(),
-            bitmaps: (cache_bytes / (2 * block_size as usize)).max(LEAST_BITMAPS),
+            bitmaps: (cache / (2 * block_size as usize)).max(LEAST_BITMAPS),
             clock: Arc::clone(&options.clock),
         };
         let superblock = mounted(&self.sb.disk, &options, (options.clock)());
         let space = Arc::new(Space::load(self, superblock, space)?);
         self.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::Client>, options.commit)?;
-        self.writing = Some(Writing::new(options, consistency, space));
+        self.writing = Some(Writing::new(options, most_cached, consistency, space));
+        self.follow_memory(memory::budget());
         let _pass = self.changing()?;
         self.recover_orphans()
     }
 
     fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {
         let block_size = self.sb.geometry.block_size;
-        let dirty_blocks = (options.dirty_bytes / block_size as usize).max(LEAST_DIRTY);
+        let dirty_bytes = options.dirty_bytes.min(memory::budget().held_open);
+        let dirty_blocks = (dirty_bytes / block_size as usize).max(LEAST_DIRTY);
         if let Some(native) = &self.native {
             let ordered = consistency == Consistency::Snapshot;
             return Ok(Box::new(Snapshot::new(&native.mapped, ordered, dirty_blocks)?));

@@ -2,12 +2,12 @@
 
 use crate::alloc::{DamagedGroup, Space, lock};
 use crate::gate::Gate;
-use crate::memory;
+use crate::memory::{self, Budget};
 use crate::mmp::Beacon;
 use crate::orphan::Orphans;
 use crate::transaction::Before;
 use crate::{InodeNo, Result, Timestamp, Volume};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -78,11 +78,13 @@ pub struct WriteOptions {
     pub data_insisted: bool,
     /// How long a change may stay in memory only, as far as [`Volume::tick`] is called. 5 s unless set.
     pub commit: Duration,
-    /// Most bytes of changed metadata a generation holds; a journal may allow less. 64 MiB unless set.
+    /// Most bytes of changed metadata a generation holds; a journal may allow less, and where there is little memory it is
+    /// a share of that. 64 MiB unless set.
     pub dirty_bytes: usize,
-    /// Most bytes of file content that wait for their place. Unless set, a sixteenth of the memory that the process may use,
-    /// at least 64 MiB and at most 1 GiB: what is removed again before it had to leave memory costs no write. A volume with
-    /// multiple mount protection takes no more than 64 MiB, so that it can say in time that it is in use.
+    /// Most bytes of file content that wait for their place. 1 GiB unless set: what is removed again before it had to leave
+    /// memory costs no write. Where it is less: a sixteenth of the memory that the process may use, but at least 64 MiB as
+    /// long as no control group limits it. A volume with multiple mount protection takes no more than 64 MiB, so that it can
+    /// say in time that it is in use.
     pub delayed_bytes: usize,
     /// The time of day; the system's unless set.
     pub clock: Clock,
@@ -111,7 +113,7 @@ impl Default for WriteOptions {
             data_insisted: false,
             commit: Duration::from_secs(5),
             dirty_bytes: 64 << 20,
-            delayed_bytes: usual_delayed_bytes(),
+            delayed_bytes: 1 << 30,
             clock: Arc::new(system_time),
             seed: None,
             superuser: false,
@@ -137,11 +139,8 @@ fn system_time() -> Timestamp {
     Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
 }
 
-/// See [`WriteOptions::delayed_bytes`].
-fn usual_delayed_bytes() -> usize {
-    static BYTES: OnceLock<usize> = OnceLock::new();
-    *BYTES.get_or_init(|| usize::try_from(memory::usable() / 16).unwrap_or(usize::MAX).clamp(64 << 20, 1 << 30))
-}
+/// Asks whoever holds inodes from outside to let go of these. It must not wait for that.
+pub type LetGo = Box<dyn Fn(Vec<InodeNo>) + Send + Sync>;
 
 /// What a volume that is open for writing keeps beside the cache.
 pub(crate) struct Writing {
@@ -156,6 +155,12 @@ pub(crate) struct Writing {
     pub(crate) gate: Option<Gate<Before>>,
     /// Says that the volume is in use, where it has a block for that.
     pub(crate) beacon: Mutex<Option<Beacon>>,
+    /// Most bytes the cache may have, however much memory there is.
+    most_cached: usize,
+    /// Most bytes of content that may wait for their place as long as memory is what it is.
+    most_delayed: AtomicUsize,
+    /// Whom to ask where too many inodes are held.
+    let_go: OnceLock<LetGo>,
     background: Mutex<Option<Background>>,
     bell: Arc<Bell>,
     /// Since when content waits for its place.
@@ -203,10 +208,15 @@ impl Bell {
 
 /// How often the background thread looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
+/// How often it looks after memory.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl Writing {
-    pub(crate) fn new(options: WriteOptions, consistency: Consistency, space: Arc<Space>) -> Self {
+    pub(crate) fn new(options: WriteOptions, most_cached: usize, consistency: Consistency, space: Arc<Space>) -> Self {
         Self {
+            most_cached,
+            most_delayed: AtomicUsize::new(options.delayed_bytes),
+            let_go: OnceLock::new(),
             options,
             consistency,
             space,
@@ -218,6 +228,11 @@ impl Writing {
             bell: Arc::default(),
             delayed_since: Mutex::default(),
         }
+    }
+
+    /// Most bytes of content that may wait for their place.
+    pub(crate) fn most_delayed(&self) -> usize {
+        self.most_delayed.load(Ordering::Relaxed)
     }
 }
 
@@ -331,7 +346,7 @@ impl Volume {
 
     /// Whether content that waits for its place takes half of what it may.
     fn has_much_delayed(&self) -> bool {
-        self.writing.as_ref().is_some_and(|writing| self.nodes.delayed() > writing.options.delayed_bytes / 2)
+        self.writing.as_ref().is_some_and(|writing| self.nodes.delayed() > writing.most_delayed() / 2)
     }
 
     /// Whether operations will soon have to wait until something of what is in memory has left it.
@@ -347,6 +362,51 @@ impl Volume {
         }
     }
 
+    /// Takes no more of each kind of memory than its share.
+    pub(crate) fn follow_memory(&self, budget: Budget) {
+        let Some(writing) = &self.writing else { return };
+        let options = &writing.options;
+        writing.most_delayed.store(options.delayed_bytes.min(budget.delayed), Ordering::Relaxed);
+        let cache = writing.most_cached.min(budget.cache);
+        self.store.limit_memory(cache, options.dirty_bytes.min(budget.dirty));
+    }
+
+    /// What is done about memory now and then, by the thread in the background and with no lock held: what there is may
+    /// have changed, and what nobody needs is given back.
+    fn look_after_memory(&self) {
+        let budget = memory::budget();
+        self.follow_memory(budget);
+        self.nodes.tidy();
+        self.limit_holds(budget.holds);
+    }
+
+    /// Where more than `most` inodes are held from outside, asks for some that have not been in use lately. The thread in
+    /// the background calls it with as many as memory allows.
+    pub fn limit_holds(&self, most: usize) {
+        let Some(let_go) = self.writing.as_ref().and_then(|writing| writing.let_go.get()) else { return };
+        let held = self.nodes.held();
+        if held > most {
+            // some more, so that it is not for each new one
+            let_go(self.nodes.only_held(held - most / 4 * 3));
+        }
+    }
+
+    /// How many inodes are [held](Volume::hold).
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.nodes.held()
+    }
+
+    /// Where many inodes are [held](Volume::hold) and memory is little, `let_go` is called with some that have not been in
+    /// use lately, so that they are [released](Volume::release): now and then, by the thread in the background. May be called
+    /// once.
+    pub fn on_many_holds(&self, let_go: LetGo) {
+        if let Some(writing) = &self.writing {
+            // whoever came first is asked
+            let _ = writing.let_go.set(let_go);
+        }
+    }
+
     /// Starts a thread that calls [`Volume::tick`] about ten times a second, and when memory fills, until
     /// [`Volume::unmount`] or until nobody has the volume any more. Does nothing where there is one already, or where the
     /// volume is open for reading only.
@@ -359,6 +419,7 @@ impl Volume {
         let (volume, bell) = (Arc::downgrade(self), Arc::clone(&writing.bell));
         let thread = std::thread::spawn(move || {
             let start = Instant::now();
+            let mut looked = start;
             loop {
                 let call = bell.wait();
                 if call.stop {
@@ -368,6 +429,10 @@ impl Volume {
                 // who works on the volume, or syncs it, hears of an error from the store
                 if volume.tick(start.elapsed()).is_err() && volume.store.failure().is_some() {
                     return;
+                }
+                if looked.elapsed() >= LOOK {
+                    volume.look_after_memory();
+                    looked = Instant::now();
                 }
                 // what could not be done now, as behind a transaction, is not called for at each operation
                 if !call.tick || !volume.is_half_full() {

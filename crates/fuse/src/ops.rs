@@ -30,7 +30,7 @@ use crate::problems::{Problems, Teller};
 use crate::protocol::{self as wire, Attr, Features};
 use crate::reply::{Answer, Entry, Reply};
 use crate::request::{Caller, Operation, Request};
-use crate::transport::Filesystem;
+use crate::transport::{Filesystem, Kernel};
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume};
 use rustix::fs::OFlags;
@@ -177,6 +177,25 @@ pub(crate) fn nothing(keep: u64) -> Entry {
 }
 
 impl Filesystem for Ops {
+    /// Files that the kernel remembers are held for it. Where those take too much memory, it is asked to let go of some that
+    /// no program uses.
+    fn connected(&self, kernel: Kernel) {
+        if self.volume.consistency().is_none() || !kernel.lets_go() {
+            return;
+        }
+        let asked = Arc::new(AtomicBool::new(false));
+        self.volume.on_many_holds(Box::new(move |numbers| {
+            // one after the other
+            if !asked.swap(true, Ordering::AcqRel) {
+                let done = Arc::clone(&asked);
+                let nodes = numbers.into_iter().map(node_of).collect();
+                if !kernel.let_go_behind(nodes, move || done.store(false, Ordering::Release)) {
+                    asked.store(false, Ordering::Release);
+                }
+            }
+        }));
+    }
+
     fn features(&self) -> Features {
         let mut wanted = Features::EXPORT_SUPPORT
             | Features::HAS_IOCTL_DIR

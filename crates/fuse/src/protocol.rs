@@ -145,6 +145,18 @@ pub(crate) struct NotifyInvalEntryOut {
     pub(crate) flags: u32,
 }
 
+/// FUSE_NOTIFY_PRUNE: the same, of nodes that nobody uses (7.45, Linux 6.18).
+pub(crate) const NOTIFY_PRUNE: i32 = 9;
+
+/// What follows the header of [`NOTIFY_PRUNE`]; behind it stand the numbers of the nodes, 64 bits each.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+pub(crate) struct NotifyPruneOut {
+    pub(crate) count: u32,
+    pub(crate) padding: u32,
+    pub(crate) spare: u64,
+}
+
 /// What follows the header of [`NOTIFY_INVAL_INODE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]

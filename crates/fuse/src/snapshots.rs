@@ -15,7 +15,7 @@ use crate::problems::Teller;
 use crate::protocol::{Attr, Features};
 use crate::reply::{Answer, Entry, Reply};
 use crate::request::{Caller, Operation, Request};
-use crate::transport::Filesystem;
+use crate::transport::{Filesystem, Kernel};
 use fs::{SnapshotInfo, Volume};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -69,6 +69,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Filesystem for WithSnapshots {
     fn features(&self) -> Features {
         self.live.features()
+    }
+
+    fn connected(&self, kernel: Kernel) {
+        self.live.connected(kernel);
     }
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {

@@ -366,6 +366,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
     }
 
     fn connected(&self, kernel: Kernel) {
+        self.inner.connected(kernel.clone());
         // there is one connection
         let _ = self.shared.kernel.set(kernel);
     }

@@ -20,7 +20,8 @@ mod standin;
 mod uring;
 
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
-use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut};
+use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE};
+use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Request, arguments};
 use pace::Pace;
@@ -39,6 +40,8 @@ const MAX_DATA: usize = 1 << 20;
 const MAX_HEADER: usize = 4096;
 /// Requests of the kernel's own making (read-ahead) that may wait at once.
 const MAX_BACKGROUND: u16 = 64;
+/// Nodes that the kernel is asked to let go of in one message.
+const PRUNED_AT_ONCE: usize = 4096;
 /// What every transport can carry.
 const CARRIED: Features = Features::ASYNC_READ
     .union(Features::BIG_WRITES)
@@ -89,10 +92,9 @@ pub trait Filesystem: Send + Sync {
     }
 }
 
-/// The kernel, as whoever it may remember things of sees it.
-#[derive(Debug)]
+/// The kernel, as whoever it may remember things of sees it. When the connection has ended it remembers nothing.
+#[derive(Debug, Clone)]
 pub struct Kernel {
-    connection: OwnedFd,
     link: Weak<Link>,
 }
 
@@ -106,13 +108,45 @@ impl Kernel {
 
     /// Has it forget the attributes and the content of a node.
     pub fn forget_inode(&self, node: u64) {
-        forget_inode(self.connection.as_fd(), node, 0);
+        if let Some(link) = self.link.upgrade() {
+            forget_inode(link.connection.as_fd(), node, 0);
+        }
+    }
+
+    /// Whether [`Kernel::let_go`] does anything: not before Linux 6.18.
+    #[must_use]
+    pub fn lets_go(&self) -> bool {
+        self.let_go(&[])
+    }
+
+    /// Has it let go of those of these nodes that no program uses; for each a FORGET comes in its own time. It waits for
+    /// content that is just being read, so it must not be called by whoever others wait for. False where it cannot.
+    ///
+    /// That is not FUSE_NOTIFY_INVAL_ENTRY, which older kernels have too: that takes names away from files in use as well,
+    /// and unmounts what is mounted on them.
+    pub fn let_go(&self, nodes: &[u64]) -> bool {
+        let Some(link) = self.link.upgrade() else { return false };
+        let what = NotifyPruneOut { count: nodes.len() as u32, ..NotifyPruneOut::default() };
+        notify(link.connection.as_fd(), NOTIFY_PRUNE, &[what.as_bytes(), nodes.as_bytes()])
+    }
+
+    /// As [`Kernel::let_go`], by a thread of its own, and any number; `done` is called in the end. False where it cannot
+    /// be started.
+    pub(crate) fn let_go_behind(&self, nodes: Vec<u64>, done: impl FnOnce() + Send + 'static) -> bool {
+        let kernel = self.clone();
+        let work = move || {
+            // an end of the connection ends it too
+            let _ = nodes.chunks(PRUNED_AT_ONCE).all(|some| kernel.let_go(some));
+            done();
+        };
+        std::thread::Builder::new().name("fuse-memory".to_owned()).spawn(work).is_ok()
     }
 
     /// Has it forget a name of a directory. It locks the directory, so this waits for requests that change it.
     pub fn forget_name(&self, dir: u64, name: &[u8]) {
+        let Some(link) = self.link.upgrade() else { return };
         let what = NotifyInvalEntryOut { dir, length: name.len() as u32, flags: 0 };
-        notify(self.connection.as_fd(), NOTIFY_INVAL_ENTRY, &[what.as_bytes(), name, &[0]]);
+        notify(link.connection.as_fd(), NOTIFY_INVAL_ENTRY, &[what.as_bytes(), name, &[0]]);
     }
 }
 
@@ -143,7 +177,7 @@ pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transp
     }
     let link = Arc::new(link);
     link.stand_ins.serve(&link);
-    link.filesystem.connected(Kernel { connection: link.connection.try_clone()?, link: Arc::downgrade(&link) });
+    link.filesystem.connected(Kernel { link: Arc::downgrade(&link) });
     let served = match queues {
         Some(queues) if link.features.contains(Features::OVER_IO_URING) => queues.serve(&link),
         _ => device::serve(&link),
@@ -273,12 +307,13 @@ fn forget_inode(connection: BorrowedFd<'_>, node: u64, offset: i64) {
     notify(connection, NOTIFY_INVAL_INODE, &[what.as_bytes()]);
 }
 
-fn notify(connection: BorrowedFd<'_>, code: i32, what: &[&[u8]]) {
+/// Whether the kernel did it.
+fn notify(connection: BorrowedFd<'_>, code: i32, what: &[&[u8]]) -> bool {
     let len = size_of::<OutHeader>() + what.iter().map(|part| part.len()).sum::<usize>();
     let header = OutHeader { len: len as u32, error: code, unique: 0 };
     let parts: Vec<_> = std::iter::once(header.as_bytes()).chain(what.iter().copied()).map(IoSlice::new).collect();
     // a kernel that does not have it, or is unmounting, has nothing to forget
-    let _ = rustix::io::writev(connection, &parts);
+    rustix::io::writev(connection, &parts).is_ok()
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {

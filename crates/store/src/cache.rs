@@ -186,6 +186,23 @@ impl BlockCache {
         self.block_size
     }
 
+    /// Holds at most so many bytes from now on, as far as blocks may go.
+    pub(crate) fn set_capacity(&self, bytes: usize) {
+        let capacity = self.capacity_of(bytes);
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            if shard.capacity != capacity {
+                shard.capacity = capacity;
+                shard.shrink();
+            }
+        }
+    }
+
+    /// How many blocks of `bytes` in all a shard holds.
+    fn capacity_of(&self, bytes: usize) -> usize {
+        ((bytes / self.block_size as usize) >> SHARD_BITS).max(1)
+    }
+
     /// The byte at which `offset` bytes into `block` lie, if that number exists at all.
     pub(crate) fn position(&self, block: FsBlock, offset: u64, len: u64) -> Result<u64> {
         block.get().checked_mul(self.block_size.into()).and_then(|at| at.checked_add(offset)).ok_or_else(|| {

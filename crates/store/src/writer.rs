@@ -29,6 +29,8 @@ use std::time::Duration;
 pub(crate) struct Writer {
     client: Arc<dyn Client>,
     limits: Limits,
+    /// Most blocks that a generation may change as long as memory is what it is: no more than the engine can take.
+    most_dirty: AtomicUsize,
     interval: Duration,
     /// The number of the open generation; numbers begin at 1.
     pub(crate) gate: RwLock<u64>,
@@ -57,6 +59,10 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    fn most_dirty(&self) -> usize {
+        self.most_dirty.load(Ordering::Relaxed)
+    }
+
     fn has_unflushed(&self) -> bool {
         self.written.load(Ordering::Acquire) > self.flushed.load(Ordering::Acquire)
     }
@@ -125,6 +131,7 @@ impl Store {
             room,
             client,
             limits: engine.limits(),
+            most_dirty: AtomicUsize::new(engine.limits().dirty_blocks),
             interval,
             gate: RwLock::new(1),
             committer: Mutex::new(Committer { engine, clock: Clock::default() }),
@@ -159,9 +166,21 @@ impl Store {
         self.writer.get().map_or(0, |w| w.limits.dirty_blocks / 4)
     }
 
+    /// What the store may take of memory from now on: bytes of unchanged metadata in its cache, and bytes of metadata
+    /// that a generation changes. Of the latter never more than the engine can take, nor less than one operation may
+    /// announce.
+    pub fn limit_memory(&self, cache: usize, dirty: usize) {
+        self.cache.set_capacity(cache);
+        if let Some(writer) = self.writer.get() {
+            let blocks = dirty / self.block_size() as usize;
+            let most = writer.limits.dirty_blocks;
+            writer.most_dirty.store(blocks.clamp(self.max_credits().min(most), most), Ordering::Relaxed);
+        }
+    }
+
     /// Whether the open generation holds half of what it may: [`Store::tick`] closes it then.
     pub fn is_half_full(&self) -> bool {
-        self.writer.get().is_some_and(|writer| self.cache.dirty() > writer.limits.dirty_blocks / 2)
+        self.writer.get().is_some_and(|writer| self.cache.dirty() > writer.most_dirty() / 2)
     }
 
     /// Begins an operation that changes at most `credits` metadata blocks (with journaled data: and blocks of data).
@@ -189,7 +208,7 @@ impl Store {
             writer.check()?;
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
             let held = writer.is_held();
-            let limit = if held { writer.limits.held_blocks } else { writer.limits.dirty_blocks };
+            let limit = if held { writer.limits.held_blocks } else { writer.most_dirty() };
             let most = room(*lock(&writer.room));
             let dirty = self.cache.dirty();
             if dirty + announced <= limit.min(most) {

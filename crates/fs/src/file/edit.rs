@@ -62,7 +62,7 @@ impl Volume {
         let mut outcome = work(&mut file);
         // whoever has made it too much brings its own to the device; where data is journaled, one write is not to be torn
         // between what has a place and what has none yet
-        let (own, limit) = (file.state.delayed.bytes(), writing.options.delayed_bytes);
+        let (own, limit) = (file.state.delayed.bytes(), writing.most_delayed());
         let much = self.nodes.count_delayed(file.state) > limit || own > limit.min(STREAM) / 4;
         if outcome.is_ok() && (much || own > 0 && self.store.journals_data()) {
             outcome = file.flush().and(outcome);

@@ -88,7 +88,7 @@ impl Volume {
             FileKind::Directory => 0,
             _ => inode.raw().disk.i_links_count.get().saturating_sub(1),
         };
-        let held = self.node(inode.number).is_held();
+        let held = self.nodes.is_held(inode.number);
         let now = change.now();
         let number = inode.number;
         if links == 0

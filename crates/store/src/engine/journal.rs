@@ -45,7 +45,8 @@ const SHORTEST_LOG: u32 = 1023;
 /// A generation holds at most a quarter of the log, as the kernel has it, but not fewer than this where half the log is as
 /// long: operations must fit into the smallest logs.
 const SMALL_GENERATION: u32 = 512;
-/// The log is left at most this full, in bytes, however long it is: what it holds stays in memory.
+/// The log is left at most this full, in bytes, however long it is: what it holds stays in memory. Nor does it hold more
+/// than a generation may, so whoever makes generations smaller to save memory saves it here too.
 const MOST_LOGGED: u32 = 64 << 20;
 /// How long the volume must be quiet before blocks are written home.
 const QUIET: Duration = Duration::from_secs(5);
@@ -140,7 +141,8 @@ impl Journal {
             holds_content: true,
             atomic: true,
         };
-        let most_used = (log.len() / 2).min(MOST_LOGGED / block_size);
+        let generations = u32::try_from(options.dirty_blocks).unwrap_or(u32::MAX).max(2 * SMALL_GENERATION);
+        let most_used = (log.len() / 2).min(MOST_LOGGED / block_size).min(generations);
         Ok(Self {
             sequence: superblock.s_sequence.get(),
             log,
