@@ -88,7 +88,7 @@ fn changed<S: AsRef<str>>(lists: &[S], mounted: &crate::mountinfo::Mounted, repe
         }
     }
     let safe = MountFlags::NOSUID | MountFlags::NODEV;
-    let lost = mounted.flags & safe - flags;
+    let lost = mounted.flags & (safe - flags);
     match mounted.user {
         Some(user) if user != 0 && !lost.is_empty() => Err(Error::Option(format!(
             "`suid` and `dev` are refused: the volume was mounted by user {user}, who is not root"
