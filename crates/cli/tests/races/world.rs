@@ -1,0 +1,383 @@
+//! One round: a volume and its mount, what all that run there may know of each other, and what went wrong.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use testkit::tools::{Ran, run, run_with};
+
+use crate::agent;
+use crate::looks::{self, Tree};
+
+/// How long anything may take before it counts as stuck: far more than a loaded machine needs.
+pub(crate) const STUCK: Duration = Duration::from_secs(90);
+/// How many of the last operations a report shows.
+const TRACED: usize = 80;
+
+/// How the mount of a round ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// All stop, then `extant umount`.
+    Unmount,
+    /// `umount -l` while all run; the server ends with the last descriptor.
+    Lazy,
+    /// SIGTERM to the server while all run.
+    Terminate,
+    /// SIGKILL to the server while all run.
+    Kill,
+}
+
+impl Ending {
+    /// Whether what write(2) answered has to be there afterwards, not only what fsync(2) answered.
+    pub(crate) fn is_orderly(self) -> bool {
+        self != Self::Kill
+    }
+}
+
+/// Somebody who works in the mounted volume, and knows what it must hold then.
+pub(crate) trait Actor: Send {
+    /// Makes what it starts from. Nobody else runs.
+    fn prepare(&mut self, world: &World);
+    /// Works until [`World::stops`].
+    fn act(&mut self, world: &World);
+    /// Looks at what is there when the volume is mounted again. Nobody else runs.
+    fn judge(&mut self, world: &World, ending: Ending);
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    folder: PathBuf,
+    options: String,
+    pub(crate) native: bool,
+    started: Instant,
+    /// The mounted root and a path to it that also holds when it is mounted nowhere any more.
+    root: RwLock<Option<(OwnedFd, PathBuf)>>,
+    server: AtomicU64,
+    stop: AtomicBool,
+    hurry: AtomicBool,
+    ending: AtomicBool,
+    /// 2n before transaction n, 2n + 1 while it may run.
+    phase: AtomicU64,
+    /// The transaction that runs for sure and will be rolled back, and 0 for none.
+    held: AtomicU64,
+    /// Who needs that no transaction runs takes it for reading.
+    calm: RwLock<()>,
+    /// What transactions touch only if they are rolled back: the same all the time.
+    victims: OnceLock<Tree>,
+    trace: Mutex<VecDeque<String>>,
+    wrong: Mutex<Vec<(&'static str, String)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The program that is hunted in: EXTANT_PROGRAM names another build of it.
+pub(crate) fn extant() -> Command {
+    let program = std::env::var_os("EXTANT_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_extant").into());
+    let mut command = Command::new(program);
+    command.env("TZ", "UTC");
+    command
+}
+
+impl World {
+    pub(crate) fn new(folder: &Path, native: bool, options: &str) -> Self {
+        std::fs::create_dir(folder.join("mnt")).unwrap();
+        let world = Self {
+            folder: folder.to_owned(),
+            options: options.to_owned(),
+            native,
+            started: Instant::now(),
+            root: RwLock::default(),
+            server: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            hurry: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            phase: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            calm: RwLock::new(()),
+            victims: OnceLock::new(),
+            trace: Mutex::default(),
+            wrong: Mutex::default(),
+        };
+        std::fs::write(world.outside(agent::SCRIPT), agent::TEXT).unwrap();
+        let kind = if native { "extant" } else { "ext4" };
+        world.must(&["mkfs", "-q", "-t", kind, &world.image_text(), "192M"]);
+        world.mount();
+        world
+    }
+
+    // --- running the program -----------------------------------------------------------------------------------------
+
+    /// Runs the program; it is stuck where it does not end.
+    pub(crate) fn run<A: AsRef<OsStr>>(&self, args: &[A]) -> Ran {
+        let ran = run_with(extant().args(args), b"", STUCK);
+        if ran.timed_out {
+            let words: Vec<_> = args.iter().map(|word| word.as_ref().to_string_lossy()).collect();
+            self.wrong("stuck", format!("extant {} did not end in {STUCK:?}", words.join(" ")));
+        }
+        ran
+    }
+
+    fn must(&self, args: &[&str]) {
+        let ran = self.run(args);
+        assert_eq!(ran.exit, Some(0), "extant {args:?}: {}", ran.text());
+    }
+
+    fn image_text(&self) -> String {
+        self.folder.join("volume").to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Where the volume is, or was, mounted.
+    pub(crate) fn mnt(&self) -> PathBuf {
+        self.folder.join("mnt")
+    }
+
+    /// A path outside of the volume.
+    pub(crate) fn outside(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A path in the mounted volume, also when it has been detached.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        let root = self.root.read().unwrap_or_else(PoisonError::into_inner);
+        root.as_ref().map_or_else(|| self.mnt(), |(_, path)| path.clone()).join(name)
+    }
+
+    pub(crate) fn mount(&self) {
+        let mnt = self.mnt();
+        self.must(&["mount", "-o", &self.options, &self.image_text(), mnt.to_str().expect("UTF-8")]);
+        let mut text = [0; 32];
+        let length = rustix::fs::getxattr(&mnt, "extant.daemon", &mut text[..]).expect("the server's number");
+        let number = std::str::from_utf8(&text[..length]).unwrap().trim().parse().expect("a number");
+        self.server.store(number, Ordering::SeqCst);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&mnt, flags, Mode::empty()).expect("the mounted root");
+        let path = format!("/proc/{}/fd/{}", std::process::id(), root.as_raw_fd()).into();
+        *self.root.write().unwrap() = Some((root, path));
+        self.ending.store(false, Ordering::SeqCst);
+    }
+
+    /// Lets go of the mounted root.
+    pub(crate) fn leave(&self) {
+        *self.root.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn syncfs(&self) {
+        if let Some((root, _)) = &*self.root.read().unwrap()
+            && let Err(e) = rustix::fs::syncfs(root)
+        {
+            self.wrong("answer", format!("syncfs: {e}"));
+        }
+    }
+
+    /// Free bytes and free inodes.
+    pub(crate) fn free(&self) -> (u64, u64) {
+        let all = rustix::fs::statvfs(self.at("")).expect("statfs");
+        (all.f_bfree * all.f_frsize, all.f_ffree)
+    }
+
+    /// Unmounts it when all descriptors are closed.
+    pub(crate) fn unmount(&self) {
+        self.leave();
+        let until = Instant::now() + STUCK;
+        loop {
+            let ran = self.run(&["umount", self.mnt().to_str().unwrap()]);
+            if ran.exit == Some(0) {
+                return;
+            }
+            if Instant::now() > until {
+                return self.wrong("stuck", format!("it cannot be unmounted: {}", ran.text()));
+            }
+            // a program that another test starts may have a descriptor of ours for a moment
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// `umount -l`: the server ends with the last descriptor.
+    pub(crate) fn detach(&self) {
+        run("umount", &["-l".as_ref(), self.mnt().as_os_str()]);
+    }
+
+    fn server(&self) -> Option<Pid> {
+        i32::try_from(self.server.load(Ordering::SeqCst)).ok().and_then(Pid::from_raw)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.note("everybody", format_args!("the server gets {signal:?}"));
+        self.server().map(|server| kill_process(server, signal));
+    }
+
+    /// Returns when the server has ended; one that does not is killed, so that all who wait for it go on.
+    pub(crate) fn await_server(&self) {
+        let Some(process) = self.server().and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok()) else {
+            return;
+        };
+        let time = Timespec { tv_sec: STUCK.as_secs().cast_signed(), tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready == 0) {
+            self.wrong("stuck", "the server does not end".to_owned());
+            self.signal(Signal::KILL);
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time));
+        }
+    }
+
+    /// `extant check -fn` has to find nothing.
+    pub(crate) fn check(&self, when: &str) {
+        let ran = self.run(&["check", "-fn", &self.image_text()]);
+        if ran.exit != Some(0) {
+            self.wrong("check", format!("{when}: {}", ran.text()));
+        }
+    }
+
+    // --- what all know of each other ---------------------------------------------------------------------------------
+
+    pub(crate) fn stops(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits a little, unless the end is near: there should be as much under way then as can be.
+    pub(crate) fn pause(&self, time: Duration) {
+        if !self.hurry.load(Ordering::SeqCst) && !self.stops() {
+            std::thread::sleep(time);
+        }
+    }
+
+    pub(crate) fn hurry(&self) {
+        self.hurry.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on, calls may fail with any error.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn phase(&self) -> u64 {
+        self.phase.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_phase(&self, phase: u64) {
+        self.phase.store(phase, Ordering::SeqCst);
+    }
+
+    /// The transaction that runs for sure and will be rolled back, or 0.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn hold(&self, transaction: u64) {
+        self.held.store(transaction, Ordering::SeqCst);
+    }
+
+    /// Does `work` with no transaction running, or not at all.
+    pub(crate) fn in_calm<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let _calm = self.calm.try_read().ok()?;
+        Some(work())
+    }
+
+    /// Does `work` while nobody is [`in_calm`](Self::in_calm).
+    pub(crate) fn in_storm<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _storm = self.calm.write().unwrap_or_else(PoisonError::into_inner);
+        work()
+    }
+
+    pub(crate) fn set_victims(&self, victims: Tree) {
+        let _ = self.victims.set(victims);
+    }
+
+    /// A change by somebody else went through that waited for transaction `number`, which has been rolled back therefore:
+    /// nothing of it must be seen any more.
+    pub(crate) fn look_after_rollback(&self, number: u64, rng: &mut testkit::Rng) {
+        let Some(victims) = self.victims.get() else { return };
+        let names: Vec<_> = victims.keys().collect();
+        let name = *rng.pick(&names);
+        let seen = looks::one(&self.at("v").join(name));
+        // where the next one has begun, this one's looks say nothing
+        if self.is_ending() || self.phase() > 2 * number + 2 {
+            return;
+        }
+        let difference = match &seen {
+            Ok(seen) => looks::difference(&victims[name], seen),
+            Err(e) => Some(e.to_string()),
+        };
+        if let Some(difference) = difference {
+            self.wrong(
+                "undone is seen",
+                format!("v/{name}, after a write that waited for transaction {number}: {difference}"),
+            );
+        }
+    }
+
+    // --- what went wrong ---------------------------------------------------------------------------------------------
+
+    pub(crate) fn note(&self, who: &str, what: impl Display) {
+        let mut trace = lock(&self.trace);
+        if trace.len() == TRACED {
+            trace.pop_front();
+        }
+        let time = self.started.elapsed().as_millis();
+        trace.push_back(format!("{time:6} ms, phase {:3}: {who}: {what}", self.phase()));
+    }
+
+    /// Something is as it must not be. `class` tells apart kinds of findings: only the first of each is kept.
+    pub(crate) fn wrong(&self, class: &'static str, what: String) {
+        let mut wrong = lock(&self.wrong);
+        if !wrong.iter().any(|(known, _)| *known == class) {
+            self.note("WRONG", format_args!("[{class}] {what}"));
+            let time = self.started.elapsed().as_millis();
+            wrong.push((class, format!("[{class}] after {time} ms of the round: {what}")));
+        }
+    }
+
+    /// A call failed, which it may only in the end, or where somebody keeps a member from its work.
+    pub(crate) fn failed(&self, who: &str, what: &str, error: &io::Error) {
+        self.note(who, format_args!("{what}: {error}"));
+        if !self.is_ending() && Errno::from_io_error(error) != Some(Errno::BUSY) {
+            self.wrong("answer", format!("{who}: {what}: {error}"));
+        }
+    }
+
+    /// Everything that went wrong, with the last operations; `None` where nothing did.
+    pub(crate) fn report(&self) -> Option<String> {
+        let wrong = lock(&self.wrong);
+        if wrong.is_empty() {
+            return None;
+        }
+        let found: Vec<_> = wrong.iter().map(|(_, text)| text.as_str()).collect();
+        let trace: Vec<_> = lock(&self.trace).iter().cloned().collect();
+        Some(format!(
+            "{}\nmounted with {}\nthe last operations:\n{}\nthe volume: {}",
+            found.join("\n"),
+            self.options,
+            trace.join("\n"),
+            self.image_text()
+        ))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.leave();
+        if std::fs::symlink_metadata(self.mnt()).is_err() || looks::is_mounted(&self.mnt()) {
+            self.signal(Signal::KILL);
+            self.detach();
+        }
+    }
+}
