@@ -18,6 +18,9 @@ const PAGES: u64 = 64;
 /// Bytes that a page begins with.
 const STAMP: usize = 64;
 
+/// A phase that never is, as of a transaction.
+const NEVER: u64 = u64::MAX;
+
 /// What a page holds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Page {
@@ -65,12 +68,15 @@ impl Mapper {
         let answer = agent.ask(how)?;
         world.note(&self.name, format_args!("{how}: {answer} (transaction held: {held}, then {})", world.held()));
         if answer != "ok" {
+            // it was said that they may be lost: what is answered later is not about them
+            self.pages.iter_mut().filter(|page| page.synced < page.newest).for_each(|page| page.phase = NEVER);
             return Some(());
         }
-        let within = held != 0 && world.held() == held;
+        // a server that is told to end rolls back what runs
+        let within = held != 0 && world.held() == held && !world.is_ending();
         for page in &mut self.pages {
             let calm = page.phase.is_multiple_of(2) && page.phase == phase;
-            let in_transaction = within && (page.phase == phase || page.phase + 1 == phase);
+            let in_transaction = within && (page.phase == phase || page.phase.checked_add(1) == Some(phase));
             if calm || in_transaction {
                 page.synced = page.newest;
             }

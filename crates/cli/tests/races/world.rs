@@ -177,7 +177,7 @@ impl World {
         if let Some((root, _)) = &*self.root.read().unwrap()
             && let Err(e) = rustix::fs::syncfs(root)
         {
-            self.wrong("answer", format!("syncfs: {e}"));
+            self.failed("everybody", "syncfs", &e.into());
         }
     }
 
