@@ -112,6 +112,10 @@ Options for -o, in lists as mount(8) takes them:
                 with ro: show what is on the device, without what the journal holds
   snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted volume are
                 also in its folder .extant/snapshots, which is not listed)
+  snapdir=owner|all
+                who may look into the folder .extant: whoever mounted the volume, and root (the default), or
+                all users. Files in a snapshot have the modes that they had when it was made: one that
+                was made private since is still readable there for whoever could read it then
   sb=N          with ro: use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
   fsname=NAME   what the list of mounts shows as the source, instead of DEVICE
 The options of mount(8) and ext4(5) are accepted where they change nothing or are done anyway (defaults,

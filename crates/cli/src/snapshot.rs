@@ -50,7 +50,12 @@ enum Command {
   extant snapshot create volume.img before-upgrade
   extant snapshot create /mnt monday
 
-A name has 1 to 128 bytes and no slash. A volume has at most 4096 snapshots.
+A name has 1 to 128 bytes and no slash. A volume has at most 4096 snapshots. Of a mounted volume everything is in it \
+    that programs have written, also through mappings.
+
+Files in a snapshot have the modes that they had then: what is readable for all in it stays so when the file is made \
+    private later. So the snapshots of a mounted volume are for root and whoever mounted it, unless it is mounted with \
+    snapdir=all.
 
 Exit status: 0 it is on the device, 1 not made, 2 wrong usage."
 )]
@@ -70,7 +75,8 @@ struct Create {
   extant snapshot list volume.img
   extant snapshot list --json /mnt
 
-The space is what would come back if that snapshot alone were deleted.
+The space is what would come back if that snapshot alone were deleted. Of a mounted volume only root and whoever \
+    mounted it are told; for others (where the mount option snapdir=all lets them list at all) it is -, in JSON null.
 
 Exit status: 0 listed, 1 not, 2 wrong usage."
 )]
@@ -172,20 +178,17 @@ impl Create {
 impl List {
     fn run(&self) -> Result<u8> {
         let failed = |e: &dyn ToString| Failure::on(&self.target.device, e.to_string());
-        let list: Vec<(SnapshotInfo, u64)> = match mounted(&self.target)? {
-            Some(mounted) => {
-                let list = mounted.list(true).map_err(|e| failed(&e))?;
-                list.into_iter().map(|(info, space)| (info, space.unwrap_or(0))).collect()
-            }
+        let list: Vec<(SnapshotInfo, Option<u64>)> = match mounted(&self.target)? {
+            Some(mounted) => mounted.list(true).map_err(|e| failed(&e))?,
             None => {
                 let volume = self.target.open()?.volume.clone();
                 let list = volume.snapshots().map_err(|e| failed(&e))?;
-                let space = |info: SnapshotInfo| volume.snapshot_space(&info.name).map(|space| (info, space));
+                let space = |info: SnapshotInfo| volume.snapshot_space(&info.name).map(|space| (info, Some(space)));
                 list.into_iter().map(space).collect::<fs::Result<_>>().map_err(|e| failed(&e))?
             }
         };
         if self.json {
-            let one = |(info, space): &(SnapshotInfo, u64)| {
+            let one = |(info, space): &(SnapshotInfo, Option<u64>)| {
                 let (name, time) = (String::from_utf8_lossy(&info.name), utc_time(time(info)));
                 json!({ "name": name, "time": time, "generation": info.generation, "bytes": space })
             };
@@ -194,7 +197,8 @@ impl List {
         }
         let mut out = stdout()?;
         for (info, space) in &list {
-            writeln!(out, "{}  {:>10}  {}", local_time(time(info), MINUTES), human(*space), escape(&info.name))?;
+            let space = space.map_or_else(|| "-".to_owned(), human);
+            writeln!(out, "{}  {space:>10}  {}", local_time(time(info), MINUTES), escape(&info.name))?;
         }
         out.flush()?;
         Ok(0)

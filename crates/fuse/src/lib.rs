@@ -51,7 +51,7 @@ mod transport;
 pub use error::{Error, Result};
 pub use mount::{mount_point, unmount};
 pub use mounted::MountedSnapshots;
-pub use options::{Access, Atime, MountOptions, OnDamage};
+pub use options::{Access, Atime, MountOptions, OnDamage, SnapshotFolder};
 pub use protocol::{Attr, Features, StatFs};
 pub use remount::remount;
 pub use reply::{Answer, Entry, Reply};

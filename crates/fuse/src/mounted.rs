@@ -16,7 +16,6 @@ const LONGEST: usize = 32;
 /// A native volume that is mounted.
 #[derive(Debug)]
 pub struct MountedSnapshots {
-    root: PathBuf,
     /// The folder `.extant/snapshots`.
     folder: PathBuf,
 }
@@ -25,7 +24,8 @@ impl MountedSnapshots {
     /// The volume that a folder lies on.
     ///
     /// # Errors
-    /// `InvalidInput` where that is none of ours, or not native; those of the system.
+    /// `InvalidInput` where that is none of ours, or not native; `PermissionDenied` to whoever may not see its snapshots;
+    /// those of the system.
     pub fn of(dir: &Path) -> io::Result<Self> {
         let dir = dir.canonicalize()?;
         let device = dir.metadata()?.dev();
@@ -36,17 +36,22 @@ impl MountedSnapshots {
             return Err(wrong("it is a folder, and not on a volume that `extant mount` mounted"));
         }
         let folder = root.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
+        if folder.metadata().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+            let why = "its snapshots are for root and for whoever mounted it (mount option snapdir)";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
         if !folder.is_dir() {
             return Err(wrong("the volume that is mounted there has no snapshots: it is not native"));
         }
-        Ok(Self { root, folder })
+        Ok(Self { folder })
     }
 
     fn of_name(&self, name: &[u8]) -> PathBuf {
         self.folder.join(OsStr::from_bytes(name))
     }
 
-    /// The snapshots, the oldest first, each with the bytes that it alone holds where `space`.
+    /// The snapshots, the oldest first, each with the bytes that it alone holds where `space`; only root and the mount's
+    /// owner are told these.
     ///
     /// # Errors
     /// Those of the volume.
@@ -59,7 +64,10 @@ impl MountedSnapshots {
                 value.parse::<i64>().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
             };
             let (generation, time) = (number(0)?.cast_unsigned(), number(1)?);
-            let alone = if space { Some(number(2)?.cast_unsigned()) } else { None };
+            let alone = match space.then(|| number(2)).transpose() {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
+                alone => alone?.map(i64::cast_unsigned),
+            };
             all.push((SnapshotInfo { name: name.clone(), generation, time }, alone));
         }
         all.sort_by_key(|(info, _)| info.generation);
@@ -88,7 +96,7 @@ impl MountedSnapshots {
     /// # Errors
     /// As [`MountedSnapshots::delete`].
     pub fn rollback(&self, name: Option<&[u8]>) -> io::Result<()> {
-        Ok(setxattr(&self.root, ROLLBACK, name.unwrap_or_default(), XattrFlags::empty())?)
+        Ok(setxattr(&self.folder, ROLLBACK, name.unwrap_or_default(), XattrFlags::empty())?)
     }
 }
 

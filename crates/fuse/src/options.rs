@@ -20,6 +20,17 @@ pub enum Access {
     All,
 }
 
+/// Who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they were made: a file
+/// that is for its owner alone by now may be for everybody there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SnapshotFolder {
+    /// The user who mounted the volume, and root.
+    #[default]
+    Owner,
+    /// All users who may use the mount, as far as the modes in the snapshots let them.
+    All,
+}
+
 /// Whether reading a file is recorded in its inode. Reads that the kernel answers from its pages are not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {
@@ -101,6 +112,8 @@ pub struct MountOptions {
     pub ignore_journal: bool,
     /// A native volume is shown as the snapshot of this name has it, for reading.
     pub snapshot: Option<String>,
+    /// Who may look into the folder of snapshots of a native volume.
+    pub snapshots: SnapshotFolder,
 }
 
 impl MountOptions {
@@ -166,6 +179,7 @@ impl MountOptions {
             ("transport", Some("device")) => self.transport = Transport::Device,
             ("norecovery" | "noload", None) => self.ignore_journal = true,
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
+            ("snapdir", Some(who)) => self.snapshots = snapshot_folder(who)?,
             ("fsname", Some(source)) => self.source = Some(source.to_owned()),
             ("sb", Some(number)) => self.superblock = Some(superblock(number)?),
             _ => match meaning(option) {
@@ -251,6 +265,14 @@ fn consistency(mode: &str) -> Result<Consistency> {
     }
 }
 
+fn snapshot_folder(who: &str) -> Result<SnapshotFolder> {
+    match who {
+        "owner" => Ok(SnapshotFolder::Owner),
+        "all" => Ok(SnapshotFolder::All),
+        _ => Err(Error::Option(format!("`snapdir={who}` is none of owner, all"))),
+    }
+}
+
 fn placement(word: &str) -> Result<Placement> {
     Placement::named(word).ok_or_else(|| Error::Option(format!("`placement={word}` is none of usual, hint")))
 }
@@ -324,6 +346,7 @@ mod tests {
         for (list, said) in [
             ("data=fast", "`data=fast` is none of ordered, writeback, journal, cow"),
             ("consistency=linked", "`consistency=linked` is none of none, dirty-bit, journal, snapshot"),
+            ("snapdir=hidden", "`snapdir=hidden` is none of owner, all"),
             ("placement=front", "`placement=front` is none of usual, hint"),
             ("commit=soon", "`commit=soon` is no number of seconds up to 3600"),
             ("commit=3601", "`commit=3601` is no number of seconds up to 3600"),

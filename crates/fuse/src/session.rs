@@ -44,7 +44,7 @@ pub fn mount(
     let teller: Teller = Arc::new(on_problem);
     let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&teller));
     if options.snapshot.is_none() && volume.snapshots().is_ok() {
-        let filesystem = WithSnapshots::new(ops, options, teller);
+        let filesystem = WithSnapshots::new(ops, options, teller, dir.canonicalize().ok());
         let filesystem = WithTransactions::new(filesystem, volume, options.writeback_cache);
         return mount_filesystem(Arc::new(filesystem), dir, options);
     }

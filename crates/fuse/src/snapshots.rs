@@ -7,20 +7,29 @@
 //! Nodes: the upper 32 bits say which volume a node is of. 0 is the volume itself, all ones are the two directories made up
 //! here, and a snapshot has the number that it was given when its name was first looked up or listed. So no two files of the
 //! mount have the same number for stat(2), and what the kernel keeps of a snapshot that was deleted means nothing else.
+//!
+//! Snapshots have the modes that files had: what is for the owner alone by now may be for everybody there. So `.extant` is
+//! for whoever mounted the volume (and for root), unless `snapdir=all` says otherwise.
+
+mod pages;
+mod views;
 
 use crate::errno::errno;
 use crate::ops::{Ops, ROOT, nothing};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, SnapshotFolder};
 use crate::problems::Teller;
 use crate::protocol::{Attr, Features};
 use crate::reply::{Answer, Entry, Reply};
 use crate::request::{Caller, Operation, Request};
 use crate::transport::{Filesystem, Kernel};
-use fs::{SnapshotInfo, Volume};
+use fs::Volume;
+use pages::Pages;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use views::{Views, Visit};
 
 /// The name in the root.
 pub(crate) const DIRECTORY: &[u8] = b".extant";
@@ -32,8 +41,6 @@ const HIDDEN: u64 = MADE_UP << 32 | 1;
 const SNAPSHOTS: u64 = MADE_UP << 32 | 2;
 /// What nodes that are on no volume have in their upper 32 bits.
 const MADE_UP: u64 = 0xFFFF_FFFF;
-/// Snapshots that are kept open.
-const OPEN: usize = 4;
 /// Bytes of each one's metadata that are kept in memory.
 const CACHE: usize = 16 << 20;
 /// Of a snapshot's root, attributes that are not on the volume: its generation's number, when it was made in seconds since
@@ -49,17 +56,13 @@ pub(crate) struct WithSnapshots {
     live: Ops,
     options: MountOptions,
     teller: Teller,
-    known: Mutex<Known>,
+    /// Where it is mounted.
+    dir: Option<PathBuf>,
+    pages: Pages,
+    views: Views,
+    kernel: OnceLock<Kernel>,
     /// The snapshot to which the volume goes back at its end.
     back_to: Mutex<Option<Vec<u8>>>,
-}
-
-#[derive(Default)]
-struct Known {
-    /// Those that were named so far; the number of each is one more than its place here.
-    all: Vec<SnapshotInfo>,
-    /// Those that are open, with their numbers, the one used last at the end.
-    open: Vec<(u64, Arc<Ops>)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -71,43 +74,64 @@ impl Filesystem for WithSnapshots {
         self.live.features()
     }
 
-    fn connected(&self, kernel: Kernel) {
-        self.live.connected(kernel);
-    }
-
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         match request.node >> 32 {
-            0 => self.answer_live(request, reply),
-            MADE_UP => self.answer_made_up(request, reply),
-            number => {
-                let volume = self.volume(number)?;
-                match request.operation {
-                    // what is copied here has its place on the volume
-                    Operation::CopyFileRange { .. } => Err(Errno::XDEV),
-                    ref operation if operation.changes() || opens_for_writing(operation) => Err(Errno::ROFS),
-                    Operation::GetXattr { name, size } if request.node as u32 == ROOT as u32 => {
-                        match self.fact(number, name)? {
-                            Some(value) => reply.value(size, value.as_bytes()),
-                            None => volume.answer(request, reply),
-                        }
-                    }
-                    // nothing is left to be written
-                    Operation::Fsync { .. } | Operation::FsyncDir { .. } => Ok(()),
-                    _ => volume.answer(request, reply),
-                }
+            0 => {
+                let _coming = self.pages.note(&request.operation);
+                self.answer_live(request, reply)
             }
+            MADE_UP => self.answer_made_up(request, reply),
+            number => self.answer_of_snapshot(number, request, reply),
         }
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        // nothing is held on behalf of the others
-        if node >> 32 == 0 {
-            self.live.forget(node, lookups);
+        match node >> 32 {
+            0 => self.live.forget(node, lookups),
+            MADE_UP => {}
+            // nothing is held there
+            number => self.views.forget(number, node as u32),
+        }
+    }
+
+    fn connected(&self, kernel: Kernel) {
+        self.live.connected(kernel.clone());
+        // there is one connection
+        let _ = self.kernel.set(kernel);
+    }
+
+    fn would_wait(&self, request: &Request<'_>) -> bool {
+        // for pages that the kernel hands over, for requests about a snapshot that goes
+        let waits = matches!(request.operation, Operation::MkDir { .. } | Operation::RmDir { .. });
+        waits && request.node == SNAPSHOTS
+    }
+
+    fn prepare(&self, request: &Request<'_>) -> Answer<()> {
+        let makes = matches!(request.operation, Operation::MkDir { .. }) && request.node == SNAPSHOTS;
+        if !makes || self.live.volume.consistency().is_none() {
+            return Ok(());
+        }
+        self.may_change(&request.caller)?;
+        let Some(dir) = &self.dir else { return Ok(()) };
+        match self.pages.take_over(dir) {
+            Ok(()) => Ok(()),
+            Err(pages::Error::Write(why)) => {
+                (self.teller)(&format!("no snapshot is made: what programs have written cannot be taken along: {why}"));
+                Err(Errno::IO)
+            }
+            Err(pages::Error::Start(why)) if self.options.writeback_cache => {
+                (self.teller)(&format!("no snapshot is made: what programs have written is not here yet, and {why}"));
+                Err(Errno::OPNOTSUPP)
+            }
+            Err(pages::Error::Start(why)) => {
+                (self.teller)(&format!("a snapshot is made without what programs changed through mappings: {why}"));
+                Ok(())
+            }
         }
     }
 
     fn finish(&self) -> io::Result<()> {
-        lock(&self.known).open.clear();
+        self.views.clear();
         self.live.finish()?;
         match lock(&self.back_to).take() {
             Some(name) => fs::rollback(Arc::clone(self.live.volume.storage()), &name).map_err(io::Error::other),
@@ -121,24 +145,39 @@ impl Filesystem for WithSnapshots {
 }
 
 impl WithSnapshots {
-    pub(crate) fn new(live: Ops, options: &MountOptions, teller: Teller) -> Self {
-        Self { live, options: options.clone(), teller, known: Mutex::default(), back_to: Mutex::default() }
+    /// `dir` is where it is mounted.
+    pub(crate) fn new(live: Ops, options: &MountOptions, teller: Teller, dir: Option<PathBuf>) -> Self {
+        let (pages, views) = (Pages::default(), Views::default());
+        let (kernel, back_to) = (OnceLock::new(), Mutex::default());
+        Self { live, options: options.clone(), teller, dir, pages, views, kernel, back_to }
+    }
+
+    fn answer_of_snapshot(&self, number: u64, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+        let visit = self.views.visit(number)?;
+        let volume = self.volume(&visit)?;
+        visit.see(request.node as u32);
+        match request.operation {
+            // what is copied here has its place on the volume
+            Operation::CopyFileRange { .. } => Err(Errno::XDEV),
+            ref operation if operation.changes() || opens_for_writing(operation) => Err(Errno::ROFS),
+            Operation::GetXattr { name, size } if request.node as u32 == ROOT as u32 => {
+                match self.fact(&visit, name, &request.caller)? {
+                    Some(value) => reply.value(size, value.as_bytes()),
+                    None => volume.answer(request, reply),
+                }
+            }
+            // nothing is left to be written
+            Operation::Fsync { .. } | Operation::FsyncDir { .. } => Ok(()),
+            _ => volume.answer(request, reply),
+        }
     }
 
     fn answer_live(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let at_root = request.node == ROOT;
         match request.operation {
-            Operation::Lookup { name: DIRECTORY } if at_root => reply.entry(&made_up(HIDDEN)),
+            Operation::Lookup { name: DIRECTORY } if at_root => reply.entry(&self.made_up(HIDDEN)),
             Operation::SetXattr { name, value, .. } if at_root && name == ROLLBACK.as_bytes() => {
-                self.may_change(&request.caller)?;
-                if self.live.volume.consistency().is_none() {
-                    return Err(Errno::ROFS);
-                }
-                if !value.is_empty() && self.numbered(value)?.is_none() {
-                    return Err(Errno::NOENT);
-                }
-                *lock(&self.back_to) = (!value.is_empty()).then(|| value.to_vec());
-                Ok(())
+                self.go_back_to(value, &request.caller)
             }
             // a name of ours cannot be taken, and what is elsewhere cannot come here
             Operation::Rename { name: DIRECTORY, .. } | Operation::RmDir { name: DIRECTORY } if at_root => {
@@ -162,14 +201,19 @@ impl WithSnapshots {
             return Err(Errno::STALE);
         }
         match request.operation {
-            Operation::Lookup { name: b"." } => reply.entry(&made_up(node)),
-            Operation::Lookup { name: LIST } if node == HIDDEN => reply.entry(&made_up(SNAPSHOTS)),
-            Operation::Lookup { name } if node == SNAPSHOTS => match self.numbered(name)? {
-                Some(number) => reply.entry(&self.root(number)?),
-                None => reply.entry(&nothing(0)),
-            },
+            Operation::Lookup { name: b"." } => reply.entry(&self.made_up(node)),
+            Operation::Lookup { name: LIST } if node == HIDDEN => reply.entry(&self.made_up(SNAPSHOTS)),
+            Operation::Lookup { name } if node == SNAPSHOTS => {
+                let number = self.numbered(name)?;
+                match number.map(|number| self.root(number)).transpose() {
+                    Ok(Some(root)) => reply.entry(&root),
+                    // deleted, or about to be
+                    Ok(None) | Err(Errno::STALE) => reply.entry(&nothing(0)),
+                    Err(e) => Err(e),
+                }
+            }
             Operation::Lookup { .. } => reply.entry(&nothing(0)),
-            Operation::GetAttr => reply.attr(&made_up(node).attr, 0),
+            Operation::GetAttr => reply.attr(&self.made_up(node).attr, 0),
             Operation::OpenDir => self.live.answer(request, reply),
             Operation::ReadDir { cookie, size, plus } => {
                 reply.limit(size);
@@ -181,14 +225,10 @@ impl WithSnapshots {
                 let number = self.numbered(name)?.ok_or(Errno::NOENT)?;
                 reply.entry(&self.root(number)?)
             }
-            Operation::RmDir { name } if node == SNAPSHOTS => {
-                self.may_change(&request.caller)?;
-                let number = self.numbered(name)?.ok_or(Errno::NOENT)?;
-                if lock(&self.back_to).as_deref() == Some(name) {
-                    return Err(Errno::BUSY);
-                }
-                lock(&self.known).open.retain(|(open, _)| *open != number);
-                self.live.volume.delete_snapshot(name).map_err(|e| errno(&e))
+            Operation::RmDir { name } if node == SNAPSHOTS => self.delete(name, &request.caller),
+            // the root of the volume may be somebody else's
+            Operation::SetXattr { name, value, .. } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
+                self.go_back_to(value, &request.caller)
             }
             Operation::GetXattr { .. } => Err(Errno::NODATA),
             Operation::ListXattr { size } => reply.value(size, &[]),
@@ -209,65 +249,95 @@ impl WithSnapshots {
         if caller.uid == 0 || caller.uid == owner { Ok(()) } else { Err(Errno::PERM) }
     }
 
+    /// Has the volume go back to a snapshot at its end; to none where `name` is empty.
+    fn go_back_to(&self, name: &[u8], caller: &Caller) -> Answer<()> {
+        self.may_change(caller)?;
+        if self.live.volume.consistency().is_none() {
+            return Err(Errno::ROFS);
+        }
+        let mut back_to = lock(&self.back_to);
+        if !name.is_empty() && self.numbered(name)?.is_none() {
+            return Err(Errno::NOENT);
+        }
+        *back_to = (!name.is_empty()).then(|| name.to_vec());
+        Ok(())
+    }
+
+    fn delete(&self, name: &[u8], caller: &Caller) -> Answer<()> {
+        self.may_change(caller)?;
+        // nobody chooses it meanwhile
+        let back_to = lock(&self.back_to);
+        let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
+        let info = list.into_iter().find(|info| info.name == name).ok_or(Errno::NOENT)?;
+        if back_to.as_deref() == Some(name) {
+            return Err(Errno::BUSY);
+        }
+        let number = self.views.number_of(&info);
+        self.views.close(number)?;
+        if let Err(e) = self.live.volume.delete_snapshot(name) {
+            // where it is still there nothing of it was given away
+            if self.live.volume.snapshots().is_ok_and(|list| list.contains(&info)) {
+                self.views.reopen(number);
+            }
+            return Err(errno(&e));
+        }
+        let seen = self.views.seen(number);
+        if let Some(kernel) = self.kernel.get() {
+            // what programs have open they could read on from the kernel's memory
+            seen.into_iter().for_each(|inode| kernel.forget_inode(number << 32 | u64::from(inode)));
+        }
+        Ok(())
+    }
+
     /// The number of the snapshot that has a name now.
     fn numbered(&self, name: &[u8]) -> Answer<Option<u64>> {
         let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
-        Ok(list.iter().find(|info| info.name == name).map(|info| self.number_of(info)))
-    }
-
-    fn number_of(&self, info: &SnapshotInfo) -> u64 {
-        let mut known = lock(&self.known);
-        let at = known.all.iter().position(|there| there == info).unwrap_or_else(|| {
-            known.all.push(info.clone());
-            known.all.len() - 1
-        });
-        at as u64 + 1
-    }
-
-    /// The snapshot that has a number, as long as it is there.
-    fn info(&self, number: u64) -> Answer<SnapshotInfo> {
-        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1)).ok_or(Errno::STALE)?;
-        let info = lock(&self.known).all.get(at).cloned().ok_or(Errno::STALE)?;
-        let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
-        if list.contains(&info) { Ok(info) } else { Err(Errno::STALE) }
+        Ok(list.iter().find(|info| info.name == name).map(|info| self.views.number_of(info)))
     }
 
     /// The volume of a snapshot, opened where it is not open.
-    fn volume(&self, number: u64) -> Answer<Arc<Ops>> {
-        {
-            let mut known = lock(&self.known);
-            if let Some(at) = known.open.iter().position(|(open, _)| *open == number) {
-                let found = known.open.remove(at);
-                let volume = Arc::clone(&found.1);
-                known.open.push(found);
-                return Ok(volume);
+    fn volume(&self, visit: &Visit<'_>) -> Answer<Arc<Ops>> {
+        visit.volume(|info| {
+            // the name may be that of another one by now
+            let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
+            if !list.contains(info) {
+                return Err(Errno::STALE);
             }
-        }
-        let info = self.info(number)?;
-        let volume: Volume = self.live.volume.open_snapshot(&info.name, CACHE).map_err(|e| errno(&e))?;
-        let (volume, teller) = (Arc::new(volume), Arc::clone(&self.teller));
-        let volume = Arc::new(Ops::of_snapshot(volume, number << 32, &self.options, teller));
-        let mut known = lock(&self.known);
-        if known.open.len() >= OPEN {
-            known.open.remove(0);
-        }
-        known.open.push((number, Arc::clone(&volume)));
-        Ok(volume)
+            let volume: Volume = self.live.volume.open_snapshot(&info.name, CACHE).map_err(|e| errno(&e))?;
+            let (volume, teller) = (Arc::new(volume), Arc::clone(&self.teller));
+            Ok(Ops::of_snapshot(volume, self.views.number_of(info) << 32, &self.options, teller))
+        })
     }
 
     /// A snapshot's root. Its name may come to mean another one.
     fn root(&self, number: u64) -> Answer<Entry> {
-        Ok(Entry { keep_name: 0, ..self.volume(number)?.root()? })
+        let visit = self.views.visit(number)?;
+        Ok(Entry { keep_name: 0, ..self.volume(&visit)?.root()? })
     }
 
-    fn fact(&self, number: u64, name: &[u8]) -> Answer<Option<String>> {
+    fn fact(&self, visit: &Visit<'_>, name: &[u8], caller: &Caller) -> Answer<Option<String>> {
         let Some(fact) = FACTS.iter().position(|fact| fact.as_bytes() == name) else { return Ok(None) };
-        let info = self.info(number)?;
+        let info = visit.info()?;
         Ok(Some(match fact {
             0 => info.generation.to_string(),
             1 => info.time.to_string(),
-            _ => self.live.volume.snapshot_space(&info.name).map_err(|e| errno(&e))?.to_string(),
+            // it compares maps of all that the snapshot has
+            _ => {
+                self.may_change(caller)?;
+                self.live.volume.snapshot_space(&info.name).map_err(|e| errno(&e))?.to_string()
+            }
         }))
+    }
+
+    /// A directory made up here. It belongs to whoever mounted the volume: the kernel asks it who may make snapshots.
+    fn made_up(&self, node: u64) -> Entry {
+        let mode = match self.options.snapshots {
+            SnapshotFolder::Owner => 0o040_700,
+            SnapshotFolder::All => 0o040_755,
+        };
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let attr = Attr { ino: node, mode, uid, gid, nlink: 2, block_size: 4096, ..Attr::default() };
+        Entry { node, generation: 0, keep_name: 0, keep_attr: 0, attr }
     }
 
     /// Lists one of the directories made up here from an entry on.
@@ -279,7 +349,7 @@ impl WithSnapshots {
         } else {
             let list = self.live.volume.snapshots().map_err(|e| errno(&e))?;
             // the root of each, as stat(2) shows it
-            entries.extend(list.iter().map(|info| (self.number_of(info) << 32 | 2, info.name.clone())));
+            entries.extend(list.iter().map(|info| (self.views.number_of(info) << 32 | 2, info.name.clone())));
         }
         let first = usize::try_from(cookie).unwrap_or(usize::MAX);
         for (at, (ino, name)) in entries.into_iter().enumerate().skip(first) {
@@ -297,12 +367,6 @@ impl WithSnapshots {
         }
         Ok(())
     }
-}
-
-/// A directory made up here: everybody may look into it.
-fn made_up(node: u64) -> Entry {
-    let attr = Attr { ino: node, mode: 0o040_755, nlink: 2, block_size: 4096, ..Attr::default() };
-    Entry { node, generation: 0, keep_name: 0, keep_attr: 0, attr }
 }
 
 fn opens_for_writing(operation: &Operation<'_>) -> bool {

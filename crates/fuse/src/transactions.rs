@@ -372,6 +372,9 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
     }
 
     fn would_wait(&self, request: &Request<'_>) -> bool {
+        if self.inner.would_wait(request) {
+            return true;
+        }
         if manner(&request.operation) != Manner::Changes {
             return false;
         }
@@ -399,6 +402,11 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             self.shared.answered.fetch_add(1, Ordering::SeqCst);
             One::of(&self.shared.answering)
         });
+        if member.is_none() && self.inner.would_wait(request) {
+            // not in the midst of a transaction; and none is kept waiting by what waits for other requests
+            drop(self.shared.change()?);
+            self.inner.prepare(request)?;
+        }
         let _pass = match manner(&request.operation) {
             Manner::Changes => Some(self.shared.change()?),
             Manner::Looks => Some(self.shared.volume.looking()),

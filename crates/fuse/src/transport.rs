@@ -90,6 +90,15 @@ pub trait Filesystem: Send + Sync {
     fn would_wait(&self, _request: &Request<'_>) -> bool {
         false
     }
+
+    /// Called before a request that would wait is answered, with nothing held that others may need: what has to be done
+    /// by other requests first.
+    ///
+    /// # Errors
+    /// The number that the program is told; the request is not answered then.
+    fn prepare(&self, _request: &Request<'_>) -> Answer<()> {
+        Ok(())
+    }
 }
 
 /// The kernel, as whoever it may remember things of sees it. When the connection has ended it remembers nothing.

@@ -1,0 +1,160 @@
+//! Which number each snapshot has, which ones are open, and how one ends.
+//!
+//! A number is never given again: the kernel may hold nodes of a snapshot for as long as a program has a file of it open.
+//!
+//! Metadata is recognized by its checksum, content is not: the blocks of a snapshot that is deleted are given out again, and
+//! whoever reads them later reads another file. So a deletion begins by marking the number, from when on every request
+//! with it is refused; waits for the requests that came before; and only then touches the volume.
+
+use super::lock;
+use crate::ops::Ops;
+use crate::reply::Answer;
+use fs::SnapshotInfo;
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Snapshots that stay open.
+const OPEN: usize = 4;
+
+#[derive(Default)]
+pub(super) struct Views {
+    known: Mutex<Known>,
+    /// A request has been answered whose snapshot is being deleted.
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Those that were named so far; the number of each is one more than its place here.
+    all: Vec<Named>,
+    /// Those that are open, with their numbers, the one used last at the end.
+    open: Vec<(u64, Arc<Ops>)>,
+}
+
+struct Named {
+    info: SnapshotInfo,
+    gone: bool,
+    /// Requests about it that are being answered.
+    requests: usize,
+    /// Of which inodes the kernel may have attributes, pages or listings.
+    seen: HashSet<u32>,
+}
+
+impl Known {
+    fn named(&mut self, number: u64) -> Option<&mut Named> {
+        self.all.get_mut(usize::try_from(number.checked_sub(1)?).ok()?)
+    }
+}
+
+/// A request about a snapshot, which is there until this is dropped.
+pub(super) struct Visit<'v> {
+    views: &'v Views,
+    number: u64,
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let mut known = lock(&self.views.known);
+        let Some(named) = known.named(self.number) else { return };
+        named.requests -= 1;
+        if named.gone && named.requests == 0 {
+            self.views.answered.notify_all();
+        }
+    }
+}
+
+impl Views {
+    /// The number of a snapshot.
+    pub(super) fn number_of(&self, info: &SnapshotInfo) -> u64 {
+        let mut known = lock(&self.known);
+        let at = known.all.iter().position(|there| there.info == *info).unwrap_or_else(|| {
+            known.all.push(Named { info: info.clone(), gone: false, requests: 0, seen: HashSet::new() });
+            known.all.len() - 1
+        });
+        at as u64 + 1
+    }
+
+    /// Keeps a snapshot from being deleted for the length of a request.
+    ///
+    /// # Errors
+    /// ESTALE: there is none of that number any more.
+    pub(super) fn visit(&self, number: u64) -> Answer<Visit<'_>> {
+        let mut known = lock(&self.known);
+        let named = known.named(number).filter(|named| !named.gone).ok_or(Errno::STALE)?;
+        named.requests += 1;
+        Ok(Visit { views: self, number })
+    }
+
+    /// Refuses every request about a snapshot from now on, and returns when those that came before are answered.
+    ///
+    /// # Errors
+    /// ENOENT: somebody else deletes it.
+    pub(super) fn close(&self, number: u64) -> Answer<()> {
+        let mut known = lock(&self.known);
+        let named = known.named(number).filter(|named| !named.gone).ok_or(Errno::NOENT)?;
+        named.gone = true;
+        let asked = |known: &mut Known| known.named(number).is_some_and(|named| named.requests > 0);
+        known = self.answered.wait_while(known, asked).unwrap_or_else(PoisonError::into_inner);
+        known.open.retain(|(open, _)| *open != number);
+        Ok(())
+    }
+
+    /// A snapshot that was closed is there after all.
+    pub(super) fn reopen(&self, number: u64) {
+        if let Some(named) = lock(&self.known).named(number) {
+            named.gone = false;
+        }
+    }
+
+    /// Of which inodes of a snapshot that was closed the kernel may have something.
+    pub(super) fn seen(&self, number: u64) -> HashSet<u32> {
+        lock(&self.known).named(number).map(|named| std::mem::take(&mut named.seen)).unwrap_or_default()
+    }
+
+    /// The kernel has nothing of an inode any more.
+    pub(super) fn forget(&self, number: u64, inode: u32) {
+        if let Some(named) = lock(&self.known).named(number) {
+            named.seen.remove(&inode);
+        }
+    }
+
+    /// Closes what is open.
+    pub(super) fn clear(&self) {
+        lock(&self.known).open.clear();
+    }
+}
+
+impl Visit<'_> {
+    pub(super) fn info(&self) -> Answer<SnapshotInfo> {
+        lock(&self.views.known).named(self.number).map(|named| named.info.clone()).ok_or(Errno::STALE)
+    }
+
+    /// Notes that the kernel gets something of an inode.
+    pub(super) fn see(&self, inode: u32) {
+        if let Some(named) = lock(&self.views.known).named(self.number) {
+            named.seen.insert(inode);
+        }
+    }
+
+    /// The snapshot's volume, by `open` where it is not open.
+    pub(super) fn volume(&self, open: impl FnOnce(&SnapshotInfo) -> Answer<Ops>) -> Answer<Arc<Ops>> {
+        let number = self.number;
+        {
+            let mut known = lock(&self.views.known);
+            if let Some(at) = known.open.iter().position(|(open, _)| *open == number) {
+                let found = known.open.remove(at);
+                let volume = Arc::clone(&found.1);
+                known.open.push(found);
+                return Ok(volume);
+            }
+        }
+        let volume = Arc::new(open(&self.info()?)?);
+        let mut known = lock(&self.views.known);
+        if known.open.len() >= OPEN {
+            known.open.remove(0);
+        }
+        known.open.push((number, Arc::clone(&volume)));
+        Ok(volume)
+    }
+}
