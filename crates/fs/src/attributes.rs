@@ -27,7 +27,8 @@ pub struct SetAttributes {
     pub flags: Option<InodeFlags>,
     /// Project.
     pub project: Option<u32>,
-    /// The times are the present, and nothing else is asked for: files that are append-only allow that.
+    /// The times are the present, or those of what was written before, and nothing else is asked for: files that are
+    /// append-only allow that.
     pub touch: bool,
 }
 

@@ -7,7 +7,10 @@
 //! What the kernel is allowed to keep is decided here:
 //!
 //! - names, also those that do not exist, attributes, link targets and content: as long as it likes, for nobody else
-//!   changes the volume, and the kernel knows what each of its own requests changes;
+//!   changes the volume, and the kernel knows what each of its own requests changes. Not names where directories may
+//!   compare them without case and can be changed: the kernel compares bytes, so what it does under one spelling leaves
+//!   the others as they were. Not in directories that do not fold either: they may begin to, and what is renamed from
+//!   them into others keeps the time that it had;
 //! - OPEN and OPENDIR are answered once with ENOSYS: the kernel then sends neither them nor FLUSH, RELEASE and RELEASEDIR
 //!   again, and keeps pages and listings across openings. Not where single files may be unreadable (encryption), where
 //!   each user has to be judged (allow_root), with auto_unmount, or where reading is recorded. Otherwise a file that is
@@ -98,10 +101,12 @@ pub(crate) struct Ops {
     ask_opens: bool,
     /// Whether the kernel keeps what is written, and sizes and times with it.
     keeps_writes: bool,
-    /// For how many seconds the kernel may keep names and attributes.
+    /// For how many seconds the kernel may keep attributes.
     keep: u64,
     /// Whether reading is recorded.
     atime: Atime,
+    /// The same for names, found or not.
+    keep_names: u64,
     /// Files that are known to have capabilities.
     capable: Mutex<HashSet<InodeNo>>,
     /// Whether there was ever one.
@@ -268,6 +273,9 @@ impl Ops {
             problems: Problems::new(teller),
             only,
             kernel_checks,
+        // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
+        let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
+        let keep_names = if folds && volume.consistency().is_some() { 0 } else { keep };
             ask_opens,
             keeps_writes,
             keep,
@@ -284,6 +292,7 @@ impl Ops {
 
     /// The same for a volume that is a snapshot; `above` tells its files from those of all others.
     pub(crate) fn of_snapshot(volume: Arc<Volume>, above: u64, options: &MountOptions, teller: Teller) -> Self {
+            keep_names,
         Self { above, ..Self::new(volume, options, teller) }
     }
 
@@ -295,7 +304,7 @@ impl Ops {
         match request.operation {
             Operation::Lookup { name } => {
                 let found = self.lookup(node, name)?;
-                reply.entry(&found.map_or_else(|| nothing(self.keep), |a| self.entry(&a)))
+                reply.entry(&found.map_or_else(|| nothing(self.keep_names), |a| self.entry(&a)))
             }
             Operation::GetAttr => reply.attr(&self.attr(&self.getattr(node)?), self.keep),
             Operation::Access { mask } => self.access(node, mask),
@@ -360,9 +369,17 @@ impl Ops {
                 reply.written(written)
             }
             Operation::SetXattr { name, value, flags, kill_sgid } => {
-                self.set_xattr(node, (name, value), flags, kill_sgid)
+                if self.set_xattr(node, (name, value), flags, kill_sgid)? {
+                    reply.attributes_changed(node);
+                }
+                Ok(())
             }
-            Operation::RemoveXattr { name } => self.remove_xattr(node, name),
+            Operation::RemoveXattr { name } => {
+                if self.remove_xattr(node, name)? {
+                    reply.attributes_changed(node);
+                }
+                Ok(())
+            }
             Operation::Fallocate { offset, length, mode } => {
                 if self.allocate(node, offset, length, mode, caller)? {
                     reply.attributes_changed(node);
@@ -425,7 +442,7 @@ impl Ops {
         let node = self.above | node_of(a.inode);
         // the kernel has the root from the beginning, as generation 0
         let generation = if node == ROOT { 0 } else { a.generation.into() };
-        Entry { node, generation, keep_name: self.keep, keep_attr: self.keep, attr: self.attr(a) }
+        Entry { node, generation, keep_name: self.keep_names, keep_attr: self.keep, attr: self.attr(a) }
     }
 
     /// A file's attributes as the kernel takes them.
@@ -698,9 +715,9 @@ impl Ops {
     /// The first byte of data or of a hole at or after `offset`.
     fn seek(&self, node: u64, offset: u64, whence: u32) -> Answer<u64> {
         // SEEK_DATA and SEEK_HOLE; the kernel does the others itself
-        let found = match whence {
-            3 => self.answer_for(node, |v, inode| v.seek_data(inode, offset)),
-            4 => self.answer_for(node, |v, inode| v.seek_hole(inode, offset)),
+        let data = match whence {
+            3 => true,
+            4 => false,
             _ => return Err(Errno::INVAL),
         };
         found?.ok_or(Errno::NXIO)

@@ -3,12 +3,13 @@
 mod common;
 
 use common::{TRANSPORTS, ready, serve, serve_writable};
-use rustix::fs::{SeekFrom, Timespec, Timestamps};
+use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use testkit::{Image, Rng, oracle};
+use testkit::{Image, Rng, oracle, tools};
 
 fn assert_sound(image: &Path) {
     let verdict = oracle::e2fsck(image);
@@ -139,6 +140,56 @@ fn what_was_synced_is_on_the_device() {
             rustix::fs::syncfs(&file).expect("syncfs");
             assert!(holds(image.path(), "a", &content));
         }
+    }
+}
+
+/// Flags of chattr(1).
+fn chattr(flags: &str, path: &Path) {
+    tools::must("chattr", &[flags.as_ref(), path.as_os_str()]);
+}
+
+#[test]
+fn files_that_only_grow_can_be_synced_and_closed() {
+    if !ready() || !tools::is_root() || !testkit::need(&["chattr"]) {
+        return;
+    }
+    for transport in TRANSPORTS {
+        let image = Image::mke2fs(&["-t", "ext4"], 32 << 20).build();
+        let served = serve_writable(image.path(), &options(transport));
+        let path = served.path().join("log");
+        fs::write(&path, "one\n").expect("write");
+        let time = |tv_sec| Timespec { tv_sec, tv_nsec: 5 };
+        let times = Timestamps { last_access: time(5), last_modification: time(1_000_000_007) };
+        let before = OpenOptions::new().append(true).open(&path).expect("open");
+        rustix::fs::futimens(&before, &times).expect("futimens");
+        chattr("+a", &path);
+        before.sync_all().expect("fsync");
+        let mut file = OpenOptions::new().append(true).open(&path).expect("open");
+        for line in ["two\n", "three\n"] {
+            file.write_all(line.as_bytes()).expect("write");
+            file.sync_all().expect("fsync");
+        }
+        file.write_all(b"four\n").expect("write");
+        let seen = file.metadata().expect("stat");
+        drop(file);
+        // by hand they are as they were
+        let other = Timestamps { last_access: time(5), last_modification: time(6) };
+        assert_eq!(rustix::fs::futimens(&before, &other), Err(Errno::PERM));
+        let file = File::open(&path).expect("open");
+        let only = |tv_sec| Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: time(tv_sec),
+        };
+        assert_eq!(rustix::fs::futimens(&file, &only(6)), Err(Errno::PERM));
+        drop((file, before));
+        assert_eq!(served.problems(), Vec::<String>::new());
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+        let served = serve(image.path());
+        let path = served.path().join("log");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "one\ntwo\nthree\nfour\n");
+        let after = path.metadata().expect("stat");
+        assert_eq!((after.mtime(), after.mtime_nsec()), (seen.mtime(), seen.mtime_nsec()));
     }
 }
 

@@ -1,0 +1,185 @@
+//! What the kernel keeps - names, modes, pages, files without a name - is what the volume has.
+
+mod common;
+
+use common::{TRANSPORTS, ready, serve_writable};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use testkit::{Image, oracle, tools};
+
+/// Longest that the kernel may take to let go of a file, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn assert_sound(image: &Path) {
+    let verdict = oracle::e2fsck(image);
+    assert!(verdict.clean, "{verdict:?}");
+}
+
+fn nameless(dir: &Path) -> OwnedFd {
+    rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).expect("O_TMPFILE")
+}
+
+#[test]
+fn space_of_files_without_a_name_comes_back() {
+    if !ready() {
+        return;
+    }
+    // with relatime each opening is asked for
+    let ways = TRANSPORTS.map(|transport| format!("{transport},noatime"));
+    let ways = ways.into_iter().chain(TRANSPORTS.map(|transport| format!("{transport},relatime")));
+    for options in ways {
+        let image = Image::mke2fs(&["-t", "ext4"], 32 << 20).build();
+        let served = serve_writable(image.path(), &options);
+        let root = served.path();
+        let free = || {
+            let seen = rustix::fs::statvfs(root).expect("statvfs");
+            (seen.f_bfree, seen.f_ffree)
+        };
+        let before = free();
+        let content = vec![7; 1 << 20];
+        for round in 0..4 {
+            let file = nameless(root);
+            rustix::io::write(&file, &content).expect("write");
+            let now = free();
+            assert!(now.0 < before.0 && now.1 == before.1 - 1, "{options}: it takes space while it is open");
+            if round % 2 == 1 {
+                let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+                rustix::fs::linkat(CWD, link, CWD, root.join("named"), AtFlags::SYMLINK_FOLLOW).expect("linkat");
+                fs::remove_file(root.join("named")).expect("unlink");
+            }
+            drop(file);
+            wait_until(&format!("{options}, round {round}: the space does not come back"), || free() == before);
+        }
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+    }
+}
+
+/// A folder that compares names without case, on a volume mounted for writing.
+#[test]
+fn a_folder_without_case_shows_what_it_has() {
+    if !ready() || !testkit::need(&["chattr"]) {
+        return;
+    }
+    for transport in TRANSPORTS {
+        let image = Image::mke2fs(&["-t", "ext4", "-O", "casefold", "-E", "encoding=utf8"], 32 << 20).build();
+        let served = serve_writable(image.path(), transport);
+        let dir = served.path().join("d");
+        let at = |name: &str| dir.join(name);
+        let is_missing = |name: &str| at(name).metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+        let read = |name: &str| fs::read_to_string(at(name)).expect(name);
+        fs::create_dir(&dir).expect("mkdir");
+        // what was asked for before it began to fold
+        assert!(is_missing("EARLY"));
+        tools::must("chattr", &["+F".as_ref(), dir.as_os_str()]);
+        fs::write(at("early"), "early").expect("write");
+        assert_eq!(read("EARLY"), "early");
+
+        assert!(is_missing("BAR"));
+        fs::write(at("bar"), "bar").expect("write");
+        assert_eq!(read("BAR"), "bar");
+        fs::remove_file(at("Bar")).expect("unlink");
+        assert!(is_missing("bar") && is_missing("BAR"));
+        fs::write(at("BAR"), "again").expect("write");
+        assert_eq!((read("bar"), fs::read_dir(&dir).expect("list").count()), ("again".to_owned(), 2));
+
+        fs::write(at("x"), "one").expect("write");
+        assert_eq!(read("X"), "one");
+        fs::write(at("t"), "two").expect("write");
+        fs::rename(at("t"), at("x")).expect("rename");
+        assert_eq!((read("X"), read("x")), ("two".to_owned(), "two".to_owned()));
+        assert!(is_missing("T"));
+        assert_eq!((read("BAR"), read("X")), ("again".to_owned(), "two".to_owned()));
+        rustix::fs::renameat_with(CWD, at("bar"), CWD, at("x"), RenameFlags::EXCHANGE).expect("exchange");
+        assert_eq!((read("BAR"), read("X")), ("two".to_owned(), "again".to_owned()));
+        fs::hard_link(at("x"), at("link")).expect("link");
+        assert_eq!(read("LINK"), "again");
+        fs::remove_file(at("LINK")).expect("unlink");
+        assert!(is_missing("link"));
+        assert!(is_missing("SUB"));
+        fs::create_dir(at("sub")).expect("mkdir");
+        assert!(at("SUB").is_dir());
+        fs::remove_dir(at("Sub")).expect("rmdir");
+        assert!(is_missing("sub") && is_missing("SUB"));
+
+        // a name that comes from a folder with case, and was known there
+        let plain = served.path().join("plain");
+        fs::write(&plain, "plain").expect("write");
+        assert_eq!(fs::read_to_string(&plain).expect("read"), "plain");
+        fs::rename(&plain, at("moved")).expect("rename");
+        fs::remove_file(at("MOVED")).expect("unlink");
+        assert!(is_missing("moved"));
+        // names that were listed with their files
+        fs::write(at("listed"), "").expect("write");
+        for entry in fs::read_dir(&dir).expect("list") {
+            entry.expect("entry").metadata().expect("stat");
+        }
+        fs::remove_file(at("LISTED")).expect("unlink");
+        assert!(is_missing("listed"));
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+    }
+}
+
+/// An access control list as programs hand it to the kernel: of the owner, user 5, the group, the mask and others.
+fn acl(group: u16, mask: u16) -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 7, 5), (4, group, u32::MAX), (0x10, mask, u32::MAX), (0x20, 0, u32::MAX)];
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn an_attribute_that_changes_mode_or_space_is_seen() {
+    const LIST: &str = "system.posix_acl_access";
+    if !ready() || !tools::is_root() || !testkit::need(&["stat"]) {
+        return;
+    }
+    for options in ["", "allow_other"] {
+        let image = Image::mke2fs(&["-t", "ext4", "-b", "4096"], 32 << 20).build();
+        let served = serve_writable(image.path(), options);
+        let path = served.path().join("f");
+        // stat(1) asks the kernel for no more than it shows
+        let shown = |format: &str| {
+            let ran = Command::new("stat").args(["-c", format]).arg(&path).output().expect("stat");
+            String::from_utf8_lossy(&ran.stdout).trim().to_owned()
+        };
+        fs::write(&path, "x").expect("write");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("chmod");
+        assert_eq!(shown("%a"), "640");
+        rustix::fs::setxattr(&path, LIST, &acl(4, 7), XattrFlags::empty()).expect("setxattr");
+        assert_eq!(shown("%a"), "670", "{options}");
+        rustix::fs::setxattr(&path, LIST, &acl(0, 0), XattrFlags::empty()).expect("setxattr");
+        assert_eq!(shown("%a"), "600", "{options}");
+        let blocks = path.metadata().expect("stat").blocks();
+        assert_eq!(shown("%b"), blocks.to_string());
+        rustix::fs::setxattr(&path, "user.large", &[1; 2000], XattrFlags::empty()).expect("setxattr");
+        assert_eq!(shown("%b"), (blocks + 8).to_string(), "{options}");
+        rustix::fs::removexattr(&path, "user.large").expect("removexattr");
+        let left = shown("%b");
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+        let served = serve_writable(image.path(), options);
+        let seen = served.path().join("f").metadata().expect("stat");
+        assert_eq!((seen.mode() & 0o7777, seen.blocks().to_string()), (0o600, left), "{options}");
+    }
+}
