@@ -171,14 +171,28 @@ impl Volume {
         self.seek(inode, offset, false)
     }
 
-    fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
+    /// The first byte of a hole between two places of a file; `None` where all is data. The file's end is no hole.
+    ///
+    /// # Errors
+    /// As [`Volume::read_at`].
+    pub fn hole_within(&self, inode: &Inode, start: u64, end: u64) -> Result<Option<u64>> {
         self.current(inode, |inode, state| {
             let nothing = NodeState::default();
-            self.seek_in(inode, state.unwrap_or(&nothing), offset, data)
+            let state = state.unwrap_or(&nothing);
+            let found = self.seek_in(inode, state, (start, end), false)?;
+            Ok(found.filter(|at| *at < end.min(state.size_of(inode))))
         })
     }
 
-    fn seek_in(&self, inode: &Inode, state: &NodeState, offset: u64, data: bool) -> Result<Option<u64>> {
+    fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
+        self.current(inode, |inode, state| {
+            let nothing = NodeState::default();
+            self.seek_in(inode, state.unwrap_or(&nothing), (offset, u64::MAX), data)
+        })
+    }
+
+    /// Looks no farther than `stop`.
+    fn seek_in(&self, inode: &Inode, state: &NodeState, (offset, stop): (u64, u64), data: bool) -> Result<Option<u64>> {
         self.readable(inode)?;
         let size = state.size_of(inode);
         if offset >= size {
@@ -190,7 +204,7 @@ impl Volume {
         let block_size = u64::from(self.sb.geometry.block_size);
         let mut at = offset;
         let mut mapped = 0u64;
-        while at < size {
+        while at < size.min(stop) {
             let block = at / block_size;
             let delayed = state.delayed.here(block_size as usize, block);
             let (is_data, end) = if delayed > 0 {

@@ -388,6 +388,12 @@ impl Volume {
         *held = held.saturating_add(1);
     }
 
+    /// Whether somebody holds an inode.
+    #[must_use]
+    pub fn is_held(&self, number: InodeNo) -> bool {
+        self.nodes.is_held(number)
+    }
+
     /// Takes `times` holds off an inode and says whether none is left.
     pub(crate) fn unhold(&self, number: InodeNo, times: u64) -> bool {
         self.nodes.shard(number).unhold(number, times)

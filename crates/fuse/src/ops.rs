@@ -25,6 +25,7 @@
 //!    nothing; a file without a name lives until the kernel forgets it.
 //! 2. A damaged file is an error for that file, told once.
 
+mod holes;
 mod write;
 
 use crate::errno::{errno, is_problem};
@@ -36,6 +37,7 @@ use crate::request::{Caller, Operation, Request};
 use crate::transport::{Filesystem, Kernel};
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume};
+use holes::Holes;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -103,10 +105,12 @@ pub(crate) struct Ops {
     keeps_writes: bool,
     /// For how many seconds the kernel may keep attributes.
     keep: u64,
-    /// Whether reading is recorded.
-    atime: Atime,
     /// The same for names, found or not.
     keep_names: u64,
+    /// Whether reading is recorded.
+    atime: Atime,
+    /// What of holes the kernel may have, where files can be changed.
+    holes: Option<Holes>,
     /// Files that are known to have capabilities.
     capable: Mutex<HashSet<InodeNo>>,
     /// Whether there was ever one.
@@ -231,6 +235,9 @@ impl Filesystem for Ops {
         if node != ROOT && self.volume.consistency().is_some() {
             // told; nobody waits for it
             let _ = self.outcome(number, self.volume.release(number, lookups));
+            if let Some(holes) = &self.holes {
+                holes.forget(number, || self.volume.is_held(number));
+            }
         }
     }
 
@@ -266,20 +273,24 @@ impl Ops {
         let ask_opens = encrypted || only.is_some() || options.auto_unmount || options.atime != Atime::Never;
         let keep = if only.is_some() { 0 } else { ALWAYS };
         let kernel_checks = options.kernel_checks();
+        // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
+        let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
+        let keep_names = if folds && volume.consistency().is_some() { 0 } else { keep };
         let keeps_writes = options.writeback_cache && volume.consistency().is_some();
+        // of what the kernel keeps nothing is known
+        let holes = (volume.consistency().is_some() && !keeps_writes).then(Holes::new);
         Self {
             volume,
             above: 0,
             problems: Problems::new(teller),
             only,
             kernel_checks,
-        // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
-        let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
-        let keep_names = if folds && volume.consistency().is_some() { 0 } else { keep };
             ask_opens,
             keeps_writes,
             keep,
+            keep_names,
             atime: options.atime,
+            holes,
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
             ended: Arc::default(),
@@ -292,7 +303,6 @@ impl Ops {
 
     /// The same for a volume that is a snapshot; `above` tells its files from those of all others.
     pub(crate) fn of_snapshot(volume: Arc<Volume>, above: u64, options: &MountOptions, teller: Teller) -> Self {
-            keep_names,
         Self { above, ..Self::new(volume, options, teller) }
     }
 
@@ -321,7 +331,14 @@ impl Ops {
             }
             Operation::OpenDir if self.ask_opens => reply.opened_dir(),
             Operation::Read { offset, size } => {
-                reply.fill(size, |buf| self.answer_for(node, |v, inode| v.read_at(inode, offset, buf)))?;
+                reply.fill(size, |buf| {
+                    self.answer_for(node, |v, inode| {
+                        if let Some(holes) = &self.holes {
+                            holes.read(v, inode, offset, buf.len() as u64);
+                        }
+                        v.read_at(inode, offset, buf)
+                    })
+                })?;
                 self.note_read(node);
                 Ok(())
             }
@@ -720,6 +737,12 @@ impl Ops {
             4 => false,
             _ => return Err(Errno::INVAL),
         };
+        let found = self.answer_for(node, |v, inode| match (&self.holes, data) {
+            (Some(holes), true) => holes.data(v, inode, offset),
+            (Some(holes), false) => holes.hole(v, inode, offset),
+            (None, true) => v.seek_data(inode, offset),
+            (None, false) => v.seek_hole(inode, offset),
+        });
         found?.ok_or(Errno::NXIO)
     }
 

@@ -3,13 +3,13 @@
 mod common;
 
 use common::{TRANSPORTS, ready, serve_writable};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
-use std::fs::{self, Permissions};
-use std::io::ErrorKind;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags};
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::{Image, oracle, tools};
 
@@ -181,5 +181,75 @@ fn an_attribute_that_changes_mode_or_space_is_seen() {
         let served = serve_writable(image.path(), options);
         let seen = served.path().join("f").metadata().expect("stat");
         assert_eq!((seen.mode() & 0o7777, seen.blocks().to_string()), (0o600, left), "{options}");
+    }
+}
+
+/// The parts of a file that seeking says are data.
+fn data(file: &File) -> Vec<(u64, u64)> {
+    let (mut parts, mut at) = (Vec::new(), 0);
+    while let Ok(start) = rustix::fs::seek(file, SeekFrom::Data(at)) {
+        at = rustix::fs::seek(file, SeekFrom::Hole(start)).expect("there is one at the end");
+        assert!(at > start);
+        parts.push((start, at));
+    }
+    parts
+}
+
+#[test]
+fn what_is_written_through_a_mapping_is_no_hole() {
+    const PROGRAM: &str = "import mmap, os, sys\n\
+        f = os.open(sys.argv[1], os.O_RDWR)\n\
+        m = mmap.mmap(f, 0)\n\
+        for at in sys.argv[2:]: m[int(at):int(at) + 3] = b'new'\n\
+        print('written', flush=True)\n\
+        sys.stdin.read()\n";
+    const MIB: u64 = 1 << 20;
+    if !ready() || !testkit::need(&["python3", "cp", "cmp"]) {
+        return;
+    }
+    for (transport, block) in TRANSPORTS.into_iter().zip(["1024", "4096"]) {
+        let image = Image::mke2fs(&["-t", "ext4", "-b", block], 64 << 20).build();
+        let served = serve_writable(image.path(), transport);
+        let path = served.path().join("f");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).expect("create");
+        file.set_len(16 * MIB).expect("longer");
+        file.write_all_at(&[1; 65_536], 8 * MIB).expect("write");
+        // what nobody has read is known
+        let exact = vec![(8 * MIB, 8 * MIB + 65_536)];
+        if cfg!(target_arch = "x86_64") {
+            assert_eq!(data(&file), exact);
+        }
+        // written whole, so that the kernel keeps it together, and punched: one page of it, and most of it
+        file.write_all_at(&vec![2; 65_536], 12 * MIB).expect("write");
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, punch, 12 * MIB + 9 * 1024, 1024).expect("punch");
+        rustix::fs::fallocate(&file, punch, 12 * MIB + 20_000, 30_000).expect("punch");
+        let changed = [4096, MIB, 12 * MIB + 9 * 1024 + 5, 12 * MIB + 40_000, 16 * MIB - 3];
+        let mut program = Command::new("python3")
+            .args(["-c", PROGRAM])
+            .arg(&path)
+            .args(changed.map(|at| at.to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let mut said = String::new();
+        BufReader::new(program.stdout.as_mut().expect("its output")).read_line(&mut said).expect("its output");
+        assert_eq!(said, "written\n");
+        let parts = data(&file);
+        for at in changed {
+            assert!(parts.iter().any(|(start, end)| (*start..*end).contains(&at)), "{at} is a hole of {parts:?}");
+        }
+        let hole = 3 * MIB;
+        assert!(parts.iter().all(|(start, end)| !(*start..*end).contains(&hole)), "{parts:?}");
+        let copy = tempfile::tempdir().expect("a temporary folder");
+        let copy = copy.path().join("copy");
+        tools::must("cp", &[path.as_os_str(), copy.as_os_str()]);
+        tools::must("cmp", &[path.as_os_str(), copy.as_os_str()]);
+        drop(program.stdin.take());
+        assert!(program.wait().expect("waiting").success());
+        drop(file);
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
     }
 }

@@ -197,6 +197,7 @@ impl Ops {
     pub(super) fn set_attributes(&self, node: u64, changes: &Changes, reply: &mut Reply<'_>) -> Answer<()> {
         let number = self.number(node)?;
         if let Some(size) = changes.size {
+            self.note_cut(number, size, u64::MAX)?;
             self.outcome(number, self.volume.truncate(number, size))?;
         }
         let before = self.outcome(number, self.volume.attributes_of(number))?;
@@ -209,6 +210,16 @@ impl Ops {
             self.drop_capability(number)?;
         }
         reply.attr(&self.attr(&self.getattr(node)?), self.keep)
+    }
+
+    /// A part of a file is about to go, as far as it is there.
+    fn note_cut(&self, number: InodeNo, start: u64, end: u64) -> Answer<()> {
+        let Some(holes) = &self.holes else { return Ok(()) };
+        let a = self.outcome(number, self.volume.attributes_of(number))?;
+        if start < a.size {
+            holes.cut(number, start, end);
+        }
+        Ok(())
     }
 
     /// How much was written, and whether privileges were taken off the file.
@@ -306,6 +317,8 @@ impl Ops {
         self.outcome(number, outcome).map_err(|e| if e == Errno::ROFS { Errno::IO } else { e })
     }
 
+    /// Whether it changed what stat(2) shows beside the time of change: a list its permission bits, any attribute its
+    /// blocks. The kernel expects the former only where it keeps the lists.
     pub(super) fn set_xattr(
         &self,
         node: u64,
@@ -317,12 +330,11 @@ impl Ops {
         // XATTR_CREATE and XATTR_REPLACE
         let mode = match flags {
             0 => XattrMode::Any,
-    /// Whether it changed what stat(2) shows beside the time of change: a list its permission bits, any attribute its
-    /// blocks. The kernel expects the former only where it keeps the lists.
             1 => XattrMode::Create,
             2 => XattrMode::Replace,
             _ => return Err(Errno::INVAL),
         };
+        let before = self.outcome(number, self.volume.attributes_of(number))?;
         self.outcome(number, self.volume.set_xattr(number, name, value, mode))?;
         if name == CAPABILITY {
             self.note_capability(number);
@@ -331,10 +343,10 @@ impl Ops {
         if kill_sgid && a.mode & S_ISGID != 0 {
             let set = SetAttributes { mode: Some(a.mode & 0o7777 & !S_ISGID), ..SetAttributes::default() };
             self.outcome(number, self.volume.set_attributes(number, &set))?;
+            return Ok(true);
         }
         Ok((a.mode, a.blocks) != (before.mode, before.blocks))
     }
-        let before = self.outcome(number, self.volume.attributes_of(number))?;
 
     /// As [`Ops::set_xattr`].
     pub(super) fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<bool> {
@@ -347,7 +359,6 @@ impl Ops {
 
     /// Whether privileges were taken off the file.
     pub(super) fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32, caller: &Caller) -> Answer<bool> {
-            return Ok(true);
         let number = self.number(node)?;
         let flags = FallocateFlags::from_bits_retain(mode);
         let keep = FallocateFlags::KEEP_SIZE;
@@ -361,6 +372,9 @@ impl Ops {
             f if f == FallocateFlags::INSERT_RANGE => AllocateMode::Insert,
             _ => return Err(Errno::OPNOTSUPP),
         };
+        if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
+            self.note_cut(number, offset, offset.saturating_add(length))?;
+        }
         self.outcome(number, self.volume.allocate(number, mode, offset, length))?;
         // the request does not say whether they may stay
         let dropped = caller.uid != 0 && self.drop_privileges(number, caller)?;
