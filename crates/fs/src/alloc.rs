@@ -16,6 +16,7 @@ mod content;
 mod groups;
 mod inodes;
 mod kept;
+mod pinned;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ use format::{FsBlock, GroupNo, Structure, Where};
 use groups::GroupState;
 use kept::Kept;
 pub(crate) use kept::{Bits, bits, held_alone, used_by};
+use pinned::Pinned;
 use placement::Rule;
 use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,6 +134,10 @@ pub(crate) struct Space {
     held: Mutex<BTreeMap<u64, Vec<(u32, Run)>>>,
     /// So with inodes: their group and index.
     held_inodes: Mutex<BTreeMap<u64, Vec<(u32, u32)>>>,
+    /// Free inodes that nobody gets.
+    pinned: Pinned,
+    /// The volume is being put away: no inode is given out, and no content taken in.
+    closing: AtomicBool,
     /// The superblock as the open generation will close it, and as the last one did.
     pub(crate) superblock: Mutex<DiskSuperblock>,
     pub(crate) closed: Mutex<DiskSuperblock>,
@@ -213,6 +219,8 @@ impl Space {
             loaded: Mutex::default(),
             held: Mutex::default(),
             held_inodes: Mutex::default(),
+            pinned: Pinned::default(),
+            closing: AtomicBool::new(false),
             superblock: Mutex::new(disk),
             closed: Mutex::new(disk),
             damaged: Mutex::default(),
@@ -232,6 +240,23 @@ impl Space {
     /// A group's descriptor as it is now.
     pub(crate) fn descriptor(&self, group: GroupNo) -> Option<Group> {
         Some(lock(&self.cell(group)?.state).descriptor)
+    }
+
+    /// From now on no inode is given out, so that the numbers of those that are freed mean nothing else, and no content is
+    /// taken in.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses what is not to be begun any more.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] where the volume is being put away.
+    pub(crate) fn is_open(&self) -> Result<()> {
+        if self.closing.load(Ordering::SeqCst) {
+            return Err(Error::ReadOnly("the volume is being unmounted".into()));
+        }
+        Ok(())
     }
 
     /// Groups that are not trusted any more.

@@ -27,6 +27,8 @@ pub struct SetAttributes {
     pub flags: Option<InodeFlags>,
     /// Project.
     pub project: Option<u32>,
+    /// The change time stays as it is, whatever else changes and `ctime` says.
+    pub keep_ctime: bool,
     /// The times are the present, or those of what was written before, and nothing else is asked for: files that are
     /// append-only allow that.
     pub touch: bool,
@@ -61,10 +63,26 @@ impl Volume {
     /// that this file or this volume cannot have; [`Error::NotEmpty`] where a directory with names is to compare names
     /// without case from now on.
     pub fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<Arc<Inode>> {
+        self.set_attributes_if(number, set, |_| true)
+    }
+
+    /// As [`Volume::set_attributes`], where a file is as it is wanted to be; else it is given as it is.
+    ///
+    /// # Errors
+    /// As [`Volume::set_attributes`].
+    pub fn set_attributes_if(
+        &self,
+        number: InodeNo,
+        set: &SetAttributes,
+        wanted: impl FnOnce(&Inode) -> bool,
+    ) -> Result<Arc<Inode>> {
         self.writing()?;
         let _pass = self.changing()?;
         self.locked(&[number], |_| {
             let inode = self.inode(number)?;
+            if !wanted(&inode) {
+                return Ok(inode);
+            }
             let flags = set.flags.map(|flags| self.settable(&inode, flags)).transpose()?;
             let only_flags = SetAttributes { flags: None, ctime: None, ..*set } == SetAttributes::default();
             let immutable = inode.raw().flags().contains(InodeFlags::IMMUTABLE);
@@ -84,6 +102,7 @@ impl Volume {
                 inode = self.put_attributes(&change, &inode, &[wanted])?.0;
             }
             let ctime = set.ctime.unwrap_or(change.now());
+            let ctime = if set.keep_ctime { inode.raw().ctime() } else { ctime };
             change.update_inode(&inode, |buf| {
                 if let Some(mode) = set.mode {
                     buf.set_mode(buf.raw().disk.i_mode.get() & 0xF000 | mode & 0o7777);

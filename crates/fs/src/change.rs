@@ -204,7 +204,7 @@ impl Drop for Change<'_> {
         if let Ok(space) = self.volume.space() {
             let generation = self.generation();
             for (number, directory) in self.freed.take() {
-                space.give_inode(number, directory, generation);
+                space.give_inode(number, directory, generation, self.volume.is_of_before(number));
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::map::{CLEARING, ONE_PLACE, Steps};
 use crate::{Error, InodeFlags, InodeNo, Place, Result, Volume};
 use format::FileBlock;
 use format::extent::{Extent, MAX_INIT_LEN};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// What to do with a range of a file, as fallocate(2) has it.
@@ -37,7 +38,12 @@ impl Volume {
     /// As [`Volume::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole blocks
     /// inside the file; [`Error::Unsupported`] for what needs extents.
     pub fn allocate(&self, number: InodeNo, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
-        self.edit_file(number, |file| file.allocate(mode, offset, len))
+        let moved = Cell::new(false);
+        self.edit_file(number, |file| match moved.get() {
+            false => file.allocate(mode, offset, len, &moved),
+            // content was moved that would be moved once more
+            true => Err(Error::NoSpace),
+        })
     }
 
     /// Gives the holes in a range of a regular file blocks without writing any of them, and makes the file longer where the
@@ -52,7 +58,8 @@ impl Volume {
 }
 
 impl FileEdit<'_> {
-    fn allocate(&mut self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
+    /// `moved` says afterwards whether it is not to be tried again.
+    fn allocate(&mut self, mode: AllocateMode, offset: u64, len: u64, moved: &Cell<bool>) -> Result<()> {
         if len == 0 {
             return Err(Error::Invalid("the range is empty"));
         }
@@ -75,8 +82,8 @@ impl FileEdit<'_> {
             AllocateMode::PunchHole => self.punch(offset, end),
             AllocateMode::Zero => self.zero_range(offset, end, true),
             AllocateMode::ZeroKeepSize => self.zero_range(offset, end, false),
-            AllocateMode::Collapse => self.collapse(offset, len),
-            AllocateMode::Insert => self.insert(offset, len, limit),
+            AllocateMode::Collapse => self.collapse(offset, len, moved),
+            AllocateMode::Insert => self.insert(offset, len, limit, moved),
         }
     }
 
@@ -104,7 +111,11 @@ impl FileEdit<'_> {
         if grow && end > size {
             self.zero_tail()?;
         }
-        self.set_size(if grow { end.max(size) } else { size })
+        self.set_size(if grow { end.max(size) } else { size })?;
+        if grow {
+            self.assume_end(end);
+        }
+        Ok(())
     }
 
     /// Gives the holes of a range of blocks a place, as blocks that are not written, or as they are.
@@ -196,52 +207,76 @@ impl FileEdit<'_> {
         Ok((offset / block_size, len / block_size))
     }
 
-    fn collapse(&mut self, offset: u64, len: u64) -> Result<()> {
+    /// Repeats a step until it says that it was the last. Where it finds no room, what was freed is waited for here, once, and
+    /// the file stays locked: whoever tries all of it again would begin anew.
+    fn in_steps(&mut self, mut step: impl FnMut(&mut Self) -> Result<bool>) -> Result<()> {
+        let mut waited = false;
+        loop {
+            match step(self) {
+                Ok(true) => return Ok(()),
+                Ok(false) => waited = false,
+                Err(Error::NoSpace) if !waited => {
+                    waited = true;
+                    self.volume.wait_for_space()?;
+                    // what the step did before it stopped is done
+                    self.inode = self.volume.inode(self.inode.number)?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn collapse(&mut self, offset: u64, len: u64, moved: &Cell<bool>) -> Result<()> {
         let (from, by) = self.whole_blocks(offset, len)?;
         let size = self.size();
         let Some(size) = size.checked_sub(len).filter(|size| offset < *size) else {
             return Err(Error::Invalid("the range does not end inside the file"));
         };
         self.map_changes();
-        let (mut clear, mut shift) = (Some(from), Some(from + by));
-        while shift.is_some() {
-            let inode = Arc::clone(&self.inode);
-            let change = self.volume.splitting(CLEARING)?;
-            (self.inode, ()) = change.edit_inode(&inode, |buf| {
+        let (mut clear, mut shift) = (Some(from), from + by);
+        self.in_steps(|file| {
+            let inode = Arc::clone(&file.inode);
+            let change = file.volume.splitting(CLEARING)?;
+            let done;
+            (file.inode, done) = change.edit_inode(&inode, |buf| {
                 let mut steps = Steps::new();
+                stamp(buf, change.now());
                 if let Some(at) = clear {
                     clear = change.map_clear(&inode, buf, at, from + by, &mut steps)?;
                 }
-                if let Some(at) = shift.filter(|_| clear.is_none()) {
-                    shift = change.extents_shift(&inode, buf, (from, at), by, false, &mut steps)?;
+                if clear.is_some() {
+                    return Ok(false);
                 }
-                if shift.is_none() {
+                moved.set(true);
+                let done = change.extents_shift(&inode, buf, (from, &mut shift), by, false, &mut steps)?;
+                if done {
                     buf.set_size(size);
                 }
-                stamp(buf, change.now());
-                Ok(())
+                Ok(done)
             })?;
-        }
-        Ok(())
+            Ok(done)
+        })
     }
 
-    fn insert(&mut self, offset: u64, len: u64, limit: u64) -> Result<()> {
+    fn insert(&mut self, offset: u64, len: u64, limit: u64, moved: &Cell<bool>) -> Result<()> {
         let (from, by) = self.whole_blocks(offset, len)?;
         let size = self.size().checked_add(len).filter(|size| *size <= limit).ok_or(Error::FileTooLarge)?;
         if self.volume.extents_end(&self.inode)?.saturating_add(by) > limit / self.block_size() as u64 {
             return Err(Error::FileTooLarge);
         }
         self.map_changes();
-        let mut shift = Some(u64::MAX);
-        while let Some(at) = shift {
-            let inode = Arc::clone(&self.inode);
-            let change = self.volume.splitting(CLEARING)?;
-            (self.inode, shift) = change.edit_inode(&inode, |buf| {
+        let mut shift = u64::MAX;
+        self.in_steps(|file| {
+            let inode = Arc::clone(&file.inode);
+            let change = file.volume.splitting(CLEARING)?;
+            let done;
+            (file.inode, done) = change.edit_inode(&inode, |buf| {
+                moved.set(true);
                 buf.set_size(size);
                 stamp(buf, change.now());
-                change.extents_shift(&inode, buf, (from, at), by, true, &mut Steps::new())
+                change.extents_shift(&inode, buf, (from, &mut shift), by, true, &mut Steps::new())
             })?;
-        }
-        Ok(())
+            Ok(done)
+        })
     }
 }

@@ -4,6 +4,8 @@ pub(crate) mod edit;
 mod inline;
 mod write;
 
+pub use write::{WriteHow, Written, without_privileges};
+
 use crate::alloc::{Reservation, Role};
 use crate::inline::is_inline;
 use crate::map::role;

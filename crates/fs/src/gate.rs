@@ -67,6 +67,8 @@ pub struct Touched {
     pub inodes: BTreeSet<InodeNo>,
     /// Names that it made, changed or removed, or tried to, each with its directory.
     pub names: BTreeSet<(InodeNo, Vec<u8>)>,
+    /// Of those inodes, regular files that are held from outside and are longer than before the rollback.
+    pub longer: BTreeSet<InodeNo>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,8 @@ pub(crate) struct Current<B> {
     /// What is needed to roll it back.
     pub(crate) before: Option<B>,
     pub(crate) touched: Touched,
+    /// Numbers that were free when it began and that it gave to files.
+    pub(crate) made: BTreeSet<InodeNo>,
 }
 
 /// The last transaction that was rolled back.
@@ -346,9 +350,9 @@ impl<B> Gate<B> {
         if current.is_some() {
             return Err(Error::Busy);
         }
-        let touched = Touched::default();
+        let (touched, made) = (Touched::default(), BTreeSet::new());
         let (phase, deadline) = (Phase::Begins, None);
-        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched });
+        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched, made });
         self.state.store(CLOSED, SeqCst);
         drop(current);
         self.until_none(&self.changing);

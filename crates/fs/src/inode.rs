@@ -57,11 +57,20 @@ impl Volume {
     /// [`Error::NotFound`] for 0 and for numbers beyond the last, [`Error::Stale`] for an inode that is not in use,
     /// [`Error::Corrupt`] for one that is damaged.
     pub fn inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
+        if self.is_pinned(number) {
+            // what its slot holds, if it was ever written, is not a file's
+            return Err(Error::Stale(number));
+        }
         let inode = self.any_inode(number)?;
         if inode.raw().disk.i_links_count.get() == 0 && !self.is_orphan(number) {
             return Err(Error::Stale(number));
         }
         Ok(inode)
+    }
+
+    /// Whether a number is held from outside for a file that a rollback took back.
+    pub(crate) fn is_pinned(&self, number: InodeNo) -> bool {
+        self.writing.as_ref().is_some_and(|writing| writing.space.is_pinned(number))
     }
 
     /// [`Volume::inode`] for a number that a directory names.

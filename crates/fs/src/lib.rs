@@ -68,6 +68,7 @@ pub use attributes::SetAttributes;
 pub use dir::{DirEntry, ReadDir};
 pub use error::{Error, Result};
 pub use fallocate::AllocateMode;
+pub use file::{WriteHow, Written, without_privileges};
 pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};
 pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 pub use gate::{Inside, Pass, Touched};

@@ -56,6 +56,8 @@ pub(crate) struct NodeState {
     pub(crate) hole: Option<Range<u64>>,
     /// Content was lost since somebody last asked for it to be durable: the map was damaged.
     pub(crate) lost: bool,
+    /// The size that whoever holds the file may still assume: that of before a rollback, which changed it.
+    pub(crate) assumed: Option<u64>,
     /// How much of `delayed` the volume's total has counted.
     counted: usize,
 }
@@ -68,7 +70,7 @@ impl NodeState {
 
     /// Forgets what has no place yet, and what is known of the map.
     pub(crate) fn drop_delayed(&mut self) {
-        *self = Self { counted: self.counted, lost: self.lost, ..Self::default() };
+        *self = Self { counted: self.counted, lost: self.lost, assumed: self.assumed, ..Self::default() };
     }
 }
 
@@ -135,6 +137,11 @@ impl Node {
     fn is_idle(&self) -> bool {
         self.state.try_read().is_ok_and(|state| state.delayed.is_empty() && !state.lost)
     }
+
+    /// Whether whoever holds it may assume another size than it has; so it is where that cannot be seen just now.
+    fn is_assumed(&self) -> bool {
+        self.state.try_read().map_or(true, |state| state.assumed.is_some())
+    }
 }
 
 /// Nodes, and who is held, by the low bits of the numbers.
@@ -158,9 +165,11 @@ impl Shard {
     fn drop_idle(&mut self, newest: &AtomicU64) {
         for mercy in [2, 1, 0] {
             let mut spared = 0;
-            self.nodes.retain(|_, node| {
+            self.nodes.retain(|number, node| {
                 let used = node.used.swap(false, Ordering::Relaxed);
-                if Arc::strong_count(node) > 1 || !node.is_idle() {
+                // what a holder assumes is nowhere else
+                let assumed = || self.holds.contains_key(number) && node.is_assumed();
+                if Arc::strong_count(node) > 1 || !node.is_idle() || assumed() {
                     return true;
                 }
                 let room = node.room.load(Ordering::Relaxed) != 0;

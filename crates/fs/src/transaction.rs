@@ -16,13 +16,15 @@
 //! | sums of free blocks and inodes, superblock | as noted |
 //! | blocks and inodes held until they are durable | forgotten: before, none was |
 //! | orphans | as noted; those that nobody holds any more are freed then |
-//! | which inodes are held from outside | stays: that is not the volume's |
+//! | which inodes are held from outside | stays: that is not the volume's; numbers that are held without a file are pinned |
+//! | the size that holders of a file assume | noted, where it is another now: see [`Volume::write_with`] |
 //! | damage that was found | stays |
 
 use crate::alloc::Sums;
 use crate::gate::{self, Broken, Gate, Inside, Pass, Touched};
 use crate::orphan::Chain;
-use crate::{Error, InodeNo, Result, Volume};
+use crate::{Error, FileKind, InodeNo, Result, Volume};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,6 +165,25 @@ impl Volume {
         }
     }
 
+    /// The number was free, and a file gets it.
+    pub(crate) fn note_made(&self, number: InodeNo) {
+        if let Some(gate) = self.gate() {
+            gate.note(|now| {
+                now.made.insert(number);
+            });
+        }
+    }
+
+    /// Whether a number that is freed was in use before the transaction that there is began. It may be so again, and must
+    /// not be somebody else's meanwhile: who learned it in the transaction would take the one for the other.
+    pub(crate) fn is_of_before(&self, number: InodeNo) -> bool {
+        let mut is = false;
+        if let Some(gate) = self.gate() {
+            gate.note(|now| is = !now.made.contains(&number));
+        }
+        is
+    }
+
     pub(crate) fn note_name(&self, dir: InodeNo, name: &[u8]) {
         if let Some(gate) = self.gate() {
             gate.note(|now| {
@@ -178,6 +199,11 @@ impl Volume {
                 now.broken.get_or_insert(Broken::TooLarge(*limit));
             });
         }
+    }
+
+    /// Whether there is a transaction: what is done now is durable when it ends.
+    pub(crate) fn in_transaction(&self) -> bool {
+        self.gate().is_some_and(Gate::is_closed)
     }
 
     /// Rolls back a transaction that has taken too long; whether there is one under way still.
@@ -210,8 +236,17 @@ impl Volume {
         }
         let undone = {
             let _charge = gate::in_charge();
-            let before = gate.lock().as_mut().and_then(|now| now.before.take());
-            before.map_or(Ok(()), |before| self.undo(before))
+            let before = gate
+                .lock()
+                .as_mut()
+                .and_then(|now| Some((now.before.take()?, now.touched.inodes.clone(), std::mem::take(&mut now.made))));
+            before.map_or(Ok(()), |(before, touched, made)| {
+                let sizes = self.sizes_of_held(&touched);
+                self.undo(before, &made)?;
+                let longer = self.note_assumed(&sizes);
+                gate.note(|now| now.touched.longer = longer);
+                Ok(())
+            })
         };
         // half of it may be there, and nothing of it must reach the device
         let undone = undone.inspect_err(|e| self.store.fail(e));
@@ -219,7 +254,7 @@ impl Volume {
         undone.and(self.after_transaction())
     }
 
-    fn undo(&self, before: Before) -> Result<()> {
+    fn undo(&self, before: Before, made: &BTreeSet<InodeNo>) -> Result<()> {
         let writing = self.writing()?;
         self.store.discard_held()?;
         self.inodes.clear();
@@ -230,7 +265,42 @@ impl Volume {
         }
         writing.space.undo(self, before.sums)?;
         writing.space.copy_content(false);
+        for number in made {
+            // first pinned, then looked at: whoever lets go of it meanwhile finds one of the two
+            writing.space.pin_inode(*number);
+            if !self.nodes.is_held(*number) {
+                writing.space.unpin_inode(*number);
+            }
+        }
         Ok(())
+    }
+
+    /// The sizes of regular files that are held, as whoever holds them knows them.
+    fn sizes_of_held(&self, touched: &BTreeSet<InodeNo>) -> Vec<(InodeNo, u64)> {
+        let held = touched.iter().filter(|number| self.nodes.is_held(**number));
+        let size = |number: &InodeNo| {
+            let inode = self.inode(*number).ok().filter(|inode| inode.kind == FileKind::Regular)?;
+            let node = self.node(*number);
+            let state = node.read();
+            Some((*number, state.assumed.unwrap_or(state.size_of(&inode))))
+        };
+        held.filter_map(size).collect()
+    }
+
+    /// Notes which files have another size than is assumed of them; gives those that are longer.
+    fn note_assumed(&self, sizes: &[(InodeNo, u64)]) -> BTreeSet<InodeNo> {
+        let mut longer = BTreeSet::new();
+        for (number, assumed) in sizes {
+            let Ok(inode) = self.inode(*number) else { continue };
+            if inode.kind != FileKind::Regular {
+                continue;
+            }
+            self.node(*number).write().assumed = (inode.size != *assumed).then_some(*assumed);
+            if inode.size > *assumed {
+                longer.insert(*number);
+            }
+        }
+        longer
     }
 
     fn commit_transaction(&self, id: u64) -> Result<()> {

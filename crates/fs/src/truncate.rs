@@ -17,7 +17,12 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write_at`].
     pub fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
-        self.edit_file(number, |file| file.truncate(size))
+        self.edit_file(number, |file| {
+            file.truncate(size)?;
+            // whoever asked for it knows the size now
+            file.state.assumed = None;
+            Ok(())
+        })
     }
 }
 

@@ -319,7 +319,8 @@ impl Volume {
         placed
     }
 
-    /// Brings everything to the device and marks the volume as sound. Afterwards it can be read, but not changed.
+    /// Brings everything to the device and marks the volume as sound. Afterwards it can be read, but not changed: a change
+    /// made meanwhile is there, or was refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -329,6 +330,8 @@ impl Volume {
             background.stop();
         }
         let _pass = self.changing_at_last()?;
+        // requests may go on: what they are promised from here on would be lost, so they are refused
+        writing.space.close();
         // what one file cannot have does not keep the volume from being put away
         let outcome = self.end_orphans().and(self.flush_all_delayed());
         self.store.stop_writing()?;

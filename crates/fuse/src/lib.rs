@@ -43,6 +43,7 @@ mod protocol;
 mod remount;
 mod reply;
 mod request;
+mod seen;
 mod session;
 mod snapshots;
 mod transactions;

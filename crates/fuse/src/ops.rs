@@ -140,6 +140,11 @@ pub(crate) fn node_of(inode: InodeNo) -> u64 {
     if inode == InodeNo::ROOT { ROOT } else { u64::from(inode.get()) }
 }
 
+/// The inode of a node of the volume itself; `None` for those of snapshots.
+pub(crate) fn number_of(node: u64) -> Option<InodeNo> {
+    if node == ROOT { Some(InodeNo::ROOT) } else { u32::try_from(node).ok().map(InodeNo) }
+}
+
 /// The type as a listing has it: that of a mode, shifted by 12 bits.
 fn type_of(kind: FileKind) -> u32 {
     match kind {
@@ -353,7 +358,7 @@ impl Ops {
             Operation::Seek { .. } if self.keeps_writes => Err(Errno::NOSYS),
             Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
             Operation::Ioctl { command, input, output } => self.ioctl(node, (command, input, output), caller, reply),
-            Operation::SetAttr(ref changes) => self.set_attributes(node, changes, reply),
+            Operation::SetAttr(ref changes) => self.set_attributes(node, changes, caller, reply),
             Operation::Symlink { name, target } => self.symlink(node, name, target, caller, reply),
             Operation::MkNod { name, mode, device, umask } => {
                 let making = Making { dir: node, name: Some(name), mode, umask, device, open: false };
@@ -378,12 +383,17 @@ impl Ops {
                 reply.attributes_changed(node);
                 reply.written(written)
             }
-            Operation::Write { offset, data, kill_privileges, .. } => {
-                let (written, dropped) = self.write(node, (offset, data), kill_privileges, caller)?;
-                if dropped {
+            Operation::Write { offset, data, kill_privileges, append, .. } => {
+                let written = self.write(node, (offset, data), (append, kill_privileges), caller)?;
+                if written.dropped || written.at != offset {
                     reply.attributes_changed(node);
                 }
-                reply.written(written)
+                if written.at != offset {
+                    // the kernel has put it elsewhere into its pages
+                    reply.content_changed(node, offset.min(written.at));
+                }
+                // a request has at most 1 MiB
+                reply.written(u32::try_from(written.bytes).unwrap_or(u32::MAX))
             }
             Operation::SetXattr { name, value, flags, kill_sgid } => {
                 if self.set_xattr(node, (name, value), flags, kill_sgid)? {

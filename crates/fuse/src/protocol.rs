@@ -157,6 +157,19 @@ pub(crate) struct NotifyPruneOut {
     pub(crate) spare: u64,
 }
 
+/// FUSE_NOTIFY_STORE: the same, of content that the kernel takes into its pages. The size that it has of the file grows.
+pub(crate) const NOTIFY_STORE: i32 = 4;
+
+/// What follows the header of that; then the content.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+pub(crate) struct NotifyStoreOut {
+    pub(crate) node: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
 /// What follows the header of [`NOTIFY_INVAL_INODE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]

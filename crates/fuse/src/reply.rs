@@ -43,11 +43,13 @@ pub struct Reply<'a> {
     len: usize,
     /// The node whose attributes the kernel has to ask for again.
     changed: Option<u64>,
+    /// The node whose content the kernel has to ask for again, and from where on.
+    moved: Option<(u64, u64)>,
 }
 
 impl<'a> Reply<'a> {
     pub(crate) fn new(room: &'a mut [u8]) -> Self {
-        Self { room, len: 0, changed: None }
+        Self { room, len: 0, changed: None, moved: None }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -62,6 +64,15 @@ impl<'a> Reply<'a> {
 
     pub(crate) fn changed(&self) -> Option<u64> {
         self.changed
+    }
+
+    /// Says that content of a node, from byte `from` on, is not what the kernel takes it for: it forgets what it has of it.
+    pub fn content_changed(&mut self, node: u64, from: u64) {
+        self.moved = Some((node, from));
+    }
+
+    pub(crate) fn moved(&self) -> Option<(u64, u64)> {
+        self.moved
     }
 
     /// Bytes that still have room.

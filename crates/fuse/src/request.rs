@@ -4,6 +4,7 @@
 //! byte, or data. Transports hand over the three separately. Whatever the bytes are, parsing gives a request or `None`.
 
 use crate::protocol::{self as wire, Features, InHeader, Valid, opcode};
+use rustix::fs::OFlags;
 use zerocopy::FromBytes;
 
 /// A request of the kernel.
@@ -94,8 +95,9 @@ pub enum Operation<'a> {
     Create { name: Option<&'a [u8]>, mode: u32, umask: u32, flags: u32 },
     /// Content is read.
     Read { offset: u64, size: u32 },
-    /// Content is written. `late`: by the kernel, from its pages, some time after whoever wrote it.
-    Write { offset: u64, data: &'a [u8], kill_privileges: bool, late: bool },
+    /// Content is written. `late`: by the kernel, from its pages, some time after whoever wrote it. `append`: to a file that
+    /// was opened with O_APPEND, of which the kernel believes that it ends at `offset`.
+    Write { offset: u64, data: &'a [u8], kill_privileges: bool, late: bool, append: bool },
     /// What statfs(2) shows.
     StatFs,
     /// An open file is let go.
@@ -261,7 +263,9 @@ impl<'a> Operation<'a> {
                 let a: wire::WriteIn = read(arguments)?;
                 let kill_privileges = a.write_flags & wire::WRITE_KILL_SUIDGID != 0;
                 let late = a.write_flags & wire::WRITE_CACHE != 0;
-                Self::Write { offset: a.offset, data: bytes(rest, a.size)?, kill_privileges, late }
+                // the flags of open(2), as the descriptor has them; pages of the kernel's have none
+                let append = !late && a.flags & OFlags::APPEND.bits() != 0;
+                Self::Write { offset: a.offset, data: bytes(rest, a.size)?, kill_privileges, late, append }
             }
             opcode::STATFS => Self::StatFs,
             opcode::RELEASE => Self::Release,
@@ -377,11 +381,16 @@ mod tests {
     #[test]
     fn data_is_as_long_as_it_says() {
         let arguments =
-            wire::WriteIn { handle: 0, offset: 9, size: 3, write_flags: 5, lock_owner: 0, flags: 0, padding: 0 };
+            wire::WriteIn { handle: 0, offset: 9, size: 3, write_flags: 5, lock_owner: 0, flags: 0o2001, padding: 0 };
         let request = Request::parse(&header(opcode::WRITE), arguments.as_bytes(), b"abc").expect("a request");
-        let Operation::Write { offset: 9, data: b"abc", kill_privileges: true, late: true } = request.operation else {
+        let Operation::Write { offset: 9, data: b"abc", kill_privileges: true, late: true, append: false } =
+            request.operation
+        else {
             panic!("{request:?}")
         };
+        let appended = wire::WriteIn { write_flags: 0, ..arguments };
+        let request = Request::parse(&header(opcode::WRITE), appended.as_bytes(), b"abc").expect("a request");
+        assert!(matches!(request.operation, Operation::Write { append: true, late: false, .. }), "{request:?}");
         assert!(Request::parse(&header(opcode::WRITE), arguments.as_bytes(), b"ab").is_none());
         assert!(Request::parse(&header(opcode::WRITE), &arguments.as_bytes()[..20], b"abc").is_none());
     }

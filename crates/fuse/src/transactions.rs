@@ -19,8 +19,9 @@ use crate::ops::node_of;
 use crate::protocol::Features;
 use crate::reply::{Answer, Reply};
 use crate::request::{Caller, Operation, Request};
+use crate::seen::Seen;
 use crate::transport::{Filesystem, Kernel};
-use fs::{Pass, Touched, Transaction, Volume};
+use fs::{InodeNo, Pass, Touched, Transaction, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -196,16 +197,18 @@ impl Shared {
         if self.any.load(Ordering::Acquire) { lock(&self.current).clone() } else { None }
     }
 
-    /// Passes for a change by somebody who may have to wait for a transaction.
-    fn change(&self) -> Answer<Pass<'_>> {
+    /// Passes for a change by somebody who may have to wait for a transaction. Where that was rolled back meanwhile, and
+    /// the request relies on what it did, the kernel is told to look again.
+    fn change(&self, request: &Request<'_>) -> Answer<Pass<'_>> {
         let broken = self.broken.load(Ordering::SeqCst);
         if let Some(pass) = self.volume.changing_within(Duration::ZERO).map_err(|e| errno(&e))? {
             return Ok(pass);
         }
+        let seen = Seen::of(&self.volume, request);
         let _waiting = One::of(&self.waiting);
         loop {
             if let Some(pass) = self.volume.changing_within(WAIT).map_err(|e| errno(&e))? {
-                return Ok(pass);
+                return if seen == Seen::of(&self.volume, request) { Ok(pass) } else { Err(Errno::STALE) };
             }
             if self.broken.load(Ordering::SeqCst) != broken {
                 return Err(Errno::BUSY);
@@ -235,7 +238,22 @@ impl Shared {
         for (dir, name) in &touched.names {
             kernel.forget_name(node_of(*dir), name);
         }
+        for number in &touched.longer {
+            // it computes from its own size where content is appended, and what of a mapping is there
+            if let Some((at, byte)) = self.last_byte(*number) {
+                kernel.lengthen(node_of(*number), at, &byte);
+            }
+        }
         touched.inodes.iter().for_each(|number| kernel.forget_inode(node_of(*number)));
+    }
+
+    /// The last byte of a file, and where it is.
+    fn last_byte(&self, number: InodeNo) -> Option<(u64, [u8; 1])> {
+        let inode = self.volume.inode(number).ok()?;
+        let at = self.volume.attributes_of(number).ok()?.size.checked_sub(1)?;
+        let mut byte = [0];
+        let read = self.volume.read_at(&inode, at, &mut byte).ok()?;
+        (read == 1).then_some((at, byte))
     }
 }
 
@@ -408,7 +426,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             self.inner.prepare(request)?;
         }
         let _pass = match manner(&request.operation) {
-            Manner::Changes => Some(self.shared.change()?),
+            Manner::Changes => Some(self.shared.change(request)?),
             Manner::Looks => Some(self.shared.volume.looking()),
             Manner::Else => None,
         };

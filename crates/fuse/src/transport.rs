@@ -20,8 +20,8 @@ mod standin;
 mod uring;
 
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
-use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE};
-use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut};
+use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE};
+use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Request, arguments};
 use pace::Pace;
@@ -32,6 +32,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Most bytes in one read or write. The kernel's own limit is the same unless its administrator raised it.
@@ -42,6 +43,8 @@ const MAX_HEADER: usize = 4096;
 const MAX_BACKGROUND: u16 = 64;
 /// Nodes that the kernel is asked to let go of in one message.
 const PRUNED_AT_ONCE: usize = 4096;
+/// How long an answer waits for the kernel to forget pages, of which it may have one locked until it has the answer.
+const PAGE_LOCK: Duration = Duration::from_millis(20);
 /// What every transport can carry.
 const CARRIED: Features = Features::ASYNC_READ
     .union(Features::BIG_WRITES)
@@ -149,6 +152,13 @@ impl Kernel {
             done();
         };
         std::thread::Builder::new().name("fuse-memory".to_owned()).spawn(work).is_ok()
+    }
+
+    /// Gives it content of a node, with which the file ends: where the size that it has of the file is smaller, it grows.
+    pub fn lengthen(&self, node: u64, offset: u64, content: &[u8]) {
+        let Some(link) = self.link.upgrade() else { return };
+        let what = NotifyStoreOut { node, offset, size: content.len() as u32, padding: 0 };
+        notify(link.connection.as_fd(), NOTIFY_STORE, &[what.as_bytes(), content]);
     }
 
     /// Has it forget a name of a directory. It locks the directory, so this waits for requests that change it.
@@ -296,6 +306,9 @@ fn respond(
             if let Some(node) = reply.changed() {
                 forget_attributes(link, node);
             }
+            if let Some((node, from)) = reply.moved() {
+                forget_content(link, node, from);
+            }
             outcome
         }
         Err(panic) => {
@@ -308,6 +321,22 @@ fn respond(
 /// Has the kernel forget the attributes of a node. It takes such messages through /dev/fuse, whatever way requests take.
 fn forget_attributes(link: &Link, node: u64) {
     forget_inode(link.connection.as_fd(), node, -1);
+}
+
+/// Has the kernel forget the content of a node from byte `from` on, in the midst of an answer to a write to it. The kernel
+/// may have the last page of what is written locked until it has the answer: nobody reads that one before, and it is
+/// forgotten then. So this does not wait for it for long.
+fn forget_content(link: &Link, node: u64, from: u64) {
+    let Ok(connection) = link.connection.try_clone() else { return };
+    let (done, told) = std::sync::mpsc::channel();
+    let forget = move || {
+        forget_inode(connection.as_fd(), node, i64::try_from(from).unwrap_or(i64::MAX));
+        // nobody may listen any more
+        let _ = done.send(());
+    };
+    if std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(forget).is_ok() {
+        let _ = told.recv_timeout(PAGE_LOCK);
+    }
 }
 
 /// Content is forgotten from `offset` on; below 0: the attributes alone.

@@ -348,6 +348,19 @@ fn other_users_may_do_what_modes_and_lists_allow() {
     assert_eq!(fs::metadata(root.join("open/suid")).expect("stat").mode() & 0o7777, 0o6777);
     assert!(may("echo z >> open/suid"));
     assert_eq!(fs::metadata(root.join("open/suid")).expect("stat").mode() & 0o7777, 0o777);
+    // where the group may not execute the file, set-group-id stays with those who are in it
+    for (groups, script, left) in [
+        ("4321", ": > open/sgid", 0o767),
+        ("4321", "echo x >> open/sgid", 0o767),
+        ("4321", "truncate -s 1 open/sgid", 0o767),
+        ("4321,0", ": > open/sgid", 0o2767),
+        ("4321,0", "echo x >> open/sgid", 0o2767),
+    ] {
+        fs::write(root.join("open/sgid"), "x").expect("write");
+        fs::set_permissions(root.join("open/sgid"), Permissions::from_mode(0o2767)).expect("chmod");
+        assert!(as_user(groups, script), "{script}");
+        assert_eq!(fs::metadata(root.join("open/sgid")).expect("stat").mode() & 0o7777, left, "{groups}: {script}");
+    }
     served.end().expect("the session ends well");
     assert_sound(image.path());
 }

@@ -183,6 +183,13 @@ impl GroupMap {
         }
     }
 
+    /// A run that is free is held from now on; nothing happens where a part of it is not available.
+    pub fn hold_free(&mut self, run: Run) {
+        if self.inside(run) && self.run_at(run.start, run.len) == run.len {
+            self.hold(run);
+        }
+    }
+
     fn hold(&mut self, run: Run) {
         if self.held.is_empty() {
             self.held = vec![0; self.used.len()].into();

@@ -4,7 +4,8 @@ use crate::common::{exits, extant, prints, ready, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -217,6 +218,157 @@ fn who_keeps_a_member_from_its_work_is_told_that_it_is_busy() {
     }
     assert_eq!(fs::read(place.mnt().join("d/mine")).unwrap(), b"mine\n");
     place.end();
+}
+
+/// A transaction that runs until it is told to go on, and is rolled back then.
+struct Undone {
+    child: std::process::Child,
+    go: PathBuf,
+}
+
+impl Undone {
+    fn begin(place: &Place, script: &str) -> Self {
+        let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
+        drop((fs::remove_file(&ready), fs::remove_file(&go)));
+        let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
+        let script = format!("{script}; {wait}; exit 1");
+        let child = place.command(&["--rollback-on-failure", "--timeout", "3600"], &script).spawn().unwrap();
+        while !ready.exists() {
+            std::thread::sleep(LOOK);
+        }
+        Self { child, go }
+    }
+
+    fn end(mut self) {
+        fs::write(&self.go, "").unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(1));
+    }
+}
+
+fn is_stale(outcome: std::io::Result<()>) -> bool {
+    outcome.is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::STALE.raw_os_error()))
+}
+
+/// Whoever has files open that the transaction made goes on using them.
+#[test]
+fn files_that_never_were_do_not_become_others() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    for options in ["transport=best", "transport=device"] {
+        let place = Place::new(options);
+        let make = "n=0; while [ $n -lt 20 ]; do : > made$n; chmod 666 made$n; n=$((n + 1)); done";
+        (0..10).for_each(|n| fs::create_dir(place.mnt().join(format!("o{n}"))).unwrap());
+        let undone = Undone::begin(&place, make);
+        let open = |n| fs::File::options().write(true).open(place.mnt().join(format!("d/made{n}"))).unwrap();
+        let files: Vec<fs::File> = (0..20).map(open).collect();
+        // some ask while it runs, and wait; and so do others who make files
+        let waiting: Vec<_> = files[..5]
+            .iter()
+            .map(|file| {
+                let file = file.try_clone().unwrap();
+                std::thread::spawn(move || file.write_all_at(b"for a file that never was", 0))
+            })
+            .collect();
+        let makers: Vec<_> = (0..10)
+            .map(|n| {
+                let path = place.mnt().join(format!("o{n}/new"));
+                std::thread::spawn(move || fs::write(path, "new"))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200));
+        undone.end();
+        for writer in waiting {
+            assert!(is_stale(writer.join().unwrap()), "{options}: it was written somewhere");
+        }
+        makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
+        for n in 0..50 {
+            let path = place.mnt().join(format!("d/later{n}"));
+            fs::write(&path, "new").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            let file = &files[n % 20];
+            assert!(is_stale(file.set_permissions(fs::Permissions::from_mode(0o666))), "{options}: {n}");
+            assert!(is_stale(file.write_all_at(b"for a file that never was", 0)), "{options}: {n}");
+        }
+        let of = |path: PathBuf| (fs::read(&path).unwrap(), fs::metadata(&path).unwrap().mode() & 0o7777);
+        for n in 0..50 {
+            assert_eq!(of(place.mnt().join(format!("d/later{n}"))), (b"new".to_vec(), 0o600), "{options}");
+        }
+        for n in 0..10 {
+            assert_eq!(of(place.mnt().join(format!("o{n}/new"))).0, b"new", "{options}");
+        }
+        drop(files);
+        place.end();
+    }
+}
+
+/// What a name leads to, and whose a file is, may be another after a rollback than when the request was sent.
+#[test]
+fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
+    if !ready() || !tools::has_fuse() || !tools::is_root() || !testkit::need(&["setpriv"]) {
+        return;
+    }
+    let place = Place::new("allow_other");
+    fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let sticky = place.mnt().join("d");
+    fs::set_permissions(&sticky, fs::Permissions::from_mode(0o1777)).unwrap();
+    let undone = Undone::begin(&place, "rm f1; : > f1; chown 4321 f1 f2");
+    // in the transaction both are this user's
+    let user = |script: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=4321", "--regid=4321", "--clear-groups", "sh", "-c", script]).current_dir(&sticky);
+        command.stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut removes = user("exec rm f1");
+    let mut changes = user("exec chmod 666 f2");
+    std::thread::sleep(Duration::from_millis(300));
+    undone.end();
+    assert!(!removes.wait().unwrap().success() && !changes.wait().unwrap().success());
+    assert_eq!(fs::read(sticky.join("f1")).unwrap(), b"old 1");
+    assert_eq!(fs::metadata(sticky.join("f2")).unwrap().mode() & 0o777, 0o644);
+    place.end();
+}
+
+/// The kernel computes the place from its own size of the file, which a rollback takes back.
+#[test]
+fn who_appends_does_so_at_the_end_after_a_rollback() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let long = "n=0; while [ $n -lt 500 ]; do echo a line of the transaction >> log; n=$((n + 1)); done";
+    for options in ["transport=best", "transport=device"] {
+        let place = Place::new(options);
+        for (script, waits) in [(long, true), (long, false), ("echo new > log", true), ("echo new > log", false)] {
+            let path = place.mnt().join("d/log");
+            let mut expected = b"an old line\n".repeat(700);
+            fs::write(&path, &expected).unwrap();
+            let mut log = fs::File::options().append(true).read(true).open(&path).unwrap();
+            let undone = Undone::begin(&place, script);
+            let line = b"[of the other program]\n".repeat(if waits { 1 } else { 100_000 });
+            expected.extend_from_slice(&line);
+            if waits {
+                let mut log = log.try_clone().unwrap();
+                let writer = std::thread::spawn(move || log.write_all(&line));
+                std::thread::sleep(Duration::from_millis(200));
+                undone.end();
+                writer.join().unwrap().unwrap();
+            } else {
+                undone.end();
+                log.write_all(&line).unwrap();
+            }
+            assert!(fs::read(&path).unwrap() == expected, "{options}, {script}, {waits}");
+            assert_eq!(log.metadata().unwrap().len(), expected.len() as u64);
+            log.write_all(b"more\n").unwrap();
+            expected.extend_from_slice(b"more\n");
+            log.sync_all().unwrap();
+            let mut piece = [0; 100];
+            let end = expected.len();
+            log.read_exact_at(&mut piece, (end - 100) as u64).unwrap();
+            assert!(piece[..] == expected[end - 100..], "{options}, {script}, {waits}");
+            assert!(fs::read(&path).unwrap() == expected, "{options}, {script}, {waits}");
+        }
+        place.end();
+    }
 }
 
 #[test]

@@ -394,7 +394,9 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
         assert_eq!(held(&volume), found.into());
         assert_eq!(held(&reading(Arc::clone(&device))), found.into());
         settle();
-        assert_eq!(free(), before);
+        // numbers of inodes that were freed in it were not given out in it: what is committed has more of the inode tables
+        let more = if commits { FILES as u64 * 256 / 4096 } else { 0 };
+        assert!((before - more.next_multiple_of(512)..=before).contains(&free()), "{before} blocks, then {}", free());
     }
     volume.unmount().expect("unmounting");
     drop(volume);

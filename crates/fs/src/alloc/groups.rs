@@ -223,7 +223,10 @@ impl Space {
             Ok(map)
         });
         match read {
-            Ok(map) => {
+            Ok(mut map) => {
+                if which == Bitmap::Inodes {
+                    self.hold_pinned(group, &mut map);
+                }
                 lock(&self.loaded).insert(group);
                 *state.map(which) = Some(map);
                 Ok(Some(state))

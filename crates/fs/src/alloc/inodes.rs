@@ -28,7 +28,8 @@ impl Change<'_> {
     /// generation it gets. What its slot holds is undefined until [`Change::put_inode`].
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no inode is free. Nothing is changed then.
+    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being put away. Nothing is changed
+    /// then.
     pub(crate) fn allocate_inode(&self, parent: &Inode, kind: FileKind) -> Result<(InodeNo, u32)> {
         let space = self.volume.space()?;
         let geometry = &space.sb.geometry;
@@ -47,7 +48,11 @@ impl Change<'_> {
                 continue;
             }
             match space.take_inode(self, group, is_directory) {
-                Ok(Some(index)) => return Ok((geometry.inode_at(GroupNo(group), index), space.next_number())),
+                Ok(Some(index)) => {
+                    let number = geometry.inode_at(GroupNo(group), index);
+                    self.volume.note_made(number);
+                    return Ok((number, space.next_number()));
+                }
                 Ok(None) => {}
                 Err(e) if unread.len() < UNREAD => unread.push(e),
                 Err(e) => return Err(e),
@@ -93,6 +98,8 @@ impl Space {
             return Ok(None);
         }
         let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Inodes)? else { return Ok(None) };
+        // asked with the lock: what is freed when the volume is put away is not found here any more
+        self.is_open()?;
         let reserved = (geometry.first_inode - 1).saturating_sub(group.saturating_mul(geometry.inodes_per_group));
         let found = state.inodes.as_ref().and_then(|map| map.find(&[Run { start: 0, len: map.units() }], reserved, 1));
         let Some(run) = found.filter(|run| run.start >= reserved) else { return Ok(None) };
@@ -132,14 +139,15 @@ impl Space {
         descriptor.flags.remove(GroupFlags::INODE_UNINIT);
     }
 
-    /// An inode that was freed in a generation is nobody's any more.
-    pub(crate) fn give_inode(&self, number: InodeNo, was_directory: bool, generation: u64) {
+    /// An inode that was freed in a generation is nobody's any more. Where `held`, or where a crash may bring it back, its
+    /// number is not given out before the generation is durable.
+    pub(crate) fn give_inode(&self, number: InodeNo, was_directory: bool, generation: u64, held: bool) {
         let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
         let Some(cell) = self.cell(slot.group) else { return };
         let mut state = lock(&cell.state);
         // the map is there: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
-        let held = self.options.hold_inodes && !self.options.hold_nothing;
+        let held = held || self.options.hold_inodes && !self.options.hold_nothing;
         if state.is_damaged() || !state.inodes.as_mut().is_some_and(|map| map.give(run, held)) {
             return;
         }

@@ -186,33 +186,34 @@ impl Change<'_> {
     }
 
     /// Moves all extents from block `from` on by `by` blocks: to the end where `up`, else to the start, where there is
-    /// room for them. `limit` bounds what is still to be moved: it is where an earlier call stopped. Gives where to go on.
+    /// room for them. `rest` bounds what is still to be moved, also after an error: the next call goes on there. Says whether
+    /// that was all.
     pub(crate) fn extents_shift(
         &self,
         owner: &Inode,
         buf: &mut InodeBuf,
-        (from, limit): (u64, u64),
+        (from, rest): (u64, &mut u64),
         by: u64,
         up: bool,
         steps: &mut Steps,
-    ) -> Result<Option<u64>> {
-        let mut limit = limit.min(END);
+    ) -> Result<bool> {
         loop {
+            let limit = END.min(*rest);
             let at = if up { limit.saturating_sub(1) } else { limit };
             if at >= END || up && limit <= from {
-                return Ok(None);
+                return Ok(true);
             }
             let path = self.volume.extent_path(owner, buf, FileBlock(at))?;
             let moves = |e: &Extent| if up { end_of(e) > from && e.logical.get() < limit } else { end_of(e) > limit };
             let first = path.extents.first().map_or(END, |e| e.logical.get());
             if up && first > at {
                 // the first leaf, and nothing before the limit is left
-                return Ok(None);
+                return Ok(true);
             }
             let next = if up { first } else { path.end };
             if path.extents.iter().any(moves) {
                 if steps.take(std::iter::empty()).is_none() {
-                    return Ok(Some(limit));
+                    return Ok(false);
                 }
                 let mut entries = Vec::with_capacity(path.extents.len() + 1);
                 for e in &path.extents {
@@ -234,7 +235,7 @@ impl Change<'_> {
                 }
                 self.put_leaf(owner, buf, path, entries, 0)?;
             }
-            limit = next;
+            *rest = next;
         }
     }
 

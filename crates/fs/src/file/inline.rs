@@ -98,7 +98,9 @@ impl FileEdit<'_> {
         buf.set_size(content.len() as u64);
         self.map_changes();
         let change = self.volume.change(1)?;
-        stamp(&mut buf, change.now());
+        if !self.keep_times {
+            stamp(&mut buf, change.now());
+        }
         self.inode = change.put_inode(self.inode.number, buf)?;
         Ok(true)
     }

@@ -21,16 +21,75 @@ use format::extent::{Extent, room};
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Claim;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// So many bytes of whole blocks without a place are not delayed.
 const BULK: usize = 256 << 10;
 /// Most bytes that get their place in one change.
 const LARGEST: u64 = 64 << 20;
+/// What content is that gets its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    /// It is written now.
+    Written,
+    /// It was written earlier, to somebody who says the times.
+    Late,
+    /// It was delayed, and its space is promised.
+    Delayed,
+}
+
 /// Most pieces of delayed content that get their place in one change.
 const PIECES: usize = 64;
 
+/// Set-user-id.
+const S_ISUID: u16 = 0o4000;
+/// Set-group-id.
+const S_ISGID: u16 = 0o2000;
+/// The group may execute.
+const S_IXGRP: u16 = 0o10;
+
+/// What is left of a mode when a file is written or gets another owner, by somebody who is in its group or not. Without
+/// the right to execute, set-group-id means something else, and stays with the group.
+pub fn without_privileges(mode: u16, in_group: impl FnOnce() -> bool) -> u16 {
+    let stays = mode & S_ISGID != 0 && mode & S_IXGRP == 0 && in_group();
+    mode & !S_ISUID & if stays { !0 } else { !S_ISGID }
+}
+
+/// How content is written. Unless set, as by write(2) of somebody who may keep privileges on files.
+#[derive(Clone, Copy, Default)]
+pub struct WriteHow<'a> {
+    /// The content is appended, and the offset is where whoever writes assumes the end of the file. A rollback can give a
+    /// file another size than whoever [holds](Volume::hold) it assumes: the content goes to the end all the same.
+    pub append: bool,
+    /// Before the content changes, set-user-id is taken off the file, and set-group-id: where the group may not execute the
+    /// file, that stays if this says of the file's group that whoever writes is in it.
+    pub drop_privileges: Option<&'a dyn Fn(u32) -> bool>,
+    /// The times stay as they are: whoever kept the content until now sets them.
+    pub keep_times: bool,
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// From which byte of the file on.
+    pub at: u64,
+    /// How many bytes.
+    pub bytes: usize,
+    /// The file had privileges, and has them no more.
+    pub dropped: bool,
+}
+
 impl Volume {
+    /// Takes privileges off a regular file whose content is about to change, as [`WriteHow::drop_privileges`] says; whether
+    /// it had any.
+    ///
+    /// # Errors
+    /// As [`Volume::write_at`].
+    pub fn drop_privileges(&self, number: InodeNo, in_group: &dyn Fn(u32) -> bool) -> Result<bool> {
+        self.edit_file(number, |file| file.drop_privileges(in_group))
+    }
+
     /// Writes to a regular file from byte `offset` on, and says how many bytes were written: fewer than there are where
     /// the file's size has a limit, or where there was no room for more. A gap between the end and `offset` reads as
     /// zeroes. Permissions, and what a write does to set-user-ID bits, are the caller's business.
@@ -39,13 +98,35 @@ impl Volume {
     /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::NotPermitted`], [`Error::Encrypted`],
     /// [`Error::IsADirectory`], [`Error::Invalid`] for other kinds, [`Error::ReadOnly`].
     pub fn write_at(&self, number: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        let (written, sync) = self.edit_file(number, |file| {
-            Ok((file.write(offset, data)?, file.inode.raw().flags().contains(InodeFlags::SYNC)))
+        Ok(self.write_with(number, offset, data, &WriteHow::default())?.bytes)
+    }
+
+    /// As [`Volume::write_at`], in the way that is asked for.
+    ///
+    /// # Errors
+    /// As [`Volume::write_at`]; [`Error::Busy`] where it is not known where content is to be appended.
+    pub fn write_with(&self, number: InodeNo, offset: u64, data: &[u8], how: &WriteHow<'_>) -> Result<Written> {
+        // where it is tried again, what is appended goes to the same place
+        let (at, dropped) = (Cell::new(None), Cell::new(false));
+        let (bytes, sync) = self.edit_file(number, |file| {
+            if at.get().is_none() {
+                at.set(Some(if how.append { file.end_for(offset)? } else { offset }));
+            }
+            if let Some(in_group) = how.drop_privileges.filter(|_| !data.is_empty())
+                && file.drop_privileges(in_group)?
+            {
+                // a crash must not leave the new content with them
+                dropped.set(true);
+            }
+            file.keep_times = how.keep_times;
+            let bytes = file.write(at.get().unwrap_or(offset), data)?;
+            file.assume_end(offset.saturating_add(bytes as u64));
+            Ok((bytes, file.inode.raw().flags().contains(InodeFlags::SYNC)))
         })?;
         if sync {
             self.fsync(number, false)?;
         }
-        Ok(written)
+        Ok(Written { at: at.get().unwrap_or(offset), bytes, dropped: dropped.get() })
     }
 
     /// Gives all delayed content of a file its place.
@@ -64,7 +145,7 @@ impl Volume {
             return Ok(());
         }
         let inode = self.inode(number)?;
-        let outcome = FileEdit { volume: self, node: &node, state: &mut state, inode }.flush();
+        let outcome = FileEdit { volume: self, node: &node, state: &mut state, inode, keep_times: false }.flush();
         self.nodes.count_delayed(&mut state);
         outcome
     }
@@ -91,6 +172,9 @@ impl Volume {
     pub fn fsync(&self, number: InodeNo, data_only: bool) -> Result<()> {
         if self.writing.is_none() {
             return Ok(());
+        }
+        if self.is_pinned(number) {
+            return Err(Error::Stale(number));
         }
         let Some(_pass) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_delayed(number)?;
@@ -129,8 +213,9 @@ impl Volume {
         run: Run,
         content: &[&[u8]],
         size: u64,
-        promised: bool,
+        as_it: Put,
     ) -> Result<(Arc<Inode>, u64)> {
+        let promised = as_it == Put::Delayed;
         let block_size = u64::from(self.sb.geometry.block_size);
         let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
         let count = blocks.min(run.len).min(self.data_blocks());
@@ -170,7 +255,7 @@ impl Volume {
                 buf.set_size(end);
             }
             // delayed content changed the file when it was written; times may have been set since
-            if !promised {
+            if as_it == Put::Written {
                 stamp(buf, change.now());
             }
             Ok(u64::from(extent.len))
@@ -179,6 +264,54 @@ impl Volume {
 }
 
 impl FileEdit<'_> {
+    /// Where content goes that is appended by somebody who assumes that the file ends at `end`.
+    fn end_for(&mut self, end: u64) -> Result<u64> {
+        let size = self.size();
+        match self.state.assumed {
+            None => Ok(end),
+            // the size was asked for since
+            Some(_) if end == size => {
+                self.state.assumed = None;
+                Ok(size)
+            }
+            Some(assumed) if end == assumed => Ok(size),
+            // of several pieces that are appended at once, one that is not the first
+            Some(_) => Err(Error::Busy),
+        }
+    }
+
+    /// Whoever holds the file assumes that it ends at `end` at least.
+    pub(crate) fn assume_end(&mut self, end: u64) {
+        if let Some(assumed) = &mut self.state.assumed {
+            *assumed = end.max(*assumed);
+        }
+    }
+
+    /// Takes set-user-id off the file, and set-group-id where it is to go with it; whether it had any. It is durable before
+    /// this returns, as far as there is no transaction, for content may reach the device at any time from then on.
+    pub(crate) fn drop_privileges(&mut self, in_group: &dyn Fn(u32) -> bool) -> Result<bool> {
+        let raw = self.inode.raw();
+        let mode = raw.disk.i_mode.get();
+        if mode & (S_ISUID | S_ISGID) == 0 {
+            return Ok(false);
+        }
+        let left = without_privileges(mode, || in_group(raw.gid()));
+        if left == mode {
+            return Ok(false);
+        }
+        let change = self.volume.change(1)?;
+        let (now, generation) = (change.now(), change.generation());
+        self.inode = change.update_inode(&self.inode, |buf| {
+            buf.set_mode(left);
+            buf.set_ctime(now);
+        })?;
+        drop(change);
+        if !self.volume.in_transaction() {
+            self.volume.store.sync_generation(generation)?;
+        }
+        Ok(true)
+    }
+
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -407,7 +540,8 @@ impl FileEdit<'_> {
         self.flush()?;
         self.map_changes();
         let size = self.size().max(end);
-        let (inode, blocks) = self.volume.put_content(&self.inode, run, &[data], size, false)?;
+        let as_it = if self.keep_times { Put::Late } else { Put::Written };
+        let (inode, blocks) = self.volume.put_content(&self.inode, run, &[data], size, as_it)?;
         self.inode = inode;
         Ok(blocks as usize * self.block_size())
     }
@@ -431,7 +565,7 @@ impl FileEdit<'_> {
         while let Some((first, _, content)) = self.state.delayed.first_run(block_size, PIECES) {
             let run = volume.map(&self.inode, FileBlock(first))?;
             let taken = self.may_take(run.place);
-            let (inode, blocks) = volume.put_content(&self.inode, run, &content, size, true)?;
+            let (inode, blocks) = volume.put_content(&self.inode, run, &content, size, Put::Delayed)?;
             self.inode = inode;
             self.state.hole = None;
             self.state.delayed.remove(block_size, first..first + blocks);

@@ -3,19 +3,15 @@
 use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, lock};
 use crate::reply::{Answer, Reply};
 use crate::request::{Caller, Changes, Operation, Request, SetTime};
-use fs::{AllocateMode, Attributes, Error, FileKind, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
-use fs::{Timestamp, XattrMode};
+use fs::{AllocateMode, Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
+use fs::{Timestamp, WriteHow, Written, XattrMode, without_privileges};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Set-user-id.
-const S_ISUID: u16 = 0o4000;
 /// Set-group-id.
 const S_ISGID: u16 = 0o2000;
-/// The group may execute.
-const S_IXGRP: u16 = 0o10;
 /// The capabilities that a program gets when it is run; they go when it is changed.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Most bytes copied in one request, so that none runs for long; programs ask again for the rest.
@@ -49,11 +45,15 @@ struct FsXattr {
     padding: [u8; 8],
 }
 
-/// What is left of permission bits when a file is written or gets another owner, by somebody of its group or not.
-/// Without the right to execute, set-group-id means something else, and stays with the group.
-fn without_privileges(mode: u16, of_group: bool) -> u16 {
-    let mode = mode & !S_ISUID;
-    if mode & S_IXGRP == 0 && of_group { mode } else { mode & !S_ISGID }
+/// Whether a process is in a group. The kernel names one of its groups; the others are asked for, and not known of a
+/// process that is not seen from here.
+fn is_in_group(caller: &Caller, group: u32) -> bool {
+    if caller.gid == group {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    groups.split_whitespace().any(|word| word.parse() == Ok(group))
 }
 
 /// Whether a change of attributes is the kernel's, which kept what was written and now says the times of it: of the write,
@@ -64,8 +64,8 @@ fn is_of_kept_write(a: &Attributes, changes: &Changes) -> bool {
     alike && changes.atime.is_none() && a.kind == FileKind::Regular
 }
 
-/// What a change of attributes asks for, of a file that has `a` now.
-fn asked(a: &Attributes, changes: &Changes, now: Timestamp, keeps_writes: bool) -> SetAttributes {
+/// What a change of attributes by `caller` asks for, of a file that has `a` now.
+fn asked(a: &Attributes, changes: &Changes, caller: &Caller, now: Timestamp, keeps_writes: bool) -> SetAttributes {
     let time = |time| match time {
         SetTime::Now => now,
         SetTime::At(seconds, nanos) => Timestamp { seconds, nanos },
@@ -75,7 +75,8 @@ fn asked(a: &Attributes, changes: &Changes, now: Timestamp, keeps_writes: bool) 
     let owned_anew = changes.uid.is_some() || changes.gid.is_some();
     if (owned_anew && a.kind != FileKind::Directory) || changes.kill_privileges {
         let before = mode.unwrap_or(a.mode & 0o7777);
-        let after = without_privileges(before, true);
+        // root gives files away as they are
+        let after = without_privileges(before, || caller.uid == 0 || is_in_group(caller, a.gid));
         mode = mode.map(|_| after).or_else(|| (after != before).then_some(after));
     }
     let present = |time: Option<SetTime>| matches!(time, None | Some(SetTime::Now));
@@ -194,20 +195,30 @@ impl Ops {
         self.outcome(old_dir, self.volume.rename(old_dir, from.1, new_dir, to.1, flags))
     }
 
-    pub(super) fn set_attributes(&self, node: u64, changes: &Changes, reply: &mut Reply<'_>) -> Answer<()> {
+    pub(super) fn set_attributes(
+        &self,
+        node: u64,
+        changes: &Changes,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Answer<()> {
         let number = self.number(node)?;
+        if changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+            self.drop_capability(number)?;
+        }
         if let Some(size) = changes.size {
+            // with the content they would be of use to whoever changes it
+            if changes.kill_privileges {
+                self.drop_privileges(number, caller)?;
+            }
             self.note_cut(number, size, u64::MAX)?;
             self.outcome(number, self.volume.truncate(number, size))?;
         }
         let before = self.outcome(number, self.volume.attributes_of(number))?;
-        let set = asked(&before, changes, now(), self.keeps_writes);
+        let set = asked(&before, changes, caller, now(), self.keeps_writes);
         let size_alone = changes.size.is_some() && set == SetAttributes::default();
         if !size_alone {
             self.outcome(number, self.volume.set_attributes(number, &set))?;
-        }
-        if changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some() {
-            self.drop_capability(number)?;
         }
         reply.attr(&self.attr(&self.getattr(node)?), self.keep)
     }
@@ -222,50 +233,38 @@ impl Ops {
         Ok(())
     }
 
-    /// How much was written, and whether privileges were taken off the file.
     pub(super) fn write(
         &self,
         node: u64,
         (offset, data): (u64, &[u8]),
-        kill_privileges: bool,
+        (append, kill_privileges): (bool, bool),
         caller: &Caller,
-    ) -> Answer<(u32, bool)> {
+    ) -> Answer<Written> {
         let number = self.number(node)?;
-        let written = self.outcome(number, self.volume.write_at(number, offset, data))?;
-        let dropped = kill_privileges && self.drop_privileges(number, caller)?;
         self.drop_capability(number)?;
-        // a request has at most 1 MiB
-        Ok((u32::try_from(written).unwrap_or(u32::MAX), dropped))
+        let in_group = |group| is_in_group(caller, group);
+        let drop_privileges = if kill_privileges { Some(&in_group as _) } else { None };
+        let how = WriteHow { append, drop_privileges, ..WriteHow::default() };
+        self.outcome(number, self.volume.write_with(number, offset, data, &how))
     }
 
     /// Content that was written earlier, and kept by the kernel: the times of the file are for the kernel to say. How much
     /// was written.
     pub(super) fn write_late(&self, node: u64, offset: u64, data: &[u8]) -> Answer<u32> {
         let number = self.number(node)?;
-        let before = self.outcome(number, self.volume.attributes_of(number))?;
-        let written = self.outcome(number, self.volume.write_at(number, offset, data))?;
-        let (mtime, ctime) = (Some(before.mtime), Some(before.ctime));
-        let times = SetAttributes { mtime, ctime, touch: true, ..SetAttributes::default() };
-        self.outcome(number, self.volume.set_attributes(number, &times))?;
         self.drop_capability(number)?;
+        let how = WriteHow { keep_times: true, ..WriteHow::default() };
+        let written = self.outcome(number, self.volume.write_with(number, offset, data, &how))?;
         // a request has at most 1 MiB
-        Ok(u32::try_from(written).unwrap_or(u32::MAX))
+        Ok(u32::try_from(written.bytes).unwrap_or(u32::MAX))
     }
 
-    /// Takes set-user-id off a file that was changed, and set-group-id; whether it had any. Of the groups of whoever
-    /// changed it, the kernel names one.
+    /// Takes set-user-id off a file that is about to change, and set-group-id; whether it had any.
     fn drop_privileges(&self, number: InodeNo, caller: &Caller) -> Answer<bool> {
-        let a = self.outcome(number, self.volume.attributes_of(number))?;
-        let mode = a.mode & 0o7777;
-        let left = without_privileges(mode, a.gid == caller.gid);
-        if left == mode {
-            return Ok(false);
-        }
-        let set = SetAttributes { mode: Some(left), ..SetAttributes::default() };
-        self.outcome(number, self.volume.set_attributes(number, &set)).map(|_| true)
+        self.outcome(number, self.volume.drop_privileges(number, &|group| is_in_group(caller, group)))
     }
 
-    /// Takes its capabilities off a file that was changed. The kernel asks for them before it first writes to a file, so
+    /// Takes its capabilities off a file that is about to change. The kernel asks for them before it first writes to a file, so
     /// the files that have some are known.
     fn drop_capability(&self, number: InodeNo) -> Answer<()> {
         if !self.any_capable.load(Ordering::Acquire) || !lock(&self.capable).remove(&number) {
@@ -372,13 +371,13 @@ impl Ops {
             f if f == FallocateFlags::INSERT_RANGE => AllocateMode::Insert,
             _ => return Err(Errno::OPNOTSUPP),
         };
+        self.drop_capability(number)?;
         if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
             self.note_cut(number, offset, offset.saturating_add(length))?;
         }
-        self.outcome(number, self.volume.allocate(number, mode, offset, length))?;
         // the request does not say whether they may stay
         let dropped = caller.uid != 0 && self.drop_privileges(number, caller)?;
-        self.drop_capability(number)?;
+        self.outcome(number, self.volume.allocate(number, mode, offset, length))?;
         Ok(dropped)
     }
 
@@ -393,25 +392,30 @@ impl Ops {
     ) -> Answer<(u64, bool)> {
         let to = self.number(target)?;
         let mut buffer = vec![0; PIECE];
-        let (mut left, mut copied) = (length.min(MOST_COPIED), 0);
+        let (mut left, mut copied, mut dropped) = (length.min(MOST_COPIED), 0, false);
+        self.drop_capability(to)?;
+        let in_group = |group| is_in_group(caller, group);
+        // the request does not say whether privileges may stay
+        let drop_privileges = if caller.uid == 0 { None } else { Some(&in_group as _) };
+        let how = WriteHow { drop_privileges, ..WriteHow::default() };
         while left > 0 {
             let piece = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
             let Some(piece) = buffer.get_mut(..piece) else { break };
             let read = self.answer_for(node, |v, inode| v.read_at(inode, offset, piece))?;
-            let outcome = self.volume.write_at(to, target_offset, piece.get(..read).unwrap_or_default());
+            let outcome = self.volume.write_with(to, target_offset, piece.get(..read).unwrap_or_default(), &how);
             let written = match self.outcome(to, outcome) {
                 // what was copied before is told first
                 Err(_) if copied > 0 => break,
-                outcome => outcome? as u64,
+                outcome => outcome?,
             };
+            dropped |= written.dropped;
+            let written = written.bytes as u64;
             if written == 0 {
                 break;
             }
             (offset, target_offset) = (offset.saturating_add(written), target_offset.saturating_add(written));
             (left, copied) = (left.saturating_sub(written), copied + written);
         }
-        let dropped = copied > 0 && caller.uid != 0 && self.drop_privileges(to, caller)?;
-        self.drop_capability(to)?;
         Ok((copied, dropped))
     }
 
@@ -471,18 +475,23 @@ impl Ops {
             return;
         }
         let Ok(number) = self.number(node) else { return };
-        let Ok(a) = self.volume.attributes_of(number) else { return };
         let now = now();
-        let seconds = |t: Timestamp| (t.seconds, t.nanos);
-        // mount(8): the earlier access is not later than a change, or a day ago
-        let stale = seconds(a.atime) <= seconds(a.mtime.max(a.ctime)) || now.seconds - a.atime.seconds >= 24 * 3600;
-        if a.flags.contains(InodeFlags::NOATIME) || (self.atime == Atime::Relative && !stale) {
+        let is_due = |inode: &Inode| {
+            let raw = inode.raw();
+            let (atime, changed) = (raw.atime(), raw.mtime().max(raw.ctime()));
+            let seconds = |t: Timestamp| (t.seconds, t.nanos);
+            // mount(8): the earlier access is not later than a change, or a day ago
+            let stale = seconds(atime) <= seconds(changed) || now.seconds - atime.seconds >= 24 * 3600;
+            !raw.flags().contains(InodeFlags::NOATIME) && (self.atime == Atime::Strict || stale)
+        };
+        if !self.volume.inode(number).is_ok_and(|inode| is_due(&inode)) {
             return;
         }
-        let set = SetAttributes { atime: Some(now), ctime: Some(a.ctime), ..SetAttributes::default() };
+        let set = SetAttributes { atime: Some(now), keep_ctime: true, ..SetAttributes::default() };
         // what was read was read; nobody waits for it to be noted
         let Some(_pass) = self.volume.try_change() else { return };
-        let _ = self.volume.set_attributes(number, &set);
+        // asked again with the file locked: somebody may have set its times since
+        let _ = self.volume.set_attributes_if(number, &set, is_due);
     }
 }
 
@@ -501,8 +510,8 @@ mod tests {
             (0o1777, 0o1777),
             (0o755, 0o755),
         ] {
-            assert_eq!(without_privileges(before, true), after, "{before:o}");
-            assert_eq!(without_privileges(before, false), after & !S_ISGID, "{before:o}");
+            assert_eq!(without_privileges(before, || true), after, "{before:o}");
+            assert_eq!(without_privileges(before, || false), after & !S_ISGID, "{before:o}");
         }
     }
 
