@@ -4,16 +4,25 @@ use crate::failure::{Failure, Result, say, without_errno};
 use check::render::escape;
 use clap::Args;
 use fuse::MountedTransaction;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// What `extant txn` itself fails with, as env(1) and timeout(1) do.
 pub(crate) const FAILURE: u8 = 125;
-/// How long another transaction is waited for before it is asked again.
+/// How long another transaction, or a process that is left, is waited for before it is looked at again.
 const AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
@@ -21,24 +30,41 @@ const AGAIN: Duration = Duration::from_millis(50);
     about = "Run a command whose changes happen whole or not at all",
     after_help = "Examples:
   extant txn /mnt -- tar -xf new-release.tar -C /mnt/app
-  extant txn --rollback-on-failure /mnt -- sh -c 'cd /mnt/app && ./upgrade'
+  extant txn --timeout 600 /mnt -- sh -c 'cd /mnt/app && ./upgrade'
 
 What COMMAND and the processes below it change on the volume is one generation: after a crash all of it is
-there, or nothing. It is durable when this command returns. The volume must be of Extant's own format (mkfs -t
-extant); one transaction runs at a time, and begins when the one before has ended.
+there, or nothing. It is durable when this command returns 0. Where COMMAND fails all is rolled back
+(--keep-on-failure: not then). The volume must be of Extant's own format (mkfs -t extant); one transaction runs
+at a time, and begins when the one before has ended; none begins inside another.
+
+Processes that COMMAND leaves behind are waited for before it is committed; where the time is over by then, all
+is rolled back. SIGTERM, SIGINT and SIGHUP are handed on to COMMAND, and when that has ended all is rolled back.
+So it is when this process is killed, and when the volume is unmounted by force (umount -l, SIGTERM to the
+process that serves it): without force it is busy. After a rollback what is left of COMMAND cannot change the
+volume: its calls fail (operation canceled), until it ends. Two things cannot be known: memory that it
+mapped from a file and changes after the rollback is written as anybody's, and with this process killed by SIGKILL,
+a process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not recognized.
 
 Meanwhile others see the changes, and wait before they change anything. fsync by a member returns at once.
 Space that is freed can be used afterwards. A transaction can change as much metadata as a generation can hold:
 64 MiB, less on volumes below 4 GiB or nearly full; then, and when the time is over, calls of COMMAND fail
-(file too large; operation canceled), and all is rolled back. So it is when this process is killed.
-A mapped page that is written back meanwhile (mmap) is part of the transaction, whoever wrote it.
+(file too large; operation canceled), and all is rolled back.
+Others are told EBUSY only where COMMAND needs a file that they are writing, or a folder in which they are making,
+renaming or removing a name, and cannot let go of it: by its path from elsewhere they can, and wait; by a name
+alone, next to them or at the top of the mount, only where it is mounted with allow_other or default_permissions.
+A mapped page that is written back meanwhile (mmap) is part of the transaction, whoever wrote it. fsync and msync by
+others of a file with such pages, and sync, wait for the end; where all is rolled back they fail (EIO).
+Processes of other PID namespaces than that of the process that serves the volume are never members: they wait.
 
 Exit status: that of COMMAND; 128 and the number of the signal that ended it; 125 where the transaction failed, 126
 where COMMAND cannot be run, 127 where it is not found."
 )]
 pub(crate) struct Txn {
-    /// Roll back where COMMAND fails
-    #[arg(long)]
+    /// Commit even where COMMAND fails
+    #[arg(long, conflicts_with = "rollback_on_failure")]
+    keep_on_failure: bool,
+    /// Roll back where COMMAND fails: what is done anyway
+    #[arg(long, hide = true)]
     rollback_on_failure: bool,
     /// Most seconds that it may take, at most a day
     #[arg(long, value_name = "S", default_value_t = 60)]
@@ -51,14 +77,68 @@ pub(crate) struct Txn {
     command: Vec<OsString>,
 }
 
+/// Signals that this process got, and the process that they are handed on to.
+#[derive(Default)]
+struct Signalled {
+    last: AtomicI32,
+    command: OnceLock<OwnedFd>,
+}
+
+impl Signalled {
+    /// From now on signals do not end this process.
+    fn catch() -> io::Result<Arc<Self>> {
+        let this = Arc::new(Self::default());
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        let handed_on = Arc::clone(&this);
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                handed_on.last.store(signal, Ordering::SeqCst);
+                handed_on.hand_on(signal);
+            }
+        });
+        Ok(this)
+    }
+
+    fn hand_on(&self, signal: i32) {
+        let signal = match signal {
+            SIGINT => Signal::INT,
+            SIGHUP => Signal::HUP,
+            _ => Signal::TERM,
+        };
+        if let Some(command) = self.command.get() {
+            // one that has ended needs none
+            let _ = pidfd_send_signal(command, signal);
+        }
+    }
+
+    /// Those that came before go to it as well.
+    fn to(&self, command: Pid) -> io::Result<()> {
+        // it is there: nobody has waited for it yet
+        let _ = self.command.set(pidfd_open(command, PidfdFlags::empty())?);
+        if let Some(signal) = self.any() {
+            self.hand_on(signal);
+        }
+        Ok(())
+    }
+
+    fn any(&self) -> Option<i32> {
+        Some(self.last.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
+    }
+}
+
 impl Txn {
     pub(crate) fn run(&self) -> Result<u8> {
         let failed =
             |e: io::Error| Failure::on(&self.dir.to_string_lossy(), escape(without_errno(&e.to_string()).as_bytes()));
-        let transaction = self.begin().map_err(failed)?;
+        let signalled = Signalled::catch()?;
+        // processes whose parents have ended become children of this one, and so remain members
+        set_child_subreaper(Some(getpid())).map_err(|e| failed(e.into()))?;
+        let transaction = self.begin(&signalled).map_err(failed)?;
+        let begun = Instant::now();
         let Some((program, arguments)) = self.command.split_first() else { return Ok(FAILURE) };
-        let ran = match Command::new(program).args(arguments).status() {
-            Ok(ran) => ran,
+        let (variable, mark) = transaction.mark();
+        let command = match Command::new(program).args(arguments).env(variable, mark).spawn() {
+            Ok(command) => Pid::from_child(&command),
             Err(e) => {
                 // its error would say less than this one
                 let _ = transaction.rollback();
@@ -67,29 +147,102 @@ impl Txn {
                 return Ok(if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
             }
         };
-        if self.rollback_on_failure && !ran.success() {
-            transaction.rollback().map_err(failed)?;
-        } else {
-            transaction.commit().map_err(failed)?;
+        signalled.to(command)?;
+        let ran = wait_for(command).map_err(failed)?;
+        if signalled.any().is_some() || !(ran.success() || self.keep_on_failure) {
+            return self.roll_back(transaction, &signalled, ran).map_err(failed);
         }
+        if !self.wait_for_the_rest(begun, &signalled, &transaction).map_err(failed)? {
+            return self.roll_back(transaction, &signalled, ran).map_err(failed);
+        }
+        transaction.commit().map_err(failed)?;
         Ok(status(ran))
     }
 
+    fn roll_back(&self, transaction: MountedTransaction, signalled: &Signalled, ran: ExitStatus) -> io::Result<u8> {
+        let left = names_of(&children());
+        transaction.rollback()?;
+        if let Some(signal) = signalled.any() {
+            say(&format!("signal {signal} came; all changes were rolled back"));
+        } else if ran.success() || self.keep_on_failure {
+            say(&format!("processes that COMMAND has left behind still run: {left}; all changes were rolled back"));
+            return Ok(FAILURE);
+        } else {
+            say("COMMAND failed; all changes were rolled back");
+        }
+        Ok(if ran.success() { FAILURE } else { status(ran) })
+    }
+
     /// Begins, when whatever transaction there is has ended.
-    fn begin(&self) -> io::Result<MountedTransaction> {
+    fn begin(&self, signalled: &Signalled) -> io::Result<MountedTransaction> {
         let start = Instant::now();
         loop {
             match MountedTransaction::begin(&self.dir, self.timeout) {
-                Err(e) if e.kind() == io::ErrorKind::ResourceBusy && start.elapsed().as_secs() < self.timeout => {
-                    std::thread::sleep(AGAIN);
-                }
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
-                    return Err(io::Error::other("another transaction is under way"));
+                    if let Some(signal) = signalled.any() {
+                        return Err(io::Error::other(format!("signal {signal} came; nothing was begun")));
+                    }
+                    if start.elapsed().as_secs() >= self.timeout {
+                        return Err(io::Error::other("another transaction is under way"));
+                    }
+                    std::thread::sleep(AGAIN);
                 }
                 outcome => return outcome,
             }
         }
     }
+
+    /// Waits until nothing of COMMAND is left; false where that takes too long, or a signal comes.
+    fn wait_for_the_rest(
+        &self,
+        begun: Instant,
+        signalled: &Signalled,
+        transaction: &MountedTransaction,
+    ) -> io::Result<bool> {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Err(Errno::CHILD) => return Ok(true),
+                Err(Errno::INTR) | Ok(Some(_)) => continue,
+                Err(e) => return Err(e.into()),
+                Ok(None) => {}
+            }
+            if begun.elapsed().as_secs() >= self.timeout || signalled.any().is_some() {
+                return Ok(false);
+            }
+            if !transaction.is_mounted() {
+                // the end says so
+                return Ok(true);
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}
+
+/// Waits until a process has ended, and for others that this one has adopted as they end.
+fn wait_for(command: Pid) -> io::Result<ExitStatus> {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((process, status))) if process == command => return Ok(ExitStatus::from_raw(status.as_raw())),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The processes that this one has made or adopted.
+fn children() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    tasks.map(of_task).flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// For a sentence: `17 (sleep), 18 (cat)`.
+fn names_of(processes: &[String]) -> String {
+    let name = |process: &String| {
+        let name = std::fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
+        format!("{process} ({})", escape(name.trim_ascii()))
+    };
+    processes.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// As a shell has it.

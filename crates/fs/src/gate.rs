@@ -8,7 +8,8 @@
 //! | no transaction | | at once | at once |
 //! | one begins or ends | wait | wait | at once |
 //! | one runs | at once | wait, until the time it may take is over | at once |
-//! | one is rolled back | wait | wait | wait |
+//! | one is rolled back | refused | wait | wait |
+//! | it is rolled back, and caches above are emptied | refused | wait | at once |
 
 use crate::{Error, InodeNo, Result};
 use std::cell::Cell;
@@ -44,8 +45,8 @@ pub(crate) enum Broken {
     TooLarge(usize),
     /// It took longer than it may.
     TimedOut(Duration),
-    /// Somebody else ended it.
-    Ended(&'static str),
+    /// Somebody ended it, for this reason.
+    Ended(String),
 }
 
 impl Broken {
@@ -55,7 +56,7 @@ impl Broken {
             Self::TimedOut(time) => {
                 Error::Cancelled(format!("it took longer than the {} s it was given", time.as_secs_f32()))
             }
-            Self::Ended(why) => Error::Cancelled((*why).to_owned()),
+            Self::Ended(why) => Error::Cancelled(why.clone()),
         }
     }
 }
@@ -260,7 +261,8 @@ impl<B> Gate<B> {
                     Answer::Refused(error)
                 }
                 (Phase::Runs, None) => Answer::Pass,
-                (Phase::Runs, Some(broken)) => Answer::Refused(broken.error()),
+                // what is broken is never committed, so nobody of it waits for its end either
+                (_, Some(broken)) => Answer::Refused(broken.error()),
                 _ => Answer::Wait,
             },
             other => match self.undone_with(member) {
@@ -274,7 +276,7 @@ impl<B> Gate<B> {
     /// Why a transaction is over that did not come to its end.
     pub(crate) fn undone_with(&self, id: u64) -> Option<Error> {
         let undone = self.undone.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = undone.why.clone().unwrap_or(Broken::Ended("it was rolled back"));
+        let why = undone.why.clone().unwrap_or_else(|| Broken::Ended("it was rolled back".into()));
         (id != 0 && undone.id == id).then(|| why.error())
     }
 
@@ -385,15 +387,18 @@ impl<B> Gate<B> {
         now.deadline.is_some_and(|end| Instant::now() >= end).then_some((now.id, Broken::TimedOut(now.limit)))
     }
 
-    /// Keeps members from changing more, waits until none does, and, where it is to be `still`, until nobody looks. False
-    /// where the transaction does not run any more.
-    pub(crate) fn end(&self, id: u64, still: bool) -> bool {
+    /// Keeps members from changing more, waits until none does, and, where it is rolled back (`undo`), until nobody looks.
+    /// False where the transaction does not run any more.
+    pub(crate) fn end(&self, id: u64, undo: Option<&Broken>) -> bool {
         debug_assert!(!is_changing() && LOOKS.get() == 0, "this thread would wait for itself");
         let mut current = self.lock();
         loop {
             match current.as_mut() {
                 Some(now) if now.id == id && now.phase == Phase::Runs => {
                     now.phase = Phase::Ends;
+                    if let Some(why) = undo {
+                        now.broken.get_or_insert_with(|| why.clone());
+                    }
                     break;
                 }
                 // somebody else ends it just now
@@ -401,15 +406,25 @@ impl<B> Gate<B> {
                 _ => return false,
             }
         }
-        if still {
+        if undo.is_some() {
             self.state.store(CLOSED | STILL, SeqCst);
         }
         drop(current);
         self.until_none(&self.changing);
-        if still {
+        if undo.is_some() {
             self.until_none(&self.looking);
         }
         true
+    }
+
+    /// Of a transaction that was undone: whoever looks may do so again. What it had touched is the answer.
+    pub(crate) fn show(&self) -> Touched {
+        let current = self.lock();
+        self.state.store(CLOSED, SeqCst);
+        let touched = current.as_ref().map(|now| now.touched.clone()).unwrap_or_default();
+        drop(current);
+        self.bell.notify_all();
+        touched
     }
 
     /// The end does not come about.
@@ -420,12 +435,11 @@ impl<B> Gate<B> {
         self.bell.notify_all();
     }
 
-    /// The transaction that ends or began is over. Where it was rolled back, `undone` says whether there was another reason
-    /// than that somebody asked for it.
-    pub(crate) fn open(&self, undone: Option<Option<Broken>>) {
+    /// The transaction that ends or began is over; whether it was `undone`.
+    pub(crate) fn open(&self, undone: bool) {
         let mut current = self.lock();
-        if let (Some(now), Some(why)) = (current.take(), undone) {
-            let undone = Undone { id: now.id, why: why.or(now.broken), touched: now.touched };
+        if let (Some(now), true) = (current.take(), undone) {
+            let undone = Undone { id: now.id, why: now.broken, touched: now.touched };
             *self.undone.lock().unwrap_or_else(PoisonError::into_inner) = undone;
         }
         self.state.store(0, SeqCst);

@@ -64,7 +64,7 @@ impl Volume {
         match begun {
             Ok(before) => gate.run(before),
             Err(e) => {
-                gate.open(None);
+                gate.open(false);
                 return Err(e);
             }
         }
@@ -113,7 +113,7 @@ impl Volume {
     /// As [`Volume::changing`].
     pub fn changing_within(&self, most: Duration) -> Result<Option<Pass<'_>>> {
         // the error of a rollback is one of the device, which the call that follows meets
-        let overdue = |id, why| drop(self.roll_back(id, Some(why)));
+        let overdue = |id, why| drop(self.roll_back(id, why, |_| ()));
         match self.gate() {
             Some(gate) => gate.change(most, overdue),
             None => Ok(Some(gate::free())),
@@ -211,7 +211,7 @@ impl Volume {
         let Some(gate) = self.gate().filter(|gate| gate.is_closed()) else { return false };
         if let Some((id, why)) = gate.overdue() {
             // what it meets is an error of the device, which stays
-            drop(self.roll_back(id, Some(why)));
+            drop(self.roll_back(id, why, |_| ()));
         }
         gate.is_closed()
     }
@@ -223,15 +223,16 @@ impl Volume {
                 return Ok(pass);
             }
             if let Some(id) = self.gate().and_then(Gate::running) {
-                self.roll_back(id, Some(Broken::Ended("the volume is being unmounted")))?;
+                self.roll_back(id, Broken::Ended("the volume is being unmounted".into()), |_| ())?;
             }
         }
     }
 
-    /// The volume is what it was when the transaction began. Does nothing where that is over.
-    fn roll_back(&self, id: u64, why: Option<Broken>) -> Result<()> {
+    /// The volume is what it was when the transaction began. Does nothing where that is over. `tell` is called before
+    /// others may change anything, with what the transaction had touched; whoever looks then sees the volume as it is.
+    fn roll_back(&self, id: u64, why: Broken, tell: impl FnOnce(&Touched)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
-        if !gate.end(id, true) {
+        if !gate.end(id, Some(&why)) {
             return Ok(());
         }
         let undone = {
@@ -250,7 +251,8 @@ impl Volume {
         };
         // half of it may be there, and nothing of it must reach the device
         let undone = undone.inspect_err(|e| self.store.fail(e));
-        gate.open(Some(why));
+        tell(&gate.show());
+        gate.open(true);
         undone.and(self.after_transaction())
     }
 
@@ -303,10 +305,10 @@ impl Volume {
         longer
     }
 
-    fn commit_transaction(&self, id: u64) -> Result<()> {
+    fn commit_transaction(&self, id: u64, tell: impl FnOnce(&Touched)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
         let over = || gate.undone_with(id).unwrap_or_else(|| Error::Cancelled("it was over".into()));
-        if !gate.end(id, false) {
+        if !gate.end(id, None) {
             return Err(over());
         }
         let charge = gate::in_charge();
@@ -318,13 +320,13 @@ impl Volume {
         if let Err(e) = placed {
             drop(charge);
             gate.go_on();
-            self.roll_back(id, None)?;
+            self.roll_back(id, Broken::Ended(e.to_string()), tell)?;
             return Err(e);
         }
         let committed = self.store.commit_held();
         self.writing()?.space.copy_content(false);
         drop(charge);
-        gate.open(None);
+        gate.open(false);
         committed?;
         self.after_transaction()
     }
@@ -357,15 +359,16 @@ impl Transaction {
     /// [`Error::Cancelled`] where it was rolled back already. Where the device fails the volume is read-only, and whether it
     /// was committed is known when the volume is next opened.
     pub fn commit(self) -> Result<()> {
-        self.commit_by_reference()
+        self.commit_or(|_| ())
     }
 
     /// As [`Transaction::commit`], for a transaction that is shared. Calls after the first answer [`Error::Cancelled`].
+    /// Where it has to be rolled back instead, `tell` is called as [`Transaction::undo`] does.
     ///
     /// # Errors
     /// As [`Transaction::commit`].
-    pub fn commit_by_reference(&self) -> Result<()> {
-        self.volume.commit_transaction(self.id)
+    pub fn commit_or(&self, tell: impl FnOnce(&Touched)) -> Result<()> {
+        self.volume.commit_transaction(self.id, tell)
     }
 
     /// The volume is what it was when the transaction began; what somebody may remember of the transaction is the answer.
@@ -382,9 +385,42 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
-    pub fn cancel(&self, why: &'static str) -> Result<Touched> {
-        self.volume.roll_back(self.id, Some(Broken::Ended(why)))?;
+    pub fn cancel(&self, why: &str) -> Result<Touched> {
+        self.undo(why, |_| ())?;
         Ok(self.volume.gate_of_transactions()?.take_touched(self.id))
+    }
+
+    /// As [`Transaction::cancel`], for whoever has caches above the volume: `tell` is called with what they must forget
+    /// before anybody else can change the volume, and when whoever looks at it sees it as it was. It may ask the volume
+    /// for what it likes, but must not wait for changes by others. Does nothing where the transaction is over.
+    ///
+    /// # Errors
+    /// As [`Transaction::rollback`].
+    pub fn undo(&self, why: &str, tell: impl FnOnce(&Touched)) -> Result<()> {
+        self.volume.roll_back(self.id, Broken::Ended(why.to_owned()), tell)
+    }
+
+    /// From now on it can only be rolled back: calls of members that change anything are refused, and told `why`.
+    pub fn spoil(&self, why: &str) {
+        let Some(gate) = self.volume.gate() else { return };
+        if let Some(now) = gate.lock().as_mut().filter(|now| now.id == self.id) {
+            now.broken.get_or_insert_with(|| Broken::Ended(why.to_owned()));
+        }
+    }
+
+    /// Why it cannot be committed any more, or was rolled back.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Error> {
+        let gate = self.volume.gate()?;
+        let now = gate.lock().as_ref().filter(|now| now.id == self.id).and_then(|now| now.broken.clone());
+        now.map(|broken| broken.error()).or_else(|| gate.undone_with(self.id))
+    }
+
+    /// Whether it has made, changed or freed an inode so far.
+    #[must_use]
+    pub fn has_touched(&self, inode: InodeNo) -> bool {
+        let Some(gate) = self.volume.gate() else { return false };
+        gate.lock().as_ref().is_some_and(|now| now.id == self.id && now.touched.inodes.contains(&inode))
     }
 
     /// Whether it has neither been committed nor rolled back.
@@ -398,7 +434,7 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         if self.is_running() {
             // an error is one of the device, which stays
-            drop(self.volume.roll_back(self.id, Some(Broken::Ended("it was dropped"))));
+            drop(self.volume.roll_back(self.id, Broken::Ended("it was dropped".into()), |_| ()));
         }
     }
 }

@@ -10,6 +10,8 @@ use zerocopy::FromBytes;
 /// A request of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
+    /// Its number, which an interruption names.
+    pub unique: u64,
     /// The file that it is about, by the number an [`Entry`](crate::Entry) gave it; 1 is the root.
     pub node: u64,
     /// Who asks.
@@ -190,7 +192,7 @@ impl<'a> Request<'a> {
     pub(crate) fn parse(header: &InHeader, arguments: &[u8], rest: &'a [u8]) -> Option<Self> {
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
         let operation = Operation::parse(header.opcode, arguments, rest)?;
-        Some(Self { node: header.node, caller, operation })
+        Some(Self { unique: header.unique, node: header.node, caller, operation })
     }
 }
 

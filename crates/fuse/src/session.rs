@@ -44,8 +44,9 @@ pub fn mount(
     let teller: Teller = Arc::new(on_problem);
     let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&teller));
     if options.snapshot.is_none() && volume.snapshots().is_ok() {
-        let filesystem = WithSnapshots::new(ops, options, teller, dir.canonicalize().ok());
-        let filesystem = WithTransactions::new(filesystem, volume, options.writeback_cache);
+        let mounted_on = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let filesystem = WithSnapshots::new(ops, options, teller, Some(mounted_on.clone()));
+        let filesystem = WithTransactions::new(filesystem, volume, mounted_on, options.writeback_cache);
         return mount_filesystem(Arc::new(filesystem), dir, options);
     }
     mount_filesystem(Arc::new(ops), dir, options)

@@ -1,59 +1,71 @@
 //! Transactions on a mounted volume: whoever belongs to one, and who waits.
 //!
 //! A process begins a transaction, and commits it or rolls it back, by asking for an attribute of any file of the mount:
-//! `extant.txn.begin.SECONDS`, `extant.txn.commit`, `extant.txn.rollback`. That is the one request which the kernel hands
+//! `extant.txn.begin.SECONDS.MARK`, `extant.txn.commit`, `extant.txn.rollback`. That is the one request which the kernel hands
 //! over at any time, with no lock held, and which a program needs no unsafe code for. The value is empty, or says what went
 //! wrong. Members are that process and those below it; what they ask for happens in the transaction. Others wait before they
 //! change anything, each at a desk of its own, so that no request of a member finds all desks taken.
 //!
-//! Whoever waits may have something locked in the kernel: the directory in which a name is to be made, a file that is to be
-//! written. A member that needs it would wait for who waits for the transaction. So while others wait, and members sleep in
-//! the kernel on such a lock and ask for nothing, those that wait are told EBUSY: a clear answer, where no other is
-//! possible.
+//! | file | holds |
+//! | --- | --- |
+//! | `members` | which processes belong to a transaction |
+//! | `waiting` | those that wait, and how they make way for members |
+//! | `ending` | the end of a transaction, and what the kernel has to forget |
+//! | `mounted` | the side of the process that asks |
 //!
-//! When a transaction is rolled back, the kernel is told to forget the names and files that it touched. It locks a directory
-//! for that, so it is told only when nobody waits here with one locked.
+//! 1. Every process that was a member is one until it ends: after a rollback its calls that change the volume, or ask for it
+//!    to be durable, fail with ECANCELED.
+//! 2. A request without a process comes from the kernel, or from a process that this system cannot see (of another PID
+//!    namespace). It is a member's only where it is a page that the kernel writes back: nobody can say whose that is, and
+//!    a member may need it written.
+//! 3. Such a page is part of the transaction. So fsync by others of a file with such pages waits for the end, and fails with
+//!    EIO where they were rolled back. All other content of theirs is durable: it was when the transaction began.
+//! 4. A transaction begins when the kernel has handed over all dirty pages, and ends so as well.
+
+mod ending;
+mod members;
+mod mounted;
+mod waiting;
+
+pub use mounted::MountedTransaction;
 
 use crate::errno::errno;
-use crate::ops::node_of;
+use crate::ops::ROOT;
 use crate::protocol::Features;
 use crate::reply::{Answer, Reply};
 use crate::request::{Caller, Operation, Request};
 use crate::seen::Seen;
 use crate::transport::{Filesystem, Kernel};
-use fs::{InodeNo, Pass, Touched, Transaction, Volume};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ending::watch;
+use fs::{InodeNo, Transaction, Volume};
+use members::Members;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use waiting::Waiting;
 
 /// What the names of the attributes begin with.
 const PREFIX: &[u8] = b"extant.txn.";
 /// Longest time that a transaction may take, in seconds.
 const LONGEST: u64 = 24 * 3600;
 /// How often it is looked whether a transaction is over.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// How long it is remembered that a process is a member, or is none: numbers of processes come back, but not so soon.
-const KNOWN: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(50);
 /// How long a request that waits sleeps before it looks whether it is sent away.
 const WAIT: Duration = Duration::from_millis(50);
-/// How often in a row, with [`LOOK`] between, members must seem to be stuck.
-const STUCK: u32 = 4;
-/// Most processes between a member and the one that began.
-const DEEPEST: usize = 256;
-/// What a process may keep in mind that is changed in a rollback.
-const CAPABILITY: &[u8] = b"security.capability";
+/// The same for requests that wait without asking the volume.
+const NAP: Duration = Duration::from_millis(20);
 
 /// A file system on a volume, with transactions.
 pub(crate) struct WithTransactions<F> {
     inner: Arc<F>,
     shared: Arc<Shared>,
+    mounted_on: PathBuf,
     /// The kernel keeps what is written, so nobody knows to which transaction it belongs.
     keeps_writes: bool,
 }
@@ -63,13 +75,15 @@ struct Shared {
     current: Mutex<Option<Arc<Running>>>,
     any: AtomicBool,
     kernel: OnceLock<Kernel>,
-    /// Requests that wait for the transaction.
-    waiting: AtomicUsize,
+    waiting: Waiting,
     /// Requests of members that are being answered, and how many there were.
     answering: AtomicUsize,
     answered: AtomicU64,
-    /// How often those that waited were sent away.
-    broken: AtomicU64,
+    /// Members of transactions that were rolled back.
+    doomed: Mutex<Vec<Arc<Members>>>,
+    any_doomed: AtomicBool,
+    /// Nodes of which pages were rolled back, and nobody who asked whether they are durable has heard of it.
+    lost: Mutex<HashSet<u64>>,
 }
 
 /// Counts as one until it is dropped.
@@ -91,13 +105,22 @@ impl Drop for One<'_> {
 /// A transaction, until its process ends it or itself.
 struct Running {
     transaction: Transaction,
-    client: u32,
-    known: Mutex<(Instant, HashMap<u32, bool>)>,
+    members: Arc<Members>,
+    /// How long it may take, and until when.
+    time: Duration,
+    deadline: Option<Instant>,
+    /// Nodes of which the kernel has written pages back.
+    late: Mutex<HashSet<u64>>,
+    /// It was committed or rolled back, and the kernel knows.
+    over: AtomicBool,
+    undone: AtomicBool,
+    /// The mounted directory, open: what is mounted there is in use.
+    root: Mutex<Option<OwnedFd>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
-    Begin(u64),
+    Begin { seconds: u64, mark: String },
     Commit,
     Rollback,
 }
@@ -107,6 +130,7 @@ enum Command {
 enum Manner {
     Changes,
     Looks,
+    Syncs,
     /// It knows itself whether it has to wait.
     Else,
 }
@@ -119,9 +143,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn manner(operation: &Operation<'_>) -> Manner {
     match operation {
         _ if operation.changes() => Manner::Changes,
-        Operation::Fsync { .. }
-        | Operation::FsyncDir { .. }
-        | Operation::SyncFs
+        Operation::Fsync { .. } | Operation::SyncFs => Manner::Syncs,
+        Operation::FsyncDir { .. }
         | Operation::Destroy
         | Operation::Release
         | Operation::ReleaseDir
@@ -130,97 +153,53 @@ fn manner(operation: &Operation<'_>) -> Manner {
     }
 }
 
+/// The inode of a node of the volume itself.
+fn inode_of(node: u64) -> Option<InodeNo> {
+    if node == ROOT { Some(InodeNo::ROOT) } else { u32::try_from(node).ok().map(InodeNo) }
+}
+
 impl Command {
     fn parse(name: &[u8]) -> Option<Answer<Self>> {
         let command = name.strip_prefix(PREFIX)?;
         Some(match command {
             b"commit" => Ok(Self::Commit),
             b"rollback" => Ok(Self::Rollback),
-            _ => {
-                let seconds = command.strip_prefix(b"begin.").and_then(|seconds| str::from_utf8(seconds).ok());
-                let seconds = seconds.and_then(|seconds| seconds.parse().ok()).filter(|seconds| *seconds <= LONGEST);
-                seconds.map(Self::Begin).ok_or(Errno::INVAL)
-            }
+            _ => Self::parse_begin(command).ok_or(Errno::INVAL),
         })
     }
-}
 
-/// A process, of which `task` is a thread, and the one that made it.
-fn process(task: u32) -> Option<(u32, u32)> {
-    let status = std::fs::read_to_string(format!("/proc/{task}/status")).ok()?;
-    let of = |field: &str| status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok());
-    Some((of("Tgid:")?, of("PPid:")?))
-}
-
-/// Whether a process waits for a lock of the kernel's file systems.
-fn sleeps_on_a_lock(process: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
-    if !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D')) {
-        return false;
+    fn parse_begin(command: &[u8]) -> Option<Self> {
+        let (seconds, mark) = str::from_utf8(command).ok()?.strip_prefix("begin.")?.split_once('.')?;
+        let seconds = seconds.parse().ok().filter(|seconds| *seconds <= LONGEST)?;
+        let in_mark = |c: char| c.is_ascii_hexdigit() || c == '-';
+        (mark.len() >= 16 && mark.chars().all(in_mark)).then(|| Self::Begin { seconds, mark: mark.to_owned() })
     }
-    // of who sleeps on a lock the kernel names whoever took it (path_openat, do_unlinkat), of others what they wait for:
-    // a device (folio_wait_bit_common, io_schedule), an answer of ours (request_wait_answer)
-    let place = std::fs::read_to_string(format!("/proc/{process}/wchan")).unwrap_or_default();
-    !["wait", "io_", "bio_"].iter().any(|other| place.contains(other))
 }
 
 impl Running {
-    /// Whether what a task asks for belongs to the transaction. What the kernel asks for by itself does.
-    fn has_member(&self, task: u32) -> bool {
-        if task == 0 {
-            return true;
+    /// Whether what is asked belongs to the transaction.
+    fn includes(&self, request: &Request<'_>) -> bool {
+        match (request.caller.pid, &request.operation) {
+            (0, Operation::Write { late, .. }) => *late,
+            (0, _) => false,
+            (task, _) => self.members.has(task),
         }
-        let mut known = lock(&self.known);
-        if known.0.elapsed() > KNOWN {
-            *known = (Instant::now(), HashMap::new());
-        }
-        if let Some(is) = known.1.get(&task) {
-            return *is;
-        }
-        let mut at = task;
-        let mut is = false;
-        for _ in 0..DEEPEST {
-            let Some((process, parent)) = process(at) else { break };
-            is = process == self.client;
-            if is || parent == 0 {
-                break;
-            }
-            at = parent;
-        }
-        known.1.insert(task, is);
-        is
+    }
+
+    /// Whether the kernel has written back pages of what a request asks to be durable.
+    fn has_late(&self, request: &Request<'_>) -> bool {
+        let late = lock(&self.late);
+        if matches!(request.operation, Operation::SyncFs) { !late.is_empty() } else { late.contains(&request.node) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
     }
 }
 
 impl Shared {
     fn running(&self) -> Option<Arc<Running>> {
         if self.any.load(Ordering::Acquire) { lock(&self.current).clone() } else { None }
-    }
-
-    /// Passes for a change by somebody who may have to wait for a transaction. Where that was rolled back meanwhile, and
-    /// the request relies on what it did, the kernel is told to look again.
-    fn change(&self, request: &Request<'_>) -> Answer<Pass<'_>> {
-        let broken = self.broken.load(Ordering::SeqCst);
-        if let Some(pass) = self.volume.changing_within(Duration::ZERO).map_err(|e| errno(&e))? {
-            return Ok(pass);
-        }
-        let seen = Seen::of(&self.volume, request);
-        let _waiting = One::of(&self.waiting);
-        loop {
-            if let Some(pass) = self.volume.changing_within(WAIT).map_err(|e| errno(&e))? {
-                return if seen == Seen::of(&self.volume, request) { Ok(pass) } else { Err(Errno::STALE) };
-            }
-            if self.broken.load(Ordering::SeqCst) != broken {
-                return Err(Errno::BUSY);
-            }
-        }
-    }
-
-    /// Whether members seem to wait for those that wait for them: some sleep on a lock in the kernel.
-    fn is_stuck(&self, running: &Running) -> bool {
-        let Ok(processes) = std::fs::read_dir("/proc") else { return false };
-        let tasks = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        tasks.filter(|task| *task != 0 && sleeps_on_a_lock(*task)).any(|task| running.has_member(task))
     }
 
     fn is_current(&self, running: &Arc<Running>) -> bool {
@@ -232,66 +211,76 @@ impl Shared {
         *lock(&self.current) = None;
     }
 
-    /// Has the kernel forget what was undone. No lock of the volume or its gate is held.
-    fn forget(&self, touched: &Touched) {
-        let Some(kernel) = self.kernel.get() else { return };
-        for (dir, name) in &touched.names {
-            kernel.forget_name(node_of(*dir), name);
-        }
-        for number in &touched.longer {
-            // it computes from its own size where content is appended, and what of a mapping is there
-            if let Some((at, byte)) = self.last_byte(*number) {
-                kernel.lengthen(node_of(*number), at, &byte);
-            }
-        }
-        touched.inodes.iter().for_each(|number| kernel.forget_inode(node_of(*number)));
+    /// Whether a task was a member of a transaction that was rolled back.
+    fn is_doomed(&self, task: u32) -> bool {
+        self.any_doomed.load(Ordering::Acquire) && lock(&self.doomed).iter().any(|members| members.has(task))
     }
 
-    /// The last byte of a file, and where it is.
-    fn last_byte(&self, number: InodeNo) -> Option<(u64, [u8; 1])> {
-        let inode = self.volume.inode(number).ok()?;
-        let at = self.volume.attributes_of(number).ok()?.size.checked_sub(1)?;
-        let mut byte = [0];
-        let read = self.volume.read_at(&inode, at, &mut byte).ok()?;
-        (read == 1).then_some((at, byte))
+    /// Whether somebody who is no member has to wait to hear that something is durable.
+    fn keeps_from_sync(&self, running: &Running, request: &Request<'_>) -> bool {
+        !running.is_over()
+            && running.has_late(request)
+            && !running.includes(request)
+            // the server's own, before it rolls back
+            && members::process(request.caller.pid).is_none_or(|(process, _)| process != std::process::id())
+    }
+
+    /// Waits until a transaction is over.
+    fn wait_for(&self, running: &Arc<Running>, request: &Request<'_>) -> Answer<()> {
+        let place = self.waiting.begin(request);
+        while self.is_current(running) && !running.is_over() && place.goes_on()? {
+            std::thread::sleep(NAP);
+        }
+        Ok(())
     }
 }
 
 impl<F: Filesystem + 'static> WithTransactions<F> {
-    pub(crate) fn new(inner: F, volume: Arc<Volume>, keeps_writes: bool) -> Self {
-        let (current, any, kernel) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
-        let (waiting, answering) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let (answered, broken) = (AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Arc::new(Shared { volume, current, any, kernel, waiting, answering, answered, broken });
-        Self { inner: Arc::new(inner), shared, keeps_writes }
+    pub(crate) fn new(inner: F, volume: Arc<Volume>, mounted_on: PathBuf, keeps_writes: bool) -> Self {
+        let shared = Shared {
+            volume,
+            current: Mutex::default(),
+            any: AtomicBool::new(false),
+            kernel: OnceLock::new(),
+            waiting: Waiting::default(),
+            answering: AtomicUsize::new(0),
+            answered: AtomicU64::new(0),
+            doomed: Mutex::default(),
+            any_doomed: AtomicBool::new(false),
+            lost: Mutex::default(),
+        };
+        Self { inner: Arc::new(inner), shared: Arc::new(shared), mounted_on, keeps_writes }
     }
 
-    fn command(&self, command: Command, caller: &Caller) -> Answer<String> {
+    fn command(&self, command: &Command, caller: &Caller) -> Answer<String> {
         // it keeps all others waiting
         if caller.uid != 0 && caller.uid != rustix::process::getuid().as_raw() {
             return Err(Errno::PERM);
         }
-        let (client, _) = process(caller.pid).ok_or(Errno::SRCH)?;
-        match command {
-            Command::Begin(seconds) => self.begin(client, Duration::from_secs(seconds)),
-            Command::Commit | Command::Rollback => {
-                let running = self.shared.running().filter(|running| running.client == client);
-                let running = running.ok_or(Errno::INVAL)?;
-                let outcome = match command {
-                    Command::Commit => running.transaction.commit_by_reference(),
-                    _ => Ok(()),
-                };
-                // of one that was committed there is nothing to undo
-                let undone = running.transaction.cancel("it was rolled back");
-                self.shared.clear();
-                let touched = undone.as_ref().ok().cloned().unwrap_or_default();
-                undo_what_is_known(&*self.inner, &self.shared, &touched);
-                Ok(outcome.and(undone.map(drop)).err().map_or_else(String::new, |e| e.to_string()))
-            }
-        }
+        let (client, _) = members::process(caller.pid).ok_or(Errno::SRCH)?;
+        let commit = match command {
+            Command::Begin { seconds, mark } => return self.begin(client, Duration::from_secs(*seconds), mark),
+            Command::Commit => true,
+            Command::Rollback => false,
+        };
+        let running = self.shared.running().filter(|running| running.members.is_client(client));
+        let running = running.ok_or(Errno::INVAL)?;
+        let inner: Arc<dyn Filesystem> = Arc::clone(&self.inner) as _;
+        let outcome = if commit {
+            ending::commit(&inner, &self.shared, &running)
+        } else {
+            // that it was not for the one who asks is news
+            let trouble = running.transaction.trouble();
+            let outcome = ending::roll_back(&inner, &self.shared, &running, "it was rolled back");
+            outcome.and(trouble.map_or(Ok(()), Err))
+        };
+        self.shared.clear();
+        // whoever hears that it is over can unmount the volume
+        drop(lock(&running.root).take());
+        Ok(outcome.err().map_or_else(String::new, |e| e.to_string()))
     }
 
-    fn begin(&self, client: u32, time: Duration) -> Answer<String> {
+    fn begin(&self, client: u32, time: Duration, mark: &str) -> Answer<String> {
         if self.shared.volume.consistency().is_none() {
             return Err(Errno::ROFS);
         }
@@ -300,28 +289,45 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                 "the kernel keeps what is written (writeback_cache), so nobody knows what belongs together".into()
             );
         }
+        if self.shared.running().is_some_and(|running| running.members.has(client)) {
+            return Ok("this runs in a transaction on the volume already, and another cannot begin inside".into());
+        }
+        if self.shared.is_doomed(client) {
+            return Err(Errno::CANCELED);
+        }
         let mut current = lock(&self.shared.current);
         if current.is_some() {
             return Err(Errno::BUSY);
         }
         let pid = i32::try_from(client).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let members = Arc::new(Members::of(client, mark).ok_or(Errno::SRCH)?);
         if let Some(kernel) = self.shared.kernel.get() {
             kernel.expect_waiting();
         }
-        let transaction = match self.shared.volume.transaction(time) {
+        // its time is kept here, where the kernel can be told before anybody sees its end
+        let transaction = match self.shared.volume.transaction(Duration::MAX) {
             Ok(transaction) => transaction,
             Err(fs::Error::Busy) => return Err(Errno::BUSY),
             Err(e @ (fs::Error::Unsupported(_) | fs::Error::NoSpace)) => return Ok(e.to_string()),
             Err(e) => return Err(errno(&e)),
         };
-        let known = Mutex::new((Instant::now(), HashMap::new()));
-        let running = Arc::new(Running { transaction, client, known });
+        let running = Arc::new(Running {
+            transaction,
+            members,
+            time,
+            deadline: Instant::now().checked_add(time),
+            late: Mutex::default(),
+            over: AtomicBool::new(false),
+            undone: AtomicBool::new(false),
+            root: Mutex::default(),
+        });
         *current = Some(Arc::clone(&running));
         self.shared.any.store(true, Ordering::Release);
         drop(current);
-        let (inner, shared) = (Arc::clone(&self.inner), Arc::clone(&self.shared));
-        let watch = move || watch(&*inner, &shared, &running, &process);
+        let (inner, shared): (Arc<dyn Filesystem>, _) = (Arc::clone(&self.inner) as _, Arc::clone(&self.shared));
+        let mounted_on = self.mounted_on.clone();
+        let watch = move || watch(&inner, shared, &running, &process, &mounted_on);
         // without somebody who watches, a client that dies would keep all others waiting
         if std::thread::Builder::new().name("fuse-transaction".to_owned()).spawn(watch).is_err() {
             self.shared.clear();
@@ -329,53 +335,93 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         }
         Ok(String::new())
     }
-}
 
-/// Rolls a transaction back when its process ends, and tells the kernel of a rollback by somebody else.
-fn watch(inner: &dyn Filesystem, shared: &Shared, running: &Arc<Running>, process: &OwnedFd) {
-    let mut told = false;
-    let (mut quiet, mut answered) = (0, 0);
-    while shared.is_current(running) {
-        let now = shared.answered.load(Ordering::SeqCst);
-        let asks_nothing = now == answered && shared.answering.load(Ordering::SeqCst) == 0;
-        let stuck = asks_nothing && shared.waiting.load(Ordering::SeqCst) > 0 && shared.is_stuck(running);
-        (quiet, answered) = (if stuck { quiet + 1 } else { 0 }, now);
-        if quiet >= STUCK {
-            shared.broken.fetch_add(1, Ordering::SeqCst);
-            quiet = 0;
-        }
-        let mut fds = [PollFd::new(process, PollFlags::IN)];
-        let ended = poll(&mut fds, Some(&LOOK)).is_ok_and(|ready| ready > 0);
-        if ended || (!told && !running.transaction.is_running()) {
-            told = true;
-            // where it was committed meanwhile there is nothing to undo
-            let touched = running.transaction.cancel("the process that began it has ended").unwrap_or_default();
-            undo_what_is_known(inner, shared, &touched);
-        }
-        if ended && shared.is_current(running) {
-            shared.clear();
+    /// A request that changes something: in the transaction, or when there is none.
+    fn change(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+        let shared = &*self.shared;
+        let task = request.caller.pid;
+        let late = matches!(request.operation, Operation::Write { late: true, .. });
+        let (mut place, mut seen, mut most) = (None, None, Duration::ZERO);
+        let mut prepared = false;
+        loop {
+            // asked each time: it may begin, and with it whoever asks be a member, while this waits
+            let running = shared.running();
+            let member = running.as_ref().filter(|running| running.includes(request));
+            let _inside = member.map(|running| running.transaction.enter());
+            let _answering = member.map(|running| {
+                if late {
+                    lock(&running.late).insert(request.node);
+                }
+                shared.answered.fetch_add(1, Ordering::SeqCst);
+                One::of(&shared.answering)
+            });
+            if let Some(pass) = shared.volume.changing_within(most).map_err(|e| errno(&e))? {
+                drop(place.take());
+                if member.is_none() {
+                    if shared.is_doomed(task) {
+                        return Err(Errno::CANCELED);
+                    }
+                    shared.waiting.pass(task);
+                    // a rollback took away what it relies on: the kernel looks again
+                    if seen.take().is_some_and(|seen| seen != Seen::of(&shared.volume, request)) {
+                        return Err(Errno::STALE);
+                    }
+                    if !prepared && self.inner.would_wait(request) {
+                        // it waits for other requests, which must not wait for this one
+                        drop(pass);
+                        self.inner.prepare(request)?;
+                        prepared = true;
+                        continue;
+                    }
+                }
+                return self.inner.answer(request, reply);
+            }
+            most = WAIT;
+            if member.is_none() {
+                seen.get_or_insert_with(|| Seen::of(&shared.volume, request));
+                place.get_or_insert_with(|| shared.waiting.begin(request)).goes_on()?;
+            }
         }
     }
-}
 
-fn undo_what_is_known(inner: &dyn Filesystem, shared: &Shared, touched: &Touched) {
-    let (uid, gid, pid) = (0, 0, 0);
-    let mut room = [0; 64];
-    for number in &touched.inodes {
-        // whoever answers notes that the file has some, if it has
-        let request = Request {
-            node: node_of(*number),
-            caller: Caller { uid, gid, pid },
-            operation: Operation::GetXattr { name: CAPABILITY, size: 0 },
-        };
-        let _pass = shared.volume.looking();
-        let known = shared.volume.inode(*number).is_ok_and(|inode| inode.kind == fs::FileKind::Regular);
-        if known {
-            // that it has none is an error, too
-            let _ = inner.answer(&request, &mut Reply::new(&mut room));
+    /// A request that looks. One of a call that the kernel does once more, and that would change something, waits.
+    fn look(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+        let running = self.shared.running();
+        let member = running.as_ref().filter(|running| running.includes(request));
+        let _answering = member.map(|_| {
+            self.shared.answered.fetch_add(1, Ordering::SeqCst);
+            One::of(&self.shared.answering)
+        });
+        if let (Some(running), None, true) = (&running, member, self.shared.waiting.is_back(request)) {
+            self.shared.wait_for(running, request)?;
+            self.shared.waiting.has_waited(request.caller.pid);
         }
+        let _inside = member.map(|running| running.transaction.enter());
+        let _pass = self.shared.volume.looking();
+        self.inner.answer(request, reply)
     }
-    shared.forget(touched);
+
+    /// A request that asks for something to be durable.
+    fn sync(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+        let shared = &*self.shared;
+        let running = shared.running();
+        let member = running.as_ref().filter(|running| running.includes(request));
+        if member.is_none() && shared.is_doomed(request.caller.pid) {
+            return Err(Errno::CANCELED);
+        }
+        if let Some(running) = running.as_ref().filter(|running| shared.keeps_from_sync(running, request)) {
+            shared.wait_for(running, request)?;
+            if running.undone.load(Ordering::SeqCst) {
+                lock(&shared.lost).remove(&request.node);
+                return Err(Errno::IO);
+            }
+        }
+        if member.is_none() && lock(&shared.lost).remove(&request.node) {
+            return Err(Errno::IO);
+        }
+        let _inside = member.map(|running| running.transaction.enter());
+        self.inner.answer(request, reply)
+    }
 }
 
 impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
@@ -393,13 +439,19 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
         if self.inner.would_wait(request) {
             return true;
         }
-        if manner(&request.operation) != Manner::Changes {
-            return false;
-        }
         let running = self.shared.running();
-        let member = running.as_ref().filter(|running| running.has_member(request.caller.pid));
-        let _inside = member.map(|running| running.transaction.enter());
-        self.shared.volume.would_wait()
+        match manner(&request.operation) {
+            Manner::Changes => {
+                let member = running.as_ref().filter(|running| running.includes(request));
+                let _inside = member.map(|running| running.transaction.enter());
+                self.shared.volume.would_wait()
+            }
+            Manner::Looks => running.is_some_and(|running| {
+                self.shared.waiting.is_back(request) && !running.is_over() && !running.includes(request)
+            }),
+            Manner::Syncs => running.is_some_and(|running| self.shared.keeps_from_sync(&running, request)),
+            Manner::Else => false,
+        }
     }
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
@@ -410,89 +462,45 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             let command = command?;
             return match size {
                 0 => Err(Errno::INVAL),
-                _ => reply.value(size, self.command(command, &request.caller)?.as_bytes()),
+                _ => reply.value(size, self.command(&command, &request.caller)?.as_bytes()),
             };
         }
-        let running = self.shared.running();
-        let member = running.as_ref().filter(|running| running.has_member(request.caller.pid));
-        let _inside = member.map(|running| running.transaction.enter());
-        let _answering = member.map(|_| {
-            self.shared.answered.fetch_add(1, Ordering::SeqCst);
-            One::of(&self.shared.answering)
-        });
-        if member.is_none() && self.inner.would_wait(request) {
-            // not in the midst of a transaction; and none is kept waiting by what waits for other requests
-            drop(self.shared.change()?);
-            self.inner.prepare(request)?;
+        match manner(&request.operation) {
+            Manner::Changes => self.change(request, reply),
+            Manner::Looks => self.look(request, reply),
+            Manner::Syncs => self.sync(request, reply),
+            Manner::Else if matches!(request.operation, Operation::Destroy) => self.finish().map_err(|_| Errno::IO),
+            Manner::Else => {
+                let running = self.shared.running();
+                let member = running.as_ref().filter(|running| running.includes(request));
+                let _inside = member.map(|running| running.transaction.enter());
+                self.inner.answer(request, reply)
+            }
         }
-        let _pass = match manner(&request.operation) {
-            Manner::Changes => Some(self.shared.change(request)?),
-            Manner::Looks => Some(self.shared.volume.looking()),
-            Manner::Else => None,
-        };
-        self.inner.answer(request, reply)
     }
 
     fn forget(&self, node: u64, lookups: u64) {
+        lock(&self.shared.lost).remove(&node);
         self.inner.forget(node, lookups);
     }
 
+    fn interrupted(&self, unique: u64) {
+        if self.shared.any.load(Ordering::Acquire) {
+            self.shared.waiting.interrupt(unique);
+        }
+        self.inner.interrupted(unique);
+    }
+
     fn finish(&self) -> io::Result<()> {
+        if let Some(running) = self.shared.running() {
+            // an error is one of the device, which the rest meets as well
+            let _ = ending::end_unmounted(&running);
+        }
         self.inner.finish()
     }
 
     fn panicked(&self, node: u64, what: &str) {
         self.inner.panicked(node, what);
-    }
-}
-
-/// A transaction on a mounted volume, asked for by another process: this one, and those that it starts, are its
-/// members. When this process ends it is rolled back.
-#[derive(Debug)]
-pub struct MountedTransaction {
-    dir: std::path::PathBuf,
-}
-
-fn ask(path: &Path, command: &str) -> io::Result<()> {
-    let name = [PREFIX, command.as_bytes()].concat();
-    let mut text = vec![0; 4096];
-    let length = rustix::fs::getxattr(path, &name[..], &mut text[..])?;
-    let text = text.get(..length).unwrap_or_default();
-    if text.is_empty() { Ok(()) } else { Err(io::Error::other(String::from_utf8_lossy(text).into_owned())) }
-}
-
-impl MountedTransaction {
-    /// Begins a transaction on the volume in which `dir` lies; it may take `seconds`, at most a day.
-    ///
-    /// # Errors
-    /// One sentence; of the kind `ResourceBusy` where there is another transaction.
-    pub fn begin(dir: &Path, seconds: u64) -> io::Result<Self> {
-        ask(dir, &format!("begin.{seconds}")).map_err(|e| match Errno::from_io_error(&e) {
-            Some(Errno::NODATA | Errno::OPNOTSUPP) => {
-                io::Error::other("it does not lie in a mounted volume of the native format")
-            }
-            Some(Errno::INVAL) => io::Error::other("a transaction can take a day at most"),
-            Some(Errno::PERM) => io::Error::other("only root and whoever mounted the volume can begin a transaction"),
-            Some(Errno::ROFS) => io::Error::other("the volume is mounted read-only"),
-            _ => e,
-        })?;
-        Ok(Self { dir: dir.to_owned() })
-    }
-
-    /// Returns when all that was done is durable.
-    ///
-    /// # Errors
-    /// One sentence; nothing of it is left then.
-    pub fn commit(self) -> io::Result<()> {
-        ask(&self.dir, "commit")
-    }
-
-    /// The volume is what it was when the transaction began, for whoever looks at it from now on.
-    ///
-    /// # Errors
-    /// One sentence.
-    pub fn rollback(self) -> io::Result<()> {
-        ask(&self.dir, "rollback")
     }
 }
 
@@ -502,19 +510,16 @@ mod tests {
 
     #[test]
     fn commands_are_read() {
+        const MARK: &str = "0123-4567-89ab-cdef";
         assert!(Command::parse(b"user.txn.commit").is_none());
-        assert_eq!(Command::parse(b"extant.txn.begin.60"), Some(Ok(Command::Begin(60))));
+        let begin = format!("extant.txn.begin.60.{MARK}");
+        let begun = Command::Begin { seconds: 60, mark: MARK.to_owned() };
+        assert_eq!(Command::parse(begin.as_bytes()), Some(Ok(begun)));
         assert_eq!(Command::parse(b"extant.txn.commit"), Some(Ok(Command::Commit)));
         assert_eq!(Command::parse(b"extant.txn.rollback"), Some(Ok(Command::Rollback)));
-        for wrong in [&b"extant.txn.begin."[..], b"extant.txn.begin.-1", b"extant.txn.begin.86401", b"extant.txn.x"] {
-            assert_eq!(Command::parse(wrong), Some(Err(Errno::INVAL)));
+        for wrong in ["begin.", "begin.60", "begin.60.ab", "begin.-1.MARK", "begin.86401.MARK", "begin.1.MARK/", "x"] {
+            let wrong = format!("extant.txn.{}", wrong.replace("MARK", MARK));
+            assert_eq!(Command::parse(wrong.as_bytes()), Some(Err(Errno::INVAL)), "{wrong}");
         }
-    }
-
-    #[test]
-    fn processes_know_who_made_them() {
-        let (process, parent) = process(std::process::id()).expect("this process");
-        assert_eq!(process, std::process::id());
-        assert_eq!(parent, std::os::unix::process::parent_id());
     }
 }

@@ -20,7 +20,7 @@ mod standin;
 mod uring;
 
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
-use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE};
+use crate::protocol::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE};
 use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Request, arguments};
@@ -88,6 +88,10 @@ pub trait Filesystem: Send + Sync {
 
     /// The handshake is done: from now on the kernel can be told to forget something.
     fn connected(&self, _kernel: Kernel) {}
+
+    /// A signal came for the process whose request has this number; it may not have come here yet, or be answered. A process
+    /// that was killed ends when it is answered.
+    fn interrupted(&self, _unique: u64) {}
 
     /// Whether a request would have to wait for another one, of any length.
     fn would_wait(&self, _request: &Request<'_>) -> bool {
@@ -158,14 +162,28 @@ impl Kernel {
     pub fn lengthen(&self, node: u64, offset: u64, content: &[u8]) {
         let Some(link) = self.link.upgrade() else { return };
         let what = NotifyStoreOut { node, offset, size: content.len() as u32, padding: 0 };
-        notify(link.connection.as_fd(), NOTIFY_STORE, &[what.as_bytes(), content]);
+        let _ = notify(link.connection.as_fd(), NOTIFY_STORE, &[what.as_bytes(), content]);
+    }
+
+    /// Has it forget the attributes of a node. It locks nothing for that.
+    pub fn forget_attributes(&self, node: u64) {
+        if let Some(link) = self.link.upgrade() {
+            forget_inode(link.connection.as_fd(), node, -1);
+        }
+    }
+
+    /// Has it ask for every name again before it is used, and locks nothing for that. False where it cannot (before Linux
+    /// 6.16).
+    #[must_use]
+    pub fn doubt_names(&self) -> bool {
+        self.link.upgrade().is_some_and(|link| notify(link.connection.as_fd(), NOTIFY_INC_EPOCH, &[]))
     }
 
     /// Has it forget a name of a directory. It locks the directory, so this waits for requests that change it.
     pub fn forget_name(&self, dir: u64, name: &[u8]) {
         let Some(link) = self.link.upgrade() else { return };
         let what = NotifyInvalEntryOut { dir, length: name.len() as u32, flags: 0 };
-        notify(link.connection.as_fd(), NOTIFY_INVAL_ENTRY, &[what.as_bytes(), name, &[0]]);
+        let _ = notify(link.connection.as_fd(), NOTIFY_INVAL_ENTRY, &[what.as_bytes(), name, &[0]]);
     }
 }
 
@@ -342,15 +360,15 @@ fn forget_content(link: &Link, node: u64, from: u64) {
 /// Content is forgotten from `offset` on; below 0: the attributes alone.
 fn forget_inode(connection: BorrowedFd<'_>, node: u64, offset: i64) {
     let what = NotifyInvalInodeOut { node, offset, length: 0 };
-    notify(connection, NOTIFY_INVAL_INODE, &[what.as_bytes()]);
+    // a kernel that does not have it has nothing to forget
+    let _ = notify(connection, NOTIFY_INVAL_INODE, &[what.as_bytes()]);
 }
 
-/// Whether the kernel did it.
+/// Whether the kernel did it. One that is unmounting has nothing to forget.
 fn notify(connection: BorrowedFd<'_>, code: i32, what: &[&[u8]]) -> bool {
     let len = size_of::<OutHeader>() + what.iter().map(|part| part.len()).sum::<usize>();
     let header = OutHeader { len: len as u32, error: code, unique: 0 };
     let parts: Vec<_> = std::iter::once(header.as_bytes()).chain(what.iter().copied()).map(IoSlice::new).collect();
-    // a kernel that does not have it, or is unmounting, has nothing to forget
     rustix::io::writev(connection, &parts).is_ok()
 }
 
@@ -388,8 +406,12 @@ fn forgotten(link: &Link, header: &InHeader, body: &[u8]) -> bool {
                 forget(one.node, one.lookups);
             }
         }
-        // requests are short, or must come to their end (fsync); none is broken off
-        opcode::INTERRUPT => {}
+        // requests are short, or must come to their end (fsync): only those that wait for others are broken off
+        opcode::INTERRUPT => {
+            if let Ok((unique, _)) = u64::read_from_prefix(body) {
+                link.filesystem.interrupted(unique);
+            }
+        }
         _ => return false,
     }
     true

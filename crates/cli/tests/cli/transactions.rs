@@ -93,6 +93,14 @@ impl Place {
     }
 }
 
+fn wait_for_its_end(process: Pid) {
+    let stat = format!("/proc/{process}/stat");
+    // one that nobody has waited for yet has ended
+    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
+        std::thread::sleep(LOOK);
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         tools::run("umount", &["-l".as_ref(), self.mnt().as_os_str()]);
@@ -110,19 +118,19 @@ fn a_command_replaces_a_thousand_files_or_none() {
         let place = Place::new(options);
         let before = place.seen();
         let failing = format!("{REPLACE}; rm f1 f2; mkdir x; echo y > x/y; echo more >> f3; ln f4 g; exit 7");
-        let ran = place.run(&["--rollback-on-failure"], &failing);
+        let ran = place.run(&[], &failing);
         assert_eq!(ran.status.code(), Some(7), "{ran:?}");
         assert!(before == place.seen(), "{options}: something is left");
         // it can be used, and what was undone is not in the way
         fs::create_dir(place.mnt().join("d/x")).unwrap();
         fs::remove_dir(place.mnt().join("d/x")).unwrap();
         fs::write(place.mnt().join("d/f1"), "again").unwrap();
+        // what scripts say that were written when this was not the default
         let ran = place.run(&["--rollback-on-failure"], REPLACE);
         assert_eq!(ran.status.code(), Some(0), "{ran:?}");
         let after = place.seen();
         assert!(after.len() == 1000 && after.values().all(|(.., content)| content == b"new\n"));
-        // a command that fails is committed where nobody asked for more
-        assert_eq!(place.run(&[], "rm f0; exit 3").status.code(), Some(3));
+        assert_eq!(place.run(&["--keep-on-failure"], "rm f0; exit 3").status.code(), Some(3));
         assert_eq!(place.seen().len(), 999);
         place.end();
     }
@@ -143,6 +151,8 @@ fn it_is_rolled_back_when_its_process_is_killed() {
     }
     assert_eq!(fs::read(place.mnt().join("d/f1")).unwrap(), b"new\n");
     let sleeping = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    // it is in use
+    assert_ne!(extant(&["umount", text(&place.mnt())]).exit, Some(0));
     child.kill().unwrap();
     child.wait().unwrap();
     // whoever changes something waits for it
@@ -196,27 +206,29 @@ fn many_others_wait_and_none_keeps_it_from_its_end() {
 
 /// Whoever waits has the directory locked in the kernel, where the member needs it.
 #[test]
-fn who_keeps_a_member_from_its_work_is_told_that_it_is_busy() {
+fn who_makes_a_name_in_the_same_folder_waits() {
     if !ready() || !tools::has_fuse() {
         return;
     }
     let place = Place::new("transport=best");
     let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
     let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
-    let mut child = place.command(&["--timeout", "3600"], &format!("{wait}; echo mine > mine")).spawn().unwrap();
+    let script = format!("{wait}; for n in 1 2 3 4 5; do echo mine > mine$n; sleep 0.1; done");
+    let mut child = place.command(&["--timeout", "3600"], &script).spawn().unwrap();
     while !ready.exists() {
         std::thread::sleep(LOOK);
     }
-    let path = place.mnt().join("d/theirs");
-    let other = std::thread::spawn(move || fs::write(path, "theirs"));
+    let others: Vec<_> = (0..4)
+        .map(|n| {
+            let path = place.mnt().join(format!("d/theirs{n}"));
+            std::thread::spawn(move || if n == 0 { fs::create_dir(path) } else { fs::write(path, "theirs") })
+        })
+        .collect();
     fs::write(&go, "").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    // it was sent away, or came too late to be in the way
-    match other.join().unwrap() {
-        Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ResourceBusy, "{e}"),
-        Ok(()) => assert_eq!(fs::read(place.mnt().join("d/theirs")).unwrap(), b"theirs"),
-    }
-    assert_eq!(fs::read(place.mnt().join("d/mine")).unwrap(), b"mine\n");
+    others.into_iter().for_each(|other| other.join().unwrap().unwrap());
+    assert_eq!(fs::read(place.mnt().join("d/theirs1")).unwrap(), b"theirs");
+    assert_eq!(fs::read(place.mnt().join("d/mine5")).unwrap(), b"mine\n");
     place.end();
 }
 
@@ -302,6 +314,42 @@ fn files_that_never_were_do_not_become_others() {
     }
 }
 
+/// A process that the transaction's own has left behind, and that nobody is above any more.
+#[test]
+fn what_outlives_a_transaction_that_was_killed_changes_nothing() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    for signal in [Signal::KILL, Signal::TERM] {
+        let place = Place::new("transport=best");
+        let before = place.seen();
+        let file = |name: &str| place.folder.path().join(name);
+        let late = format!(
+            "trap '' TERM; while [ ! -e {} ]; do sleep 0.02; done; echo late > late; echo $? > {}",
+            file("go").display(),
+            file("said").display()
+        );
+        let script = format!("echo new > f1; ( ( {late} ) & ); touch {}; cd /; exec sleep 20", file("ready").display());
+        let mut child = place.command(&["--timeout", "3600"], &script).spawn().unwrap();
+        while !file("ready").exists() {
+            std::thread::sleep(LOOK);
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let ran = child.wait().unwrap();
+        assert!(!ran.success());
+        while before != place.seen() {
+            std::thread::sleep(LOOK);
+        }
+        fs::write(file("go"), "").unwrap();
+        while fs::read(file("said")).is_ok_and(|said| said.is_empty()) || !file("said").exists() {
+            std::thread::sleep(LOOK);
+        }
+        assert_ne!(fs::read(file("said")).unwrap(), b"0\n", "{signal:?}");
+        assert!(before == place.seen(), "{signal:?}: something is left");
+        place.end();
+    }
+}
+
 /// What a name leads to, and whose a file is, may be another after a rollback than when the request was sent.
 #[test]
 fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
@@ -367,6 +415,59 @@ fn who_appends_does_so_at_the_end_after_a_rollback() {
             assert!(piece[..] == expected[end - 100..], "{options}, {script}, {waits}");
             assert!(fs::read(&path).unwrap() == expected, "{options}, {script}, {waits}");
         }
+        place.end();
+    }
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_waited_for() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let left = "( ( sleep 0.5; echo late > late ) & ); echo new > f1";
+    assert_eq!(place.run(&[], left).status.code(), Some(0));
+    assert_eq!(fs::read(place.mnt().join("d/late")).unwrap(), b"late\n");
+    let ran = place.run(&["--timeout", "1"], "( ( cd /; sleep 20 ) & ); echo newer > f1");
+    assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+    assert_eq!(fs::read(place.mnt().join("d/f1")).unwrap(), b"new\n");
+    let inside = format!("{0} txn . -- true", env!("CARGO_BIN_EXE_extant"));
+    let ran = place.run(&["--timeout", "3600"], &inside);
+    assert_eq!(ran.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("in a transaction on the volume already"), "{ran:?}");
+    place.end();
+}
+
+#[test]
+fn unmounting_by_force_rolls_back() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    for lazily in [true, false] {
+        let place = Place::new("transport=best");
+        let before = place.seen();
+        let (ready, go) = (place.folder.path().join("ready"), place.folder.path().join("go"));
+        let wait = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done", ready.display(), go.display());
+        let script = format!("rm f1; {wait}; echo more > f2; exit 0");
+        let mut command = place.command(&["--timeout", "3600"], &script);
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        while !ready.exists() {
+            std::thread::sleep(LOOK);
+        }
+        let server = place.server();
+        if lazily {
+            tools::must("umount", &["-l".as_ref(), place.mnt().as_os_str()]);
+        } else {
+            kill_process(server, Signal::TERM).unwrap();
+            wait_for_its_end(server);
+        }
+        fs::write(&go, "").unwrap();
+        let ran = child.wait_with_output().unwrap();
+        assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+        assert!(String::from_utf8_lossy(&ran.stderr).contains("unmounted; all changes were rolled back"), "{ran:?}");
+        wait_for_its_end(server);
+        prints(&["mount", text(&place.folder.path().join("volume")), text(&place.mnt())]);
+        assert!(before == place.seen(), "something is left");
         place.end();
     }
 }

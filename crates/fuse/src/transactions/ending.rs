@@ -1,0 +1,256 @@
+//! The end of a transaction: by its process, without it, by unmounting.
+//!
+//! A rollback has an order, so that nobody reads what was undone:
+//!
+//! 1. members are refused, and the kernel hands over the pages that they, or others, have changed through mappings: pages
+//!    of a transaction that is being rolled back are refused, and whoever mapped them hears of it from fsync(2);
+//! 2. the volume is what it was, and whoever looks at it sees that;
+//! 3. the kernel forgets what it remembers of the transaction;
+//! 4. others may change the volume.
+//!
+//! In 3 the kernel can stay behind where somebody waits who has locked what it needs: pages that a waiting write(2) covers, or
+//! (before Linux 6.16, which can doubt all names without a lock) a directory. Then 4 does not wait for it.
+
+use super::members::Members;
+use super::{LOOK, NAP, Running, Shared, lock};
+use crate::ops::node_of;
+use crate::reply::Reply;
+use crate::request::{Caller, Operation, Request};
+use crate::transport::Filesystem;
+use fs::{InodeNo, Touched};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open, syncfs};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often in a row, with [`LOOK`] between, members must seem to be stuck.
+const STUCK: u32 = 2;
+/// How often it is looked whether members of a transaction that was rolled back are still there.
+const REMAIN: Duration = Duration::from_millis(250);
+/// How long the kernel may take to forget, where somebody waits for what it may need.
+const FORGET: Duration = Duration::from_millis(100);
+/// What a process may keep in mind that is changed in a rollback.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Hands over what the kernel has written down for a volume and not yet sent.
+fn hand_over_pages(running: &Running) {
+    let root = lock(&running.root).as_ref().and_then(|root| root.try_clone().ok());
+    if let Some(root) = root {
+        // pages of the transaction are refused, which is the error that comes here
+        let _ = syncfs(root);
+    }
+}
+
+/// Commits a transaction, or rolls it back where that cannot be done.
+pub(super) fn commit(inner: &Arc<dyn Filesystem>, shared: &Arc<Shared>, running: &Arc<Running>) -> fs::Result<()> {
+    if let Some(why) = overdue(running) {
+        roll_back(inner, shared, running, &why)?;
+    }
+    let mut forgetting = None;
+    let outcome = running.transaction.commit_or(|touched| forgetting = tell(inner, shared, running, touched));
+    end(running, forgetting);
+    outcome
+}
+
+/// Rolls a transaction back, unless it is over.
+pub(super) fn roll_back(
+    inner: &Arc<dyn Filesystem>,
+    shared: &Arc<Shared>,
+    running: &Arc<Running>,
+    why: &str,
+) -> fs::Result<()> {
+    if running.is_over() {
+        return Ok(());
+    }
+    running.transaction.spoil(why);
+    hand_over_pages(running);
+    let mut forgetting = None;
+    let outcome = running.transaction.undo(why, |touched| forgetting = tell(inner, shared, running, touched));
+    end(running, forgetting);
+    outcome
+}
+
+/// Rolls a transaction back when nobody looks at the volume any more.
+pub(super) fn end_unmounted(running: &Running) -> fs::Result<()> {
+    let outcome =
+        running.transaction.undo("the volume was unmounted", |_| running.undone.store(true, Ordering::SeqCst));
+    end(running, None);
+    outcome
+}
+
+fn end(running: &Running, forgetting: Option<JoinHandle<()>>) {
+    if let Some(forgetting) = forgetting {
+        // a panic there leaves the kernel with what it remembers
+        let _ = forgetting.join();
+    }
+    running.over.store(true, Ordering::SeqCst);
+}
+
+fn overdue(running: &Running) -> Option<String> {
+    let over = running.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    over.then(|| format!("it took longer than the {} s it was given", running.time.as_secs()))
+}
+
+/// Sees to it that nothing of a transaction goes on, and has the kernel forget it. Others still wait.
+fn tell(
+    inner: &Arc<dyn Filesystem>,
+    shared: &Arc<Shared>,
+    running: &Running,
+    touched: &Touched,
+) -> Option<JoinHandle<()>> {
+    running.members.orphan();
+    lock(&shared.doomed).push(Arc::clone(&running.members));
+    shared.any_doomed.store(true, Ordering::Release);
+    running.undone.store(true, Ordering::SeqCst);
+    note_capabilities(&**inner, shared, touched);
+    let late = lock(&running.late).clone();
+    lock(&shared.lost).extend(&late);
+    let inodes = touched.inodes.iter().map(|number| node_of(*number));
+    let nodes: Vec<u64> = inodes.chain(late).collect();
+    let kernel = shared.kernel.get()?;
+    let ends: Vec<_> = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).collect();
+    let names = if kernel.doubt_names() { Vec::new() } else { touched.names.iter().cloned().collect() };
+    let progress = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let work = {
+        let (shared, progress) = (Arc::clone(shared), Arc::clone(&progress));
+        move || {
+            let Some(kernel) = shared.kernel.get() else { return };
+            for (node, at, byte) in ends {
+                // it computes from its own size where content is appended, and what of a mapping is there
+                kernel.lengthen(node, at, &byte);
+                progress.fetch_add(1, Ordering::SeqCst);
+            }
+            for node in nodes {
+                kernel.forget_inode(node);
+                progress.fetch_add(1, Ordering::SeqCst);
+            }
+            for (dir, name) in names {
+                kernel.forget_name(node_of(dir), &name);
+                progress.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    };
+    let forgetting = std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(work).ok()?;
+    let mut last = (0, Instant::now());
+    while !forgetting.is_finished() {
+        let now = progress.load(Ordering::SeqCst);
+        if now != last.0 {
+            last = (now, Instant::now());
+        } else if last.1.elapsed() > FORGET && shared.waiting.count() > 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(forgetting)
+}
+
+/// A file's node, the place of its last byte, and that byte.
+fn last_byte(shared: &Shared, number: InodeNo) -> Option<(u64, u64, [u8; 1])> {
+    let inode = shared.volume.inode(number).ok()?;
+    let at = shared.volume.attributes_of(number).ok()?.size.checked_sub(1)?;
+    let mut byte = [0];
+    let read = shared.volume.read_at(&inode, at, &mut byte).ok()?;
+    (read == 1).then_some((node_of(number), at, byte))
+}
+
+/// Whoever answers notes which of the files have capabilities now.
+fn note_capabilities(inner: &dyn Filesystem, shared: &Shared, touched: &Touched) {
+    let (uid, gid, pid) = (0, 0, 0);
+    let mut room = [0; 64];
+    for number in &touched.inodes {
+        let request = Request {
+            unique: 0,
+            node: node_of(*number),
+            caller: Caller { uid, gid, pid },
+            operation: Operation::GetXattr { name: CAPABILITY, size: 0 },
+        };
+        let _pass = shared.volume.looking();
+        let known = shared.volume.inode(*number).is_ok_and(|inode| inode.kind == fs::FileKind::Regular);
+        if known {
+            // that it has none is an error, too
+            let _ = inner.answer(&request, &mut Reply::new(&mut room));
+        }
+    }
+}
+
+/// Looks after a transaction until its process ends it: sees who its members are, has those that wait make way for them,
+/// and rolls it back when its time is over or its process has ended.
+pub(super) fn watch(
+    inner: &Arc<dyn Filesystem>,
+    shared: Arc<Shared>,
+    running: &Arc<Running>,
+    process: &OwnedFd,
+    mounted_on: &Path,
+) {
+    if let Ok(root) = open(mounted_on, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+        let mut place = lock(&running.root);
+        if shared.is_current(running) {
+            *place = Some(root);
+        }
+    }
+    let (mut quiet, mut answered) = (0, 0);
+    while shared.is_current(running) {
+        running.members.look();
+        let now = shared.answered.load(Ordering::SeqCst);
+        let asks_nothing = now == answered && shared.answering.load(Ordering::SeqCst) == 0;
+        let stuck = asks_nothing && shared.waiting.count() > 0 && running.members.are_stuck();
+        (quiet, answered) = (if stuck { quiet + 1 } else { 0 }, now);
+        if quiet >= STUCK && !running.is_over() {
+            make_way(&shared, running);
+            quiet = 0;
+        }
+        if has_ended(process, running) {
+            // an error is one of the device, which the next call that changes something meets
+            let _ = roll_back(inner, &shared, running, "the process that began it was killed");
+            if shared.is_current(running) {
+                shared.clear();
+            }
+        } else if let Some(why) = overdue(running) {
+            let _ = roll_back(inner, &shared, running, &why);
+        }
+    }
+    drop(lock(&running.root).take());
+    let (members, shared) = (Arc::clone(&running.members), Arc::downgrade(&{ shared }));
+    watch_doomed(&members, &shared);
+}
+
+fn make_way(shared: &Shared, running: &Running) {
+    let needed = |node| super::inode_of(node).is_some_and(|inode| running.transaction.has_touched(inode));
+    let forget = |node| {
+        if let Some(kernel) = shared.kernel.get() {
+            kernel.forget_attributes(node);
+        }
+    };
+    shared.waiting.make_way(needed, forget);
+}
+
+/// Waits a moment; whether the process that began has ended.
+fn has_ended(process: &OwnedFd, running: &Running) -> bool {
+    let left = running.deadline.filter(|_| !running.is_over()).map(|end| end.saturating_duration_since(Instant::now()));
+    let most = left.map_or(LOOK, |left| left.clamp(NAP / 4, LOOK));
+    let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, Some(&most)).is_ok_and(|ready| ready > 0)
+}
+
+/// Members of a transaction that was rolled back are refused until all have ended.
+fn watch_doomed(members: &Arc<Members>, shared: &Weak<Shared>) {
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        if !lock(&shared.doomed).iter().any(|doomed| Arc::ptr_eq(doomed, members)) {
+            return;
+        }
+        if !members.remain() {
+            let mut doomed = lock(&shared.doomed);
+            doomed.retain(|doomed| !Arc::ptr_eq(doomed, members));
+            shared.any_doomed.store(!doomed.is_empty(), Ordering::Release);
+            return;
+        }
+        drop(shared);
+        std::thread::sleep(REMAIN);
+    }
+}

@@ -1,0 +1,250 @@
+//! Which processes belong to a transaction.
+//!
+//! Members are the process that began it and all those below it. Who is below is read from /proc: a process has its parent
+//! there. That is not enough where the parent has ended. While the process that began lives it adopts such processes
+//! (PR_SET_CHILD_SUBREAPER), so they have it as a parent again. When it has been killed they belong to nobody, so all members
+//! are remembered as they are seen, by number and time of start; and each carries a mark in the environment it was started
+//! with. Whoever has neither the mark, nor a member that was seen among those above it, is no member: a process that gave up
+//! its environment and lost its parents, all within [`super::LOOK`] and after its transaction's process was killed.
+
+use super::lock;
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The environment variable that members are started with.
+pub(super) const VARIABLE: &str = "EXTANT_TXN";
+/// How long it is remembered that a process is a member, or is none: numbers of processes come back, but not so soon.
+const KNOWN: Duration = Duration::from_secs(1);
+/// Most processes between a member and the one that began.
+const DEEPEST: usize = 256;
+
+/// The members of a transaction.
+pub(super) struct Members {
+    /// The process that began it, and when that started.
+    client: (u32, u64),
+    /// `EXTANT_TXN=…`, as it stands in the environment of members.
+    mark: Vec<u8>,
+    /// Whether the process that began has ended, or ended the transaction: then the marks are looked at.
+    orphaned: AtomicBool,
+    /// All that were seen, with when each started.
+    seen: Mutex<HashMap<u32, u64>>,
+    known: Mutex<(Instant, HashMap<u32, bool>)>,
+}
+
+/// A process, of which `task` is a thread, and the one that made it.
+pub(super) fn process(task: u32) -> Option<(u32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
+    let of = |field: &str| status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok());
+    Some((of("Tgid:")?, of("PPid:")?))
+}
+
+/// When a process started, in ticks of the system's clock; `None` where it has ended.
+fn started(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // proc(5): the second field may hold anything; behind it the state, and the start as the 22nd of all
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    (!ended).then(|| fields.nth(18)?.parse().ok())?
+}
+
+/// The numbers of all processes.
+fn all_processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// The threads of a process.
+pub(super) fn tasks(process: u32) -> impl Iterator<Item = u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+    tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// The processes that a process made, or adopted.
+fn children(process: u32) -> Vec<u32> {
+    let of = |task| fs::read_to_string(format!("/proc/{process}/task/{task}/children")).unwrap_or_default();
+    tasks(process)
+        .flat_map(|task| of(task).split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Whether a thread waits for a lock of the kernel's file systems.
+pub(super) fn sleeps_on_a_lock(process: u32, task: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/task/{task}/stat")) else { return false };
+    if !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D')) {
+        return false;
+    }
+    // of who sleeps on a lock the kernel names whoever took it (path_openat, do_unlinkat), of others what they wait for:
+    // a device (folio_wait_bit_common, io_schedule), an answer of ours (request_wait_answer)
+    let place = fs::read_to_string(format!("/proc/{process}/task/{task}/wchan")).unwrap_or_default();
+    !["wait", "io_", "bio_"].iter().any(|other| place.contains(other))
+}
+
+/// Whether a thread ends as soon as its call returns: SIGKILL is pending, which all deadly signals become.
+pub(super) fn is_being_killed(task: u32) -> bool {
+    const SIGKILL: u64 = 1 << (9 - 1);
+    let Ok(status) = fs::read_to_string(format!("/proc/{task}/status")) else { return true };
+    let pending =
+        |field: &str| status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(field)?.trim(), 16).ok());
+    ["SigPnd:", "ShdPnd:"].iter().any(|field| pending(field).is_some_and(|set| set & SIGKILL != 0))
+}
+
+impl Members {
+    /// `None` where the process has ended.
+    pub(super) fn of(client: u32, mark: &str) -> Option<Self> {
+        let start = started(client)?;
+        Some(Self {
+            client: (client, start),
+            mark: format!("{VARIABLE}={mark}").into_bytes(),
+            orphaned: AtomicBool::new(false),
+            seen: Mutex::new(HashMap::from([(client, start)])),
+            known: Mutex::new((Instant::now(), HashMap::new())),
+        })
+    }
+
+    /// Whether it was this process that began.
+    pub(super) fn is_client(&self, process: u32) -> bool {
+        self.client.0 == process
+    }
+
+    /// Whether the process of a task is a member.
+    pub(super) fn has(&self, task: u32) -> bool {
+        if task == 0 {
+            return false;
+        }
+        {
+            let mut known = lock(&self.known);
+            if known.0.elapsed() > KNOWN {
+                *known = (Instant::now(), HashMap::new());
+            }
+            if let Some(is) = known.1.get(&task) {
+                return *is;
+            }
+        }
+        let is = self.is_below(task) || (self.orphaned.load(Ordering::SeqCst) && self.is_marked(task));
+        lock(&self.known).1.insert(task, is);
+        is
+    }
+
+    /// Whether a member that was seen is the process of a task, or stands above it. Then all on the way are.
+    fn is_below(&self, task: u32) -> bool {
+        let mut way = Vec::new();
+        let mut at = task;
+        for _ in 0..DEEPEST {
+            let Some((process, parent)) = process(at) else { return false };
+            let Some(start) = started(process) else { return false };
+            way.push((process, start));
+            if lock(&self.seen).get(&process) == Some(&start) {
+                lock(&self.seen).extend(way);
+                return true;
+            }
+            if parent == 0 {
+                return false;
+            }
+            at = parent;
+        }
+        false
+    }
+
+    fn is_marked(&self, task: u32) -> bool {
+        let Some((process, _)) = process(task) else { return false };
+        let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        if !environment.split(|byte| *byte == 0).any(|entry| entry == self.mark) {
+            return false;
+        }
+        let Some(start) = started(process) else { return false };
+        lock(&self.seen).insert(process, start);
+        true
+    }
+
+    /// Sees all that are below those seen before.
+    pub(super) fn look(&self) {
+        let mut to_do: Vec<u32> = lock(&self.seen).keys().copied().collect();
+        while let Some(process) = to_do.pop() {
+            for child in children(process) {
+                let Some(start) = started(child) else { continue };
+                if lock(&self.seen).insert(child, start) != Some(start) {
+                    to_do.push(child);
+                }
+            }
+        }
+    }
+
+    /// The transaction goes on without the process that began it, or is over: sees all members, wherever they are now.
+    pub(super) fn orphan(&self) {
+        // what it starts from now on is its own business
+        lock(&self.seen).remove(&self.client.0);
+        self.orphaned.store(true, Ordering::SeqCst);
+        lock(&self.known).1.clear();
+        // those that are members are seen now
+        for process in all_processes() {
+            let _ = self.has(process);
+        }
+        self.look();
+        lock(&self.known).1.clear();
+    }
+
+    /// Of one that was orphaned: whether any are there still.
+    pub(super) fn remain(&self) -> bool {
+        self.look();
+        lock(&self.seen).retain(|process, start| started(*process) == Some(*start));
+        if lock(&self.seen).is_empty() {
+            // none that was seen: one that was not may carry the mark
+            self.orphan();
+        }
+        !lock(&self.seen).is_empty()
+    }
+
+    /// Threads of members that sleep in the kernel on a lock of a file system.
+    pub(super) fn are_stuck(&self) -> bool {
+        let members: Vec<u32> = lock(&self.seen).keys().copied().collect();
+        members.into_iter().any(|process| tasks(process).any(|task| sleeps_on_a_lock(process, task)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn processes_know_who_made_them() {
+        let (process, parent) = process(std::process::id()).expect("this process");
+        assert_eq!(process, std::process::id());
+        assert_eq!(parent, std::os::unix::process::parent_id());
+        assert!(started(process).is_some() && tasks(process).any(|task| task == process));
+        assert!(!is_being_killed(process));
+    }
+
+    #[test]
+    fn members_are_known_when_nobody_is_above_them_any_more() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; read wait"])
+            .env(VARIABLE, "this")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut said = String::new();
+        let stdout = shell.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut said).expect("a line");
+        let sleeping: u32 = said.trim().parse().expect("a number");
+        let of_shell = |mark| Members::of(shell.id(), mark).expect("members");
+        let (seen, marked, neither) = (of_shell("that"), of_shell("this"), of_shell("another"));
+        seen.look();
+        assert!(seen.has(sleeping) && seen.has(shell.id()) && !seen.has(0));
+        assert!(!seen.has(std::process::id()) && !seen.has(1));
+        shell.kill().expect("kill");
+        shell.wait().expect("wait");
+        for members in [&seen, &marked, &neither] {
+            members.orphan();
+        }
+        assert!(seen.has(sleeping) && marked.has(sleeping) && !neither.has(sleeping));
+        assert!(seen.remain() && marked.remain() && !neither.remain());
+        Command::new("kill").arg(sleeping.to_string()).status().expect("kill");
+        while seen.remain() || marked.remain() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

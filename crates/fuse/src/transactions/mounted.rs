@@ -1,0 +1,127 @@
+//! A transaction on a mounted volume, as the process that asks for it has it.
+
+use super::PREFIX;
+use super::members::VARIABLE;
+use rustix::fs::{Mode, OFlags, fgetxattr, fstatfs, open, syncfs};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// The type of FUSE file systems, as statfs(2) says it.
+const FUSE: i64 = 0x6573_5546;
+/// Where the kernel makes numbers that nobody else has.
+const NUMBERS: &str = "/proc/sys/kernel/random/uuid";
+/// What is said where the volume is there no more.
+const UNMOUNTED: &str = "the volume was unmounted; all changes were rolled back";
+/// The same where that happened while it was committed.
+const UNKNOWN: &str =
+    "the process that serves the volume has ended; all changes are there when it is mounted again, or none";
+
+/// A transaction on a mounted volume, asked for by another process than the one that serves it: this process, and those
+/// that it starts, are its members. When this process ends it is rolled back.
+///
+/// Until this is dropped the volume is in use, so it is not unmounted but by force.
+#[derive(Debug)]
+pub struct MountedTransaction {
+    file: OwnedFd,
+    /// What the mount is in the list of mounts; `None` where it is not listed.
+    mount: Option<u64>,
+    mark: String,
+}
+
+fn ask(file: &OwnedFd, command: &str) -> io::Result<()> {
+    let name = [PREFIX, command.as_bytes()].concat();
+    let mut text = vec![0; 4096];
+    let length = fgetxattr(file, &name[..], &mut text[..])?;
+    let text = text.get(..length).unwrap_or_default();
+    if text.is_empty() { Ok(()) } else { Err(io::Error::other(String::from_utf8_lossy(text).into_owned())) }
+}
+
+/// Which mount an open file belongs to.
+fn mount_of(file: &OwnedFd) -> Option<u64> {
+    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    facts.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+}
+
+/// Whether a mount can be reached from the root directory.
+fn is_listed(mount: u64) -> bool {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return true };
+    mounts.lines().any(|line| line.split(' ').next().and_then(|id| id.parse().ok()) == Some(mount))
+}
+
+/// Hands over the pages that were changed through mappings.
+fn hand_over_pages(file: &OwnedFd) {
+    // what fails here is what the server says next, or an older transaction's
+    if fstatfs(file).is_ok_and(|facts| facts.f_type == FUSE) {
+        let _ = syncfs(file);
+    }
+}
+
+impl MountedTransaction {
+    /// Begins a transaction on the volume in which `dir` lies; it may take `seconds`, at most a day.
+    ///
+    /// # Errors
+    /// One sentence; of the kind `ResourceBusy` where there is another transaction.
+    pub fn begin(dir: &Path, seconds: u64) -> io::Result<Self> {
+        let file = open(dir, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+        let mount = mount_of(&file).filter(|mount| is_listed(*mount));
+        let mark = std::fs::read_to_string(NUMBERS)?.trim().to_owned();
+        hand_over_pages(&file);
+        ask(&file, &format!("begin.{seconds}.{mark}")).map_err(|e| match Errno::from_io_error(&e) {
+            Some(Errno::NODATA | Errno::OPNOTSUPP) => {
+                io::Error::other("it does not lie in a mounted volume of the native format")
+            }
+            Some(Errno::INVAL) => io::Error::other("a transaction can take a day at most"),
+            Some(Errno::PERM) => io::Error::other("only root and whoever mounted the volume can begin a transaction"),
+            Some(Errno::ROFS) => io::Error::other("the volume is mounted read-only"),
+            Some(Errno::CANCELED) => io::Error::other("this runs in a transaction that was rolled back"),
+            _ => e,
+        })?;
+        Ok(Self { file, mount, mark })
+    }
+
+    /// A variable, with its value, that is to be in the environment of processes that are started as members: with it they
+    /// are known as members when this process has been killed.
+    #[must_use]
+    pub fn mark(&self) -> (&'static str, &str) {
+        (VARIABLE, &self.mark)
+    }
+
+    /// Whether what was mounted still is. What is done by its path after it was unmounted happens elsewhere.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        self.mount.is_none_or(is_listed)
+    }
+
+    /// Returns when all that was done is durable.
+    ///
+    /// # Errors
+    /// One sentence; nothing of it is left then.
+    pub fn commit(self) -> io::Result<()> {
+        hand_over_pages(&self.file);
+        if !self.is_mounted() {
+            let _ = ask(&self.file, "rollback");
+            return Err(io::Error::other(UNMOUNTED));
+        }
+        self.end("commit")
+    }
+
+    /// The volume is what it was when the transaction began, for whoever looks at it from now on.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn rollback(self) -> io::Result<()> {
+        hand_over_pages(&self.file);
+        self.end("rollback")
+    }
+
+    fn end(&self, command: &str) -> io::Result<()> {
+        ask(&self.file, command).map_err(|e| match Errno::from_io_error(&e) {
+            Some(Errno::NOTCONN | Errno::NODEV) => io::Error::other(UNMOUNTED),
+            Some(Errno::CONNABORTED | Errno::IO) => io::Error::other(UNKNOWN),
+            Some(Errno::INVAL) => io::Error::other("there is no such transaction any more"),
+            _ => e,
+        })
+    }
+}

@@ -1,0 +1,300 @@
+//! Requests that wait for a transaction to end, and how they make way for its members.
+//!
+//! Whoever waits may have something locked in the kernel: the directory in which a name is to be made, a file that is to be
+//! written. A member that needs it would wait for who waits for the transaction. What can be done about that:
+//!
+//! 1. A request about a name is answered ESTALE. The kernel lets go of the directory and does the whole call once more; the
+//!    program hears nothing of it. On its way to the name it asks for the directories above (LOOKUP_REVAL), or for the
+//!    attributes of this one, which it was told to forget: with nothing locked. That is where it waits from then on.
+//! 2. Where it does not ask on its way (a name in the directory that is mounted, or next to an open one, and a mount in which
+//!    the kernel checks no permissions) it comes back with the lock. It, and requests that cannot be done once more (a write,
+//!    fchmod), are told EBUSY: those first that lock what members have changed, then the older half of all, and so on.
+//!
+//! None of that happens but while members sleep on locks in the kernel and ask for nothing.
+
+use super::{lock, members};
+use crate::reply::Answer;
+use crate::request::{Operation, Request};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// So soon a call that is done once more asks for something.
+const SOON: Duration = Duration::from_secs(10);
+/// So many requests are remembered that were interrupted and do not wait: they may not have come so far.
+const EARLY: usize = 64;
+
+/// The requests that wait.
+#[derive(Default)]
+pub(super) struct Waiting {
+    list: Mutex<List>,
+    count: AtomicUsize,
+    /// Whether somebody was sent back, and may come again.
+    any_back: AtomicBool,
+}
+
+#[derive(Default)]
+struct List {
+    /// By the number of the request: the oldest first.
+    waiting: BTreeMap<u64, Waiter>,
+    /// Interrupted, and not there.
+    interrupted: VecDeque<u64>,
+    /// Tasks that were sent back.
+    back: HashMap<u32, Back>,
+}
+
+struct Waiter {
+    task: u32,
+    /// Nodes that the kernel may have locked for it.
+    locks: Vec<u64>,
+    /// The names it is about, with their directories, where the kernel does such a call once more.
+    names: Vec<(u64, Vec<u8>)>,
+    /// It only looks, so it is not told that it was in the way.
+    looks: bool,
+    interrupted: bool,
+    verdict: Option<Verdict>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The kernel shall do the call once more.
+    Again,
+    /// The program is told.
+    Busy,
+    /// It has waited enough.
+    Pass,
+}
+
+/// A task whose call is being done once more.
+struct Back {
+    names: Vec<(u64, Vec<u8>)>,
+    since: Instant,
+    /// It waits, or has waited, without a lock.
+    waited: bool,
+}
+
+/// A request waits, until this is dropped.
+pub(super) struct Place<'w> {
+    waiting: &'w Waiting,
+    unique: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        lock(&self.waiting.list).waiting.remove(&self.unique);
+        self.waiting.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Place<'_> {
+    /// Whether it may wait on; `false` where it has waited enough.
+    ///
+    /// # Errors
+    /// What it is sent away with.
+    pub(super) fn goes_on(&self) -> Answer<bool> {
+        let (task, interrupted, verdict) = match lock(&self.waiting.list).waiting.get(&self.unique) {
+            Some(waiter) => (waiter.task, waiter.interrupted, waiter.verdict),
+            None => return Ok(true),
+        };
+        match verdict {
+            Some(Verdict::Again) => Err(Errno::STALE),
+            Some(Verdict::Busy) => Err(Errno::BUSY),
+            Some(Verdict::Pass) => Ok(false),
+            // other signals wait, as they do for a disk
+            None if interrupted && (task == 0 || members::is_being_killed(task)) => Err(Errno::INTR),
+            None => Ok(true),
+        }
+    }
+}
+
+/// The nodes that the kernel has locked for a request, and the names in question where it can be done once more.
+fn locked(request: &Request<'_>) -> (Vec<u64>, Vec<(u64, Vec<u8>)>) {
+    let node = request.node;
+    match request.operation {
+        Operation::Symlink { name, .. }
+        | Operation::MkNod { name, .. }
+        | Operation::MkDir { name, .. }
+        | Operation::Unlink { name }
+        | Operation::RmDir { name }
+        | Operation::Create { name: Some(name), .. } => (vec![node], vec![(node, name.to_vec())]),
+        Operation::Link { target, name } => (vec![node, target], vec![(node, name.to_vec())]),
+        Operation::Rename { name, to, new_name, .. } => {
+            (vec![node, to], vec![(node, name.to_vec()), (to, new_name.to_vec())])
+        }
+        Operation::CopyFileRange { target, .. } => (vec![node, target], Vec::new()),
+        Operation::SyncFs | Operation::Lookup { .. } | Operation::GetAttr => (Vec::new(), Vec::new()),
+        _ => (vec![node], Vec::new()),
+    }
+}
+
+impl Waiting {
+    /// How many wait.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// A request begins to wait.
+    pub(super) fn begin(&self, request: &Request<'_>) -> Place<'_> {
+        let (unique, task) = (request.unique, request.caller.pid);
+        let (locks, mut names) = locked(request);
+        let looks = matches!(request.operation, Operation::Lookup { .. } | Operation::GetAttr);
+        let mut list = lock(&self.list);
+        if looks {
+            if let Some(back) = list.back.get_mut(&task) {
+                (back.waited, back.since) = (true, Instant::now());
+            }
+        } else if task == 0 || list.back.remove(&task).is_some_and(|back| back.since.elapsed() < SOON) {
+            // the kernel does it once more once
+            names.clear();
+        }
+        let interrupted = list.interrupted.contains(&unique);
+        list.waiting.insert(unique, Waiter { task, locks, names, looks, interrupted, verdict: None });
+        self.count.fetch_add(1, Ordering::SeqCst);
+        Place { waiting: self, unique }
+    }
+
+    /// Whether a request that only looks belongs to a call that is being done once more, and comes with nothing locked.
+    pub(super) fn is_back(&self, request: &Request<'_>) -> bool {
+        if !self.any_back.load(Ordering::Acquire) {
+            return false;
+        }
+        let list = lock(&self.list);
+        let Some(back) = list.back.get(&request.caller.pid) else { return false };
+        let on_its_way = match request.operation {
+            // the names themselves are looked up with the directory locked
+            Operation::Lookup { name } => !back.names.iter().any(|own| own.0 == request.node && own.1 == name),
+            Operation::GetAttr => true,
+            _ => false,
+        };
+        on_its_way && !back.waited && back.since.elapsed() < SOON
+    }
+
+    /// Such a request has waited.
+    pub(super) fn has_waited(&self, task: u32) {
+        if let Some(back) = lock(&self.list).back.get_mut(&task) {
+            back.since = Instant::now();
+        }
+    }
+
+    /// A call that did not have to wait: it is not done once more, whatever it was before.
+    pub(super) fn pass(&self, task: u32) {
+        if self.any_back.load(Ordering::Acquire) {
+            let mut list = lock(&self.list);
+            list.back.remove(&task);
+            list.back.retain(|_, back| back.since.elapsed() < SOON);
+            self.any_back.store(!list.back.is_empty(), Ordering::Release);
+        }
+    }
+
+    /// The process that asked was interrupted.
+    pub(super) fn interrupt(&self, unique: u64) {
+        let mut list = lock(&self.list);
+        match list.waiting.get_mut(&unique) {
+            Some(waiter) => waiter.interrupted = true,
+            None => {
+                list.interrupted.truncate(EARLY - 1);
+                list.interrupted.push_front(unique);
+            }
+        }
+    }
+
+    /// Some of those that wait make way. `needed` says of a node whether members have changed it; of the directories whose
+    /// names are asked for again the kernel is to `forget` the attributes.
+    pub(super) fn make_way(&self, needed: impl Fn(u64) -> bool, forget: impl Fn(u64)) {
+        let list = &mut *lock(&self.list);
+        let mut sent_back = false;
+        for waiter in list.waiting.values_mut().filter(|w| w.verdict.is_none() && !w.names.is_empty()) {
+            waiter.names.iter().for_each(|(dir, _)| forget(*dir));
+            let names = waiter.names.clone();
+            list.back.insert(waiter.task, Back { names, since: Instant::now(), waited: false });
+            waiter.verdict = Some(Verdict::Again);
+            sent_back = true;
+        }
+        if sent_back {
+            self.any_back.store(true, Ordering::Release);
+            return;
+        }
+        let in_the_way = |w: &&mut Waiter| w.verdict.is_none() && (w.looks || !w.locks.is_empty());
+        let mut left: Vec<_> = list.waiting.values_mut().filter(in_the_way).collect();
+        let mut busy = false;
+        for waiter in left.iter_mut().filter(|w| w.locks.iter().any(|node| needed(*node))) {
+            waiter.verdict = Some(Verdict::Busy);
+            busy = true;
+        }
+        if busy {
+            return;
+        }
+        let half = left.len().div_ceil(2);
+        for waiter in left.into_iter().take(half) {
+            waiter.verdict = Some(if waiter.looks { Verdict::Pass } else { Verdict::Busy });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Caller;
+    use std::cell::RefCell;
+
+    fn request(unique: u64, task: u32, node: u64, operation: Operation<'_>) -> Request<'_> {
+        Request { unique, node, caller: Caller { uid: 0, gid: 0, pid: task }, operation }
+    }
+
+    #[test]
+    fn names_are_asked_for_again_and_wait_without_a_lock() {
+        let waiting = Waiting::default();
+        let make = request(10, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 });
+        let write = request(11, 8, 6, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
+        let (first, second) = (waiting.begin(&make), waiting.begin(&write));
+        let forgotten = RefCell::new(Vec::new());
+        waiting.make_way(|_| true, |node| forgotten.borrow_mut().push(node));
+        assert_eq!(forgotten.into_inner(), [5]);
+        assert_eq!((first.goes_on(), second.goes_on()), (Err(Errno::STALE), Ok(true)));
+        drop(first);
+        // on its way it waits, but not for the name itself, and once
+        assert!(!waiting.is_back(&request(12, 7, 5, Operation::Lookup { name: b"x" })));
+        assert!(!waiting.is_back(&request(12, 9, 1, Operation::Lookup { name: b"d" })));
+        assert!(waiting.is_back(&request(12, 7, 1, Operation::Lookup { name: b"d" })));
+        assert!(waiting.is_back(&request(12, 7, 5, Operation::GetAttr)));
+        drop(waiting.begin(&request(12, 7, 5, Operation::GetAttr)));
+        waiting.has_waited(7);
+        assert!(!waiting.is_back(&request(13, 7, 5, Operation::GetAttr)));
+        // where it has to wait with the lock after all, it cannot be asked for a third time
+        let again = waiting.begin(&request(14, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 }));
+        waiting.make_way(|node| node == 5, |_| ());
+        assert_eq!((again.goes_on(), second.goes_on()), (Err(Errno::BUSY), Ok(true)));
+    }
+
+    #[test]
+    fn of_those_that_have_a_lock_the_ones_in_question_go_first() {
+        let waiting = Waiting::default();
+        let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
+        let places: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n))).collect();
+        let outcomes = || places.iter().map(|place| place.goes_on().is_err()).collect::<Vec<_>>();
+        waiting.make_way(|node| node == 22, |_| ());
+        assert_eq!(outcomes(), [false, false, true, false]);
+        waiting.make_way(|_| false, |_| ());
+        assert_eq!(outcomes(), [true, true, true, false]);
+        waiting.make_way(|_| false, |_| ());
+        assert_eq!(outcomes(), [true; 4]);
+        assert_eq!(waiting.count(), 4);
+    }
+
+    #[test]
+    fn who_is_killed_does_not_wait() {
+        let waiting = Waiting::default();
+        let fallocate = |unique, task| request(unique, task, 3, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
+        waiting.interrupt(2);
+        // there is no such process
+        let places = [waiting.begin(&fallocate(1, u32::MAX)), waiting.begin(&fallocate(2, u32::MAX))];
+        assert_eq!(places.each_ref().map(Place::goes_on), [Ok(true), Err(Errno::INTR)]);
+        waiting.interrupt(1);
+        assert_eq!(places[0].goes_on(), Err(Errno::INTR));
+        let other = waiting.begin(&fallocate(3, std::process::id()));
+        waiting.interrupt(3);
+        assert_eq!(other.goes_on(), Ok(true));
+    }
+}
