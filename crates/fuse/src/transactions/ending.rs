@@ -27,7 +27,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often in a row, with [`LOOK`] between, members must seem to be stuck.
+/// How often in a row, with [`LOOK`] between, members must seem to be stuck before those that wait make way unharmed.
 const STUCK: u32 = 2;
 /// How often it is looked whether members of a transaction that was rolled back are still there.
 const REMAIN: Duration = Duration::from_millis(250);
@@ -199,8 +199,7 @@ pub(super) fn watch(
         let asks_nothing = now == answered && shared.answering.load(Ordering::SeqCst) == 0;
         let stuck = asks_nothing && shared.waiting.count() > 0 && running.members.are_stuck();
         (quiet, answered) = (if stuck { quiet + 1 } else { 0 }, now);
-        if quiet >= STUCK && !running.is_over() {
-            make_way(&shared, running);
+        if quiet >= STUCK && !running.is_over() && make_way(&shared, running, quiet) {
             quiet = 0;
         }
         if has_ended(process, running) {
@@ -218,14 +217,14 @@ pub(super) fn watch(
     watch_doomed(&members, &shared);
 }
 
-fn make_way(shared: &Shared, running: &Running) {
+fn make_way(shared: &Shared, running: &Running, quiet: u32) -> bool {
     let needed = |node| super::inode_of(node).is_some_and(|inode| running.transaction.has_touched(inode));
     let forget = |node| {
         if let Some(kernel) = shared.kernel.get() {
             kernel.forget_attributes(node);
         }
     };
-    shared.waiting.make_way(needed, forget);
+    shared.waiting.make_way(quiet, needed, forget)
 }
 
 /// Waits a moment; whether the process that began has ended.

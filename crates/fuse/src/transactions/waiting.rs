@@ -23,6 +23,11 @@ use std::time::{Duration, Instant};
 
 /// So soon a call that is done once more asks for something.
 const SOON: Duration = Duration::from_secs(10);
+/// How often in a row members must seem to be stuck before somebody is told EBUSY: on a busy machine it takes a while until
+/// who got a lock runs.
+const BUSY: u32 = 8;
+/// The same before those go on that should have nothing locked.
+const DESPERATE: u32 = 60;
 /// So many requests are remembered that were interrupted and do not wait: they may not have come so far.
 const EARLY: usize = 64;
 
@@ -200,9 +205,10 @@ impl Waiting {
         }
     }
 
-    /// Some of those that wait make way. `needed` says of a node whether members have changed it; of the directories whose
-    /// names are asked for again the kernel is to `forget` the attributes.
-    pub(super) fn make_way(&self, needed: impl Fn(u64) -> bool, forget: impl Fn(u64)) {
+    /// Some of those that wait make way, where members have seemed to be stuck so often in a row; whether any did. `needed`
+    /// says of a node whether members have changed it; of the directories whose names are asked for again the kernel is to
+    /// `forget` the attributes.
+    pub(super) fn make_way(&self, stuck: u32, needed: impl Fn(u64) -> bool, forget: impl Fn(u64)) -> bool {
         let list = &mut *lock(&self.list);
         let mut sent_back = false;
         for waiter in list.waiting.values_mut().filter(|w| w.verdict.is_none() && !w.names.is_empty()) {
@@ -214,9 +220,13 @@ impl Waiting {
         }
         if sent_back {
             self.any_back.store(true, Ordering::Release);
-            return;
+            return true;
         }
-        let in_the_way = |w: &&mut Waiter| w.verdict.is_none() && (w.looks || !w.locks.is_empty());
+        if stuck < BUSY {
+            return false;
+        }
+        let in_the_way =
+            |w: &&mut Waiter| w.verdict.is_none() && (!w.locks.is_empty() || (w.looks && stuck >= DESPERATE));
         let mut left: Vec<_> = list.waiting.values_mut().filter(in_the_way).collect();
         let mut busy = false;
         for waiter in left.iter_mut().filter(|w| w.locks.iter().any(|node| needed(*node))) {
@@ -224,12 +234,13 @@ impl Waiting {
             busy = true;
         }
         if busy {
-            return;
+            return true;
         }
         let half = left.len().div_ceil(2);
         for waiter in left.into_iter().take(half) {
             waiter.verdict = Some(if waiter.looks { Verdict::Pass } else { Verdict::Busy });
         }
+        half > 0
     }
 }
 
@@ -250,7 +261,7 @@ mod tests {
         let write = request(11, 8, 6, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
         let (first, second) = (waiting.begin(&make), waiting.begin(&write));
         let forgotten = RefCell::new(Vec::new());
-        waiting.make_way(|_| true, |node| forgotten.borrow_mut().push(node));
+        waiting.make_way(2, |_| true, |node| forgotten.borrow_mut().push(node));
         assert_eq!(forgotten.into_inner(), [5]);
         assert_eq!((first.goes_on(), second.goes_on()), (Err(Errno::STALE), Ok(true)));
         drop(first);
@@ -264,7 +275,8 @@ mod tests {
         assert!(!waiting.is_back(&request(13, 7, 5, Operation::GetAttr)));
         // where it has to wait with the lock after all, it cannot be asked for a third time
         let again = waiting.begin(&request(14, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 }));
-        waiting.make_way(|node| node == 5, |_| ());
+        assert!(!waiting.make_way(2, |node| node == 5, |_| ()));
+        waiting.make_way(BUSY, |node| node == 5, |_| ());
         assert_eq!((again.goes_on(), second.goes_on()), (Err(Errno::BUSY), Ok(true)));
     }
 
@@ -274,11 +286,11 @@ mod tests {
         let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
         let places: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n))).collect();
         let outcomes = || places.iter().map(|place| place.goes_on().is_err()).collect::<Vec<_>>();
-        waiting.make_way(|node| node == 22, |_| ());
+        waiting.make_way(BUSY, |node| node == 22, |_| ());
         assert_eq!(outcomes(), [false, false, true, false]);
-        waiting.make_way(|_| false, |_| ());
+        waiting.make_way(BUSY, |_| false, |_| ());
         assert_eq!(outcomes(), [true, true, true, false]);
-        waiting.make_way(|_| false, |_| ());
+        waiting.make_way(BUSY, |_| false, |_| ());
         assert_eq!(outcomes(), [true; 4]);
         assert_eq!(waiting.count(), 4);
     }
