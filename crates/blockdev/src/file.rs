@@ -2,7 +2,8 @@
 //!
 //! 1. Length and kind are those at opening. A file that is cut short later gives `UnexpectedEof`, never short or
 //!    invented bytes; one that grows shows no more than before.
-//! 2. Opened for writing, a volume is locked against every other program ([`crate::Error::Open`], `ResourceBusy`).
+//! 2. Opened for writing, a volume is locked against every other program ([`crate::Error::Open`], `ResourceBusy`), also
+//!    against those that come to the same bytes in another way: by another name, through a loop device or a partition.
 //! 3. With O_DIRECT, requests that the system would not take as they are (offset, length or memory not aligned) are
 //!    read and written through an aligned buffer. A write that covers a part of a sector is made through the page
 //!    cache, alone: O_DIRECT is switched off for that moment, and the kernel joins the part with the rest. No other
@@ -49,6 +50,7 @@ use rustix::fs::{
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::job::Job;
+use crate::lock::Below;
 use crate::uring::Rings;
 use crate::{AlignedBuf, BlockDevice, Error, Geometry, Op, Read, Result, Write, lock, threads};
 
@@ -56,11 +58,12 @@ use crate::{AlignedBuf, BlockDevice, Error, Geometry, Op, Read, Result, Write, l
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Allow changes. The volume is then locked against all others who lock it; a block device also against being
-    /// mounted by the kernel, and one that is mounted is refused unless `mounted` says otherwise.
+    /// mounted by the kernel, and one that is mounted, in whatever way, is refused unless `mounted` says otherwise.
     pub write: bool,
     /// Go around the page cache (O_DIRECT).
     pub direct: bool,
-    /// Keep writers away while it is open for reading: a shared lock. With `write` the lock is exclusive anyway.
+    /// Keep writers away while it is open for reading: a shared lock, and what is mounted for writing is refused. With
+    /// `write` the lock is exclusive anyway.
     pub exclusive: bool,
     /// Reads come in batches, in an order of the reader's own: the kernel is asked not to read ahead of them. It would
     /// read up to its whole window (8 MiB on some machines) behind each, which for a scan of scattered blocks is many
@@ -94,6 +97,8 @@ pub enum Batching {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
+    /// What it lies on stays locked with it.
+    _below: Below,
     geometry: Geometry,
     direct: Option<Alignment>,
     strategy: Strategy,
@@ -174,18 +179,20 @@ impl FileDevice {
         if options.write || options.exclusive {
             lock::take(&file, options.write)?;
         }
-        if options.write && !block_device {
-            lock::not_mounted(&file)?;
-        }
         let (len, sector) = if block_device {
             // the size of a block device is not in its metadata
             (file.seek(SeekFrom::End(0))?, rustix::fs::ioctl_blksszget(&file).unwrap_or(512))
         } else {
             (metadata.len(), 512)
         };
+        let below = match options.write || options.exclusive {
+            true if !options.mounted => lock::guard(&file, len, options.write)?,
+            _ => Below::default(),
+        };
         let direct = options.direct.then(|| Alignment::of(&file));
         let device = Self {
             file,
+            _below: below,
             geometry: Geometry { len, sector, read_only: !options.write },
             direct,
             strategy: Strategy::Serial,

@@ -1,16 +1,24 @@
-//! Whether a volume is in use, so that two programs never write to it at once.
+//! Whether a volume is in use, so that two programs never write to it at once, and none shows one that another changes as
+//! if it stood still.
 //!
 //! The lock is flock(2): advisory, released with the file, kept by every program that opens volumes through this crate,
 //! and honoured by udev, which does not probe a locked disk. What the kernel has mounted from a block device it claims
-//! itself (O_EXCL meets that claim); what it has mounted from a regular file through a loop device it does not lock, so
-//! that is looked up.
+//! itself, and a program that writes to a block device does so too (O_EXCL).
+//!
+//! The same bytes can be reached by several ways, which neither lock knows of: through loop devices over a file or a device,
+//! and through what is made of these. So whoever locks a volume also locks what loop devices on the way down lie on, and
+//! then looks whether anybody has claimed another device that shows the same bytes. As each locks first and looks then,
+//! of two that come at the same time at most one goes on.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, major, minor};
 use rustix::io::Errno;
+
+use crate::mounts;
+use crate::stack::{self, Base, Device, Layer, System, Way};
 
 /// Takes the lock that writing needs (`write`) or the one that only keeps writers away, without waiting.
 ///
@@ -26,39 +34,121 @@ pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
     }
 }
 
-/// Refuses a regular file that lies under a mounted loop device.
+/// The locks on what a volume lies on. They go when this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Below(#[expect(dead_code, reason = "open descriptors, which hold the locks")] Vec<File>);
+
+/// Keeps others from the bytes of an open file or block device of `len` bytes that is locked itself, whatever way they
+/// come; `write` as for [`take`].
 ///
 /// # Errors
-/// `ResourceBusy` with the loop device's name.
-pub(crate) fn not_mounted(file: &File) -> io::Result<()> {
-    // no mount table: nothing can be said
-    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
-    for (name, number) in loop_devices(&file.metadata()?) {
-        // proc(5): the third field of a line is the mounted device's number
-        if mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(&number)) {
-            return Err(in_use(&format!("it is in use by another program: mounted as /dev/{name}")));
-        }
+/// `ResourceBusy`, with what has it: for `write` anybody, else who may change it.
+pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<Below> {
+    let system = System::new();
+    let layers = system.layers(&file.metadata()?, len);
+    let below = lock_below(&layers, write)?;
+    let mut devices = system.others(&layers);
+    // for the device itself and what its mapping or disk is made of the kernel sees to it, if it is to be written
+    devices.extend(system.devices(layers.iter().filter(|layer| !write || layer.way == Way::Loop)));
+    // of a disk with partitions each tells for itself
+    for device in devices.iter().filter(|device| !device.parted) {
+        let mounted = mounts::through(&[], std::slice::from_ref(device), None);
+        let why = match &mounted {
+            // whoever serves one of our own mounts would have the volume locked
+            Some(mounted) if !write && (mounted.read_only || mounted.ours) => continue,
+            Some(mounted) if !write => {
+                format!("mounted for writing {}, so that it does not stand still", mounted.place())
+            }
+            None if !write && !system.holders(device).is_empty() => continue,
+            _ if !is_claimed(&system, device, mounted.is_some()) => continue,
+            Some(_) => format!("mounted as /dev/{}", device.name),
+            None => format!("through /dev/{}", device.name),
+        };
+        return Err(in_use(&format!("it is in use by another program: {why}")));
     }
-    Ok(())
+    Ok(below)
 }
 
-/// The loop devices over a regular file: the name of each, and its number as `MAJOR:MINOR`. None where the system does not
-/// tell.
-#[must_use]
-pub fn loop_devices(file: &fs::Metadata) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else { continue };
-        let Ok(theirs) = fs::metadata(backing.trim_end_matches('\n')) else { continue };
-        if (theirs.dev(), theirs.ino()) == (file.dev(), file.ino()) {
-            let number = fs::read_to_string(device.path().join("dev")).unwrap_or_default();
-            found.push((device.file_name().to_string_lossy().into_owned(), number.trim_end().to_owned()));
+/// Locks what loop devices on the way down lie on. Who writes to all of it, or to its start where a volume would be, is
+/// alone there. Those who write to other parts of it, as to partitions of the image of a disk, get on with each other; that
+/// these parts do not overlap their claims tell.
+fn lock_below(layers: &[Layer], write: bool) -> io::Result<Below> {
+    let mut held: Vec<File> = Vec::new();
+    let mut locked: Vec<Base> = Vec::new();
+    for layer in layers.iter().filter(|layer| layer.way == Way::Loop) {
+        if locked.contains(&layer.base) {
+            continue;
+        }
+        locked.push(layer.base);
+        match stack::open(layer) {
+            Some(file) => {
+                match take(&file, write && layer.exact && layer.start == 0) {
+                    // as NFS says of a file that is open for reading only
+                    Err(e) if e.raw_os_error() == Some(Errno::BADF.raw_os_error()) => {}
+                    taken => taken?,
+                }
+                held.push(file);
+            }
+            // deleted, or in another mount namespace: whoever had it open before may have it locked
+            None => {
+                if let Base::File { dev, ino } = layer.base
+                    && is_locked(&fs::read_to_string("/proc/locks").unwrap_or_default(), (dev, ino), write)
+                {
+                    return Err(in_use("it is in use by another program, which has the file below it open"));
+                }
+            }
         }
     }
-    found
+    Ok(Below(held))
+}
+
+/// Whether the kernel's list of locks has one on a file that is against one of ours. proc(5): number, kind, sort, READ or
+/// WRITE, process, `MAJOR:MINOR:INODE`, the first two in hexadecimal digits.
+fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
+    let file = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
+    list.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        matches!(words[..], [_, "FLOCK", _, access, _, place, ..] if place == file && (write || access == "WRITE"))
+    })
+}
+
+/// Whether anybody has claimed a block device for himself: a file system, a mapping, a program that writes to it. That one
+/// is mounted counts where the device cannot be asked.
+fn is_claimed(system: &System, device: &Device, mounted: bool) -> bool {
+    let node = Path::new("/dev").join(&device.name);
+    if fs::metadata(&node).is_ok_and(|found| stack::is_at(Base::Device(device.number), &found)) {
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::open(&node, flags, Mode::empty()) {
+            // given back at once: who locks the same bytes after us meets our lock
+            Ok(_) => return false,
+            Err(Errno::BUSY) => return true,
+            Err(_) => {}
+        }
+    }
+    // it may not be opened: what can be seen from outside
+    mounted || !system.holders(device).is_empty()
 }
 
 /// The error of a volume in use.
 pub(crate) fn in_use(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::makedev;
+
+    #[test]
+    fn locks_are_found_in_the_kernels_list() {
+        let list = "1: FLOCK  ADVISORY  WRITE 4711 fe:00:9986074 0 EOF\n\
+                    1: -> FLOCK  ADVISORY  WRITE 4712 fe:00:77 0 EOF\n\
+                    2: POSIX  ADVISORY  WRITE 12 00:19:5 0 EOF\n\
+                    3: FLOCK  ADVISORY  READ 13 00:19:6 0 EOF\nodd\n";
+        assert!(is_locked(list, (makedev(254, 0), 9_986_074), false));
+        assert!(!is_locked(list, (makedev(254, 1), 9_986_074), true));
+        assert!(!is_locked(list, (makedev(254, 0), 77), true), "one that waits has none");
+        assert!(!is_locked(list, (makedev(0, 0x19), 5), true));
+        assert!(!is_locked(list, (makedev(0, 0x19), 6), false) && is_locked(list, (makedev(0, 0x19), 6), true));
+    }
 }

@@ -28,6 +28,28 @@ struct Loop {
     file: NamedTempFile,
 }
 
+/// A loop device over something that exists, given back when dropped.
+struct Over(PathBuf);
+
+impl Over {
+    fn new(below: &Path, more: &[&str]) -> Self {
+        let args: Vec<_> = ["--find", "--show"].iter().chain(more).copied().chain([text(below)]).collect();
+        Self(run("losetup", &args).expect("another loop device").into())
+    }
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        if let Err(why) = run("losetup", &["--detach", text(&self.0)]) {
+            eprintln!("{why}");
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of letters")
+}
+
 impl Loop {
     fn new(sector: &str) -> Option<Self> {
         let skip = |why: &str| {
@@ -113,4 +135,153 @@ fn what_the_kernel_has_mounted_is_in_use() {
     open(disk.file.path(), OpenOptions::default()).unwrap();
     drop(mount);
     open(&disk.device, WRITE).unwrap();
+}
+
+/// Keeps others away while it reads.
+const ALONE: OpenOptions = OpenOptions {
+    write: false,
+    direct: false,
+    exclusive: true,
+    planned: false,
+    mounted: false,
+    patience: std::time::Duration::ZERO,
+};
+
+fn is_refused(path: &Path) {
+    let (kind, why) = refusal(path);
+    assert_eq!(kind, ErrorKind::ResourceBusy, "{}: {why}", path.display());
+    assert!(why.starts_with("it is in use by another program"), "{}: {why}", path.display());
+}
+
+/// While each of these is open for writing all others are refused, also to who keeps writers away.
+fn exclude_each_other(paths: &[&Path]) {
+    for opened in paths {
+        let device = open(opened, WRITE).expect("page cache");
+        for other in paths {
+            is_refused(other);
+            assert!(FileDevice::open(other, ALONE).is_err(), "{} beside {}", other.display(), opened.display());
+            FileDevice::open(other, OpenOptions::default()).expect("looking");
+        }
+        drop(device);
+    }
+}
+
+#[test]
+fn all_ways_to_the_same_bytes_exclude_each_other() {
+    let Some(disk) = Loop::new("512") else { return };
+    let file = disk.file.path();
+    let dir = TempDir::new().unwrap();
+    let (hard, soft) = (dir.path().join("hard"), dir.path().join("soft"));
+    std::fs::hard_link(file, &hard).expect("both lie in the folder for temporary files");
+    std::os::unix::fs::symlink(file, &soft).unwrap();
+    let (again, stacked) = (Over::new(file, &[]), Over::new(&disk.device, &[]));
+    exclude_each_other(&[file, &hard, &soft, &disk.device, &again.0, &stacked.0]);
+    // one that begins further back shares the rest
+    let part = Over::new(file, &["--offset", "1048576"]);
+    for other in [file, &disk.device, &stacked.0] {
+        let device = open(&part.0, WRITE).expect("page cache");
+        is_refused(other);
+        drop(device);
+        let device = open(other, WRITE).expect("page cache");
+        is_refused(&part.0);
+        drop(device);
+    }
+}
+
+#[test]
+fn a_file_without_a_path_is_still_the_one_below() {
+    let Some(disk) = Loop::new("512") else { return };
+    let dir = TempDir::new().unwrap();
+    let hard = dir.path().join("hard");
+    std::fs::hard_link(disk.file.path(), &hard).unwrap();
+    std::fs::remove_file(disk.file.path()).unwrap();
+    // another file is there now
+    std::fs::write(disk.file.path(), vec![0; LEN as usize]).unwrap();
+    open(disk.file.path(), WRITE).expect("not the one below");
+    exclude_each_other(&[&hard, &disk.device]);
+}
+
+#[test]
+fn partitions_exclude_what_overlaps_them_and_nothing_else() {
+    let Some(disk) = Loop::new("512") else { return };
+    // without a table, which not all kernels read
+    let scanned = Over::new(disk.file.path(), &[]);
+    let parts = [("1", "2048"), ("2", "4096")].map(|(number, start)| {
+        run("addpart", &[text(&scanned.0), number, start, "2048"]).map_err(|e| eprintln!("{e}"))
+    });
+    let [first, second] = ["p1", "p2"].map(|part| PathBuf::from(format!("{}{part}", scanned.0.display())));
+    if parts.iter().any(Result::is_err) || !second.exists() {
+        eprintln!("skipped: no partitions of loop devices");
+        return;
+    }
+    let cut = Over::new(disk.file.path(), &["--offset", "2097152", "--sizelimit", "1048576"]);
+    let one = open(&first, WRITE).expect("page cache");
+    for other in [disk.file.path(), &scanned.0, &disk.device, &first] {
+        is_refused(other);
+    }
+    // beside it the other is free
+    exclude_each_other(&[&second, &cut.0]);
+    drop(one);
+    for other in [disk.file.path(), &disk.device] {
+        let whole = open(other, WRITE).expect("page cache");
+        for part in [&first, &second, &cut.0] {
+            is_refused(part);
+        }
+        drop(whole);
+    }
+    for number in ["1", "2"] {
+        run("delpart", &[text(&scanned.0), number]).expect("one that was added");
+    }
+}
+
+#[test]
+fn what_the_kernel_writes_does_not_stand_still() {
+    let Some(disk) = Loop::new("512") else { return };
+    let file = disk.file.path().to_owned();
+    if let Err(why) = run("mke2fs", &["-q", "-F", text(&file)]) {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let alone = |path: &Path| FileDevice::open(path, ALONE).map(drop).map_err(|e| e.to_string());
+    // in a mount namespace of its own
+    let script = r#"mount -t ext4 -o "$2" "$0" "$1" && echo mounted && read line; umount "$1""#;
+    let place = text(dir.path());
+    for (options, free) in [("ro", true), ("rw", false)] {
+        let device = text(&disk.device);
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", script, device, place, options])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("unshare");
+        let mut said = [0; 7];
+        let mounted = std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut said);
+        if mounted.is_ok() {
+            for path in [&file, &disk.device] {
+                is_refused(path);
+                assert_eq!(alone(path).is_ok(), free, "{options} {}: {:?}", path.display(), alone(path));
+            }
+            if !free {
+                let found = extant_blockdev::mounted(&file).expect("ext4 tells of it");
+                assert!(!found.read_only && found.at.is_none(), "{found:?}");
+            }
+        } else {
+            eprintln!("skipped: no mount namespaces here, or no ext4");
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+    // and in this one
+    if let Err(why) = run("mount", &["-t", "ext4", text(&disk.device), place]) {
+        eprintln!("skipped: cannot mount: {why}");
+        return;
+    }
+    let mount = Mount(dir);
+    for path in [&file, &disk.device] {
+        let why = alone(path).expect_err("it is written");
+        assert!(why.contains("mounted for writing at /"), "{why}");
+    }
+    drop(mount);
+    alone(&file).expect("nobody writes to it");
 }

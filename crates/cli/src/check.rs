@@ -17,16 +17,15 @@ use std::sync::Arc;
 mod config;
 mod extended;
 mod log;
-pub(crate) mod mounts;
 mod online;
 mod print;
 mod skip;
 mod watch;
 
+use blockdev::Mounted;
 use config::Settings;
 use extended::Extended;
 use log::Logs;
-use mounts::Mounted;
 use print::{Manner, REBOOT};
 use watch::Watch;
 
@@ -194,7 +193,7 @@ impl Check {
 
     /// One check, and with it one repair.
     fn once(&self, repair: Repair, settings: &Settings, watch: &Watch, asks: bool) -> Result<u8, Failure> {
-        let mounted = mounts::of(&self.device);
+        let mounted = blockdev::mounted(&self.device);
         let write = repair != Repair::No && !self.estimate;
         let root = write && self.may_write(mounted.as_ref())?;
         let open = blockdev::OpenOptions { planned: true, write, mounted: root, ..blockdev::OpenOptions::default() };
@@ -219,8 +218,8 @@ impl Check {
             return self.estimate(&*device, &options);
         }
         if let Some(mounted) = mounted.filter(|_| !root) {
-            let at = escape(mounted.at.as_bytes());
-            self.tell(&format!("it is mounted at {at}: what is being changed there can look like damage"));
+            let place = escape(mounted.place().as_bytes());
+            self.tell(&format!("it is mounted {place}: what is being changed there can look like damage"));
         }
         if self.extended.contains(&Extended::JournalOnly) {
             return self.only_replay(&device, &options);
@@ -262,8 +261,8 @@ impl Check {
             None => Ok(false),
             Some(Mounted { root: true, read_only: true, .. }) => Ok(true),
             Some(mounted) => {
-                let at = escape(mounted.at.as_bytes());
-                let sentence = format!("is mounted at {at}; unmount it first, or look at it with -n");
+                let place = escape(mounted.place().as_bytes());
+                let sentence = format!("is mounted {place}; unmount it first, or look at it with -n");
                 Err(Failure::Message(format!("{} {sentence}", self.shown_name())))
             }
         }

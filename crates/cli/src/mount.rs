@@ -5,7 +5,6 @@
 //! first ends with success on that word, and with the second's exit status where it ends before: it has said why. No
 //! process forks after it has threads or an open device.
 
-use crate::check::mounts;
 use crate::failure::{Failure, Result, say, without_errno};
 use crate::source::{Opened, Source};
 use check::render::escape;
@@ -18,7 +17,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -46,7 +45,8 @@ It returns when the volume can be used, and a process in the background serves i
 them; each is told of once, in the system's log (with -f: on standard error). A volume that cannot be
 written (marked as having errors, write-protected, with features that only can be read) is mounted
 read-only with the reason; with -o rw it is not mounted. Options that the volume cannot honour, as
-consistency=journal where it has no journal, are errors.
+consistency=journal where it has no journal, are errors. A volume that is mounted for writing already,
+by whatever way (a loop device, a partition, another name), is not mounted at all.
 
 No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) gives:
 devices and set-user-id programs work unless nosuid and nodev are given.
@@ -169,7 +169,7 @@ impl Mount {
             return start_behind();
         }
         let place = fuse::mount_point(&self.dir).map_err(|e| sentence(&e))?;
-        if mounts::of(&self.source.device).is_some_and(|mounted| Path::new(&mounted.at) == place) {
+        if blockdev::mounted(&self.source.device).is_some_and(|mounted| mounted.at.as_deref() == Some(&*place)) {
             // also one that is read there, and could be read twice
             return Err(Failure::on(&self.source.device, format!("it is mounted on {} already", place.display())));
         }
@@ -225,14 +225,14 @@ impl Mount {
             };
             self.source.open_any(&options.volume_options(), access)
         };
-        let mounted = mounts::of(&self.source.device);
+        let mounted = blockdev::mounted(&self.source.device);
         let patience = if mounted.is_some() { Duration::ZERO } else { LETTING_GO };
         let why = match (open(options, patience), mounted) {
             (Ok(opened), _) => return Ok((opened, None)),
             (Err(Failure::Message(why)), _) if !options.read_only && !options.insist => why,
             (Err(Failure::Refused(why)), Some(mounted)) => {
-                let at = escape(mounted.at.as_bytes());
-                return Err(Failure::Refused(format!("{why}; it is mounted on {at}: unmount it first")));
+                let place = escape(mounted.place().as_bytes());
+                return Err(Failure::Refused(format!("{why}; it is mounted {place}: unmount it first")));
             }
             (Err(failure), _) => return Err(failure),
         };

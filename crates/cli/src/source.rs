@@ -71,6 +71,9 @@ impl Source {
     pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
         let external_journal = self.journal.as_deref().map(open_device).transpose()?;
         let mut device = blockdev::open(&self.device, access)?;
+        if !access.write && !access.exclusive {
+            self.warn_of_writers();
+        }
         if device.geometry().len == 0 {
             return Err(Failure::on(&self.device, "no ext2, ext3 or ext4 volume: it is empty"));
         }
@@ -111,6 +114,16 @@ impl Source {
             opened.tell(&format!("{} in blocks of {}", human(length), human(u64::from(geometry.block_size))));
         }
         Ok(opened)
+    }
+}
+
+impl Source {
+    /// What somebody changes meanwhile is shown as its parts happen to be on the device.
+    fn warn_of_writers(&self) {
+        if let Some(mounted) = blockdev::mounted(&self.device).filter(|mounted| !mounted.read_only) {
+            let (device, place) = (escape(self.device.as_bytes()), escape(mounted.place().as_bytes()));
+            say(&format!("{device}: it is mounted for writing {place}: what is shown may be old, or not fit together"));
+        }
     }
 }
 

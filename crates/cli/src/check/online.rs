@@ -2,7 +2,6 @@
 //! snapshot keeps stays as it is, so nothing that is done meanwhile looks like damage, and nobody has to wait.
 
 use super::config::Settings;
-use super::mounts;
 use super::watch::Watch;
 use super::{Check, declined};
 use crate::failure::Failure;
@@ -46,14 +45,15 @@ impl Check {
         let dir = if Path::new(&self.device).is_dir() {
             PathBuf::from(&self.device)
         } else {
-            let at = mounts::of(&self.device).map(|mounted| mounted.at);
+            let at = blockdev::mounted(&self.device).and_then(|mounted| mounted.at);
             let not_mounted = "it is not mounted: --online is for volumes in use, and this one can be checked without";
-            at.ok_or_else(|| Failure::on(self.called(), not_mounted))?.into()
+            at.ok_or_else(|| Failure::on(self.called(), not_mounted))?
         };
         let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
-        let source =
-            mounts::source(&dir).ok_or_else(|| Failure::on(self.called(), "nobody tells what is mounted there"))?;
-        let device = blockdev::open(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
+        let source = blockdev::mount_source(&dir)
+            .ok_or_else(|| Failure::on(self.called(), "nobody tells what is mounted there"))?;
+        let device =
+            blockdev::open(&source.to_string_lossy(), blockdev::OpenOptions { planned: true, ..Default::default() })?;
         let mut options = Options { rules: settings.rules.clone(), ..Options::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;

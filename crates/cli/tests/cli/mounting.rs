@@ -205,6 +205,60 @@ fn remounted_read_only_and_back() {
     folder.unmount();
 }
 
+/// What the kernel writes to is not shown as if it stood still; what it only reads is.
+#[test]
+fn a_volume_that_the_kernel_has_mounted() {
+    if !can_mount() || !tools::is_root() || !tools::has_loop() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    let folder = Folder::new();
+    let mounted = oracle::kernel_mount(image.path(), "").expect("mount");
+    for options in [["-o", "ro"], ["-o", "rw"], ["-o", "relatime"]] {
+        let sentence = fails(1, &["mount", options[0], options[1], volume, folder.text()]);
+        assert!(sentence.contains("in use by another program"), "{sentence}");
+        assert_eq!(folder.line(), None);
+    }
+    for command in [&["ls", volume][..], &["tree", volume], &["stat", volume, "/etc"], &["info", volume]] {
+        let ran = exits(0, command);
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert!(told.contains("it is mounted for writing at ") && told.lines().count() == 1, "{command:?}: {told}");
+    }
+    assert!(extant(&["check", "-fn", volume]).text().contains("it is mounted at "));
+    mounted.unmount();
+    let mounted = oracle::kernel_mount(image.path(), "ro,noload").expect("mount");
+    prints(&["ls", volume]);
+    prints(&["mount", "-o", "ro", volume, folder.text()]);
+    folder.unmount();
+    mounted.unmount();
+}
+
+/// A loop device over a volume that is in use is no way to it, and the other way round.
+#[test]
+fn a_volume_has_one_writer_also_through_loop_devices() {
+    if !can_mount() || !tools::is_root() || !tools::has_loop() {
+        return;
+    }
+    let (image, first, second) = (plain(), Folder::new(), Folder::new());
+    let made = tools::must("losetup", &["--find", "--show", text(image.path())]);
+    let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    for (here, there) in [(text(image.path()), &*device), (&*device, text(image.path()))] {
+        prints(&["mount", here, first.text()]);
+        for options in ["rw", "ro", "relatime"] {
+            let sentence = fails(1, &["mount", "-o", options, there, second.text()]);
+            assert!(sentence.contains("in use by another program"), "{sentence}");
+        }
+        assert!(fails(1, &["rm", there, "/etc/hosts"]).contains("in use by another program"));
+        assert!(fails(8, &["check", "-fy", there]).contains("is mounted at"));
+        assert_eq!(second.line(), None);
+        std::fs::write(first.path().join("more"), here).unwrap();
+        first.unmount();
+        assert!(prints(&["check", "-fn", there]).contains("is sound"));
+    }
+    tools::must("losetup", &["--detach", &device]);
+}
+
 #[test]
 fn a_volume_that_cannot_be_written_is_mounted_read_only_with_the_reason() {
     if !can_mount() {

@@ -1,0 +1,169 @@
+//! Whether a volume is mounted, and how: read from the mount table, and for mounts of other mount namespaces from what
+//! the kernel's ext4 says of them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::stack::{self, Device, Layer, System, numbers};
+
+/// What Extant's mounts are called where they have no block device. Their sources are the paths of volumes.
+const OURS: &str = "fuse.extant";
+/// The same on a block device, a loop device that was made for it.
+const OURS_ON_DEVICE: &str = "fuseblk.extant";
+
+/// How a volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where; the first place of several. `None` for one in another mount namespace.
+    pub at: Option<PathBuf>,
+    /// It is the root of this system.
+    pub root: bool,
+    /// Nothing can be written through the mount.
+    pub read_only: bool,
+    /// Extant serves it, or did: then the volume is locked for as long as it does.
+    pub ours: bool,
+}
+
+impl Mounted {
+    /// Where, as the end of a sentence: `at /mnt`.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match &self.at {
+            Some(at) => format!("at {}", at.display()),
+            None => "in another mount namespace".to_owned(),
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            at: self.at.or(other.at),
+            root: self.root || other.root,
+            read_only: self.read_only && other.read_only,
+            ours: self.ours && other.ours,
+        }
+    }
+}
+
+/// How the volume in a file or on a block device is mounted, be it through another device that shows the same bytes: a
+/// loop device, a partition, a mapping. `None` where it is not, or where nothing can be learnt of it.
+#[must_use]
+pub fn mounted(device: impl AsRef<Path>) -> Option<Mounted> {
+    let path = fs::canonicalize(device).ok()?;
+    let metadata = fs::metadata(&path).ok()?;
+    let system = System::new();
+    // how long a block device is does not matter here: all of it is meant
+    let len = if metadata.is_file() { metadata.len() } else { u64::MAX };
+    let layers = system.layers(&metadata, len);
+    let mut devices = system.others(&layers);
+    devices.extend(system.devices(&layers));
+    through(&layers, &devices, Some(&path))
+}
+
+/// How any of these is mounted.
+pub(crate) fn through(layers: &[Layer], devices: &[Device], path: Option<&Path>) -> Option<Mounted> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_ours = |source: &Path| {
+        fs::metadata(source).is_ok_and(|found| layers.iter().any(|layer| stack::is_at(layer.base, &found)))
+    };
+    let here = among(&table, devices, |kind, source| Some(source) == path || kind == OURS && is_ours(source));
+    let elsewhere = devices.iter().filter_map(by_ext4);
+    here.into_iter().chain(elsewhere).reduce(Mounted::and)
+}
+
+/// What is mounted on the file system that a folder lies on: a device or a file; `None` where nothing can be learnt of it.
+#[must_use]
+pub fn mount_source(dir: &Path) -> Option<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let device = numbers(fs::metadata(dir).ok()?.dev());
+    let source = table.lines().find_map(|line| {
+        let (mount, below) = line.split_once(" - ")?;
+        (mount.split(' ').nth(2)? == device).then_some(())?;
+        Some(unescaped(below.split(' ').nth(1)?))
+    })?;
+    // who mounts a file writes to the file, and a loop device over it keeps what it was read once
+    let number = source.strip_prefix("/dev/").filter(|name| name.starts_with("loop"));
+    let backing = number.and_then(|name| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok());
+    let backing = backing.map(|file| file.trim_end_matches('\n').to_owned());
+    Some(backing.filter(|file| Path::new(file).exists()).unwrap_or(source).into())
+}
+
+/// What the kernel's ext4 says of a device that it has mounted, in whatever namespace.
+fn by_ext4(device: &Device) -> Option<Mounted> {
+    let options = fs::read_to_string(format!("/proc/fs/ext4/{}/options", device.name)).ok()?;
+    Some(Mounted { at: None, root: false, read_only: options.lines().next() == Some("ro"), ours: false })
+}
+
+/// Looks devices up by their numbers or, as for mounts through FUSE without a block device, by what `by_source` makes of
+/// the mount's type and source. The lines are proc(5)'s: number of the mount and of its parent, of the device, its root,
+/// the mount point, options, optional fields, `-`, type, source, options of the superblock.
+fn among(table: &str, devices: &[Device], by_source: impl Fn(&str, &Path) -> bool) -> Option<Mounted> {
+    let numbers: Vec<_> = devices.iter().map(Device::numbers).collect();
+    let row = |line: &str| {
+        let (mount, below) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(2);
+        let (device, at) = (fields.next()?, fields.nth(1)?);
+        let mut below = below.split(' ');
+        let (kind, source, options) = (below.next()?, below.next()?, below.next()?);
+        let same = numbers.iter().any(|number| number == device) || by_source(kind, Path::new(&unescaped(source)));
+        let read_only = options.split(',').any(|option| option == "ro");
+        let ours = matches!(kind, OURS | OURS_ON_DEVICE);
+        same.then(|| Mounted { at: Some(unescaped(at).into()), root: at == "/", read_only, ours })
+    };
+    table.lines().filter_map(row).reduce(Mounted::and)
+}
+
+/// Spaces and their kin are written as `\040`.
+fn unescaped(word: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = word.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(letter) => {
+                out.push(letter);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::makedev;
+
+    #[test]
+    fn mounts_are_found_by_number_and_by_name() {
+        let table = "22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 ro,errors=remount-ro\n\
+                     30 22 254:1 /a /mnt/a\\040b rw - ext4 /dev/vda1 ro\n\
+                     31 22 7:0 / /mnt rw,relatime - ext4 /dev/loop0 rw\n\
+                     32 22 0:44 / /fuse rw - fuse.extant /tmp/my\\040volume.img rw,user_id=0\n\
+                     odd line\n";
+        let is =
+            |at: &str, root, read_only| Some(Mounted { at: Some(at.into()), root, read_only, ours: at == "/fuse" });
+        let of_number = |major, minor| {
+            let device = Device { name: String::new(), number: makedev(major, minor), parted: false };
+            among(table, &[device], |_, _| false)
+        };
+        assert_eq!(of_number(254, 1), is("/", true, true));
+        assert_eq!(of_number(7, 0), is("/mnt", false, false));
+        assert_eq!(of_number(7, 1), None);
+        let named = among(table, &[], |kind, source| kind == OURS && source == Path::new("/tmp/my volume.img"));
+        assert_eq!(named, is("/fuse", false, false));
+    }
+
+    #[test]
+    fn mounted_for_writing_anywhere_is_mounted_for_writing() {
+        let elsewhere = Mounted { at: None, root: false, read_only: false, ours: false };
+        let here = Mounted { at: Some("/mnt".into()), root: false, read_only: true, ours: false };
+        assert_eq!(elsewhere.place(), "in another mount namespace");
+        let both = elsewhere.and(here);
+        assert_eq!((both.place().as_str(), both.read_only), ("at /mnt", false));
+    }
+}
