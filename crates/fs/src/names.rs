@@ -114,8 +114,10 @@ impl Volume {
     /// A directory's names have changed. Times are written when they differ by a tick.
     fn touch(&self, change: &Change<'_>, dir: &Arc<Inode>, links: Option<u16>) -> Result<Arc<Inode>> {
         let now = change.now();
+        let node = self.node(dir.number);
+        node.note_names();
         if links.is_none() && is_stamped(dir, now) {
-            self.node(dir.number).note_change(change.generation());
+            node.note_change(change.generation());
             self.note_inode(dir.number);
             return Ok(Arc::clone(dir));
         }

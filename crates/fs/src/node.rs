@@ -37,6 +37,8 @@ pub(crate) struct Node {
     touched: AtomicU64,
     /// Of a plain directory, where to look for room for a name: the block times 2^16, and the start of an entry in it.
     room: AtomicU64,
+    /// Of a directory: names came or went since its list was last asked for.
+    renamed: AtomicBool,
     /// Its inode was freed, and the next one of that number has another node.
     gone: AtomicBool,
     /// It was asked for since it was last looked for nodes that nobody needs.
@@ -82,6 +84,7 @@ impl Node {
             changed: AtomicU64::new(generation),
             touched: AtomicU64::new(generation),
             room: AtomicU64::new(0),
+            renamed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             used: AtomicBool::new(true),
         }
@@ -132,6 +135,11 @@ impl Node {
     /// Whoever changes where entries start sets it anew.
     pub(crate) fn set_room_hint(&self, block: u64, entry: usize) {
         self.room.store(block << 16 | (entry as u64 & 0xFFFF), Ordering::Relaxed);
+    }
+
+    /// A directory's names have changed.
+    pub(crate) fn note_names(&self) {
+        self.renamed.store(true, Ordering::Relaxed);
     }
 
     fn is_idle(&self) -> bool {
@@ -401,6 +409,12 @@ impl Volume {
     #[must_use]
     pub fn is_held(&self, number: InodeNo) -> bool {
         self.nodes.is_held(number)
+    }
+
+    /// Whether names came or went in a directory since this was last asked: then somebody probably goes on changing it.
+    #[must_use]
+    pub fn names_changed(&self, dir: InodeNo) -> bool {
+        self.writing.is_some() && self.node(dir).renamed.swap(false, Ordering::Relaxed)
     }
 
     /// Takes `times` holds off an inode and says whether none is left.

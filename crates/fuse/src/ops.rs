@@ -69,6 +69,11 @@ const PASSED_DAMAGE: u64 = 1 << 62;
 /// 152 bytes and its name; a request has 4 KiB, or 32 KiB from kernels that hand on what the program asked for).
 const AT_ONCE: usize = 64;
 
+/// Entries of one answer for a directory in which names come and go. The kernel keeps everybody from changing a directory
+/// while a part of its list is being fetched, and lets in one change between two parts, so whoever removes its files beside
+/// a reader waits once for each. A part of this size takes about as long as the change itself.
+const FEW: usize = 32;
+
 /// FS_IOC_GETFLAGS, which lsattr(1) uses.
 const GET_FLAGS: u32 = 0x8008_6601;
 /// FS_IOC_SETFLAGS, which chattr(1) uses.
@@ -646,12 +651,14 @@ impl Ops {
         let mut any = false;
         let outcome = self.answer_for(node, |v, dir| {
             let mut trouble = None;
+            let mut room = if v.names_changed(dir.number) { FEW } else { usize::MAX };
             let mut entries = v.read_dir(dir, cookie & !PASSED_DAMAGE)?;
             take(&mut std::iter::from_fn(|| {
-                loop {
+                while room > 0 {
                     match entries.next()? {
                         Ok(entry) => {
                             any = true;
+                            room -= 1;
                             let next = entry.next | passed;
                             return Some((entry, next));
                         }
@@ -661,6 +668,7 @@ impl Ops {
                         }
                     }
                 }
+                None
             }));
             trouble.map_or(Ok(()), Err)
         });

@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::{ready, serve};
-use rustix::fs::{Dir, SeekFrom, XattrFlags, seek};
+use common::{ready, serve, serve_writable};
+use rustix::fs::{Dir, RawDir, SeekFrom, XattrFlags, seek};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,6 +62,65 @@ fn a_directory_of_50_000_names_is_read_while_seeking() {
     // a second reader is served by the kernel alone, and sees the same
     let again = served.path().read_dir().expect("listing").count();
     assert_eq!(again, NAMES + 1);
+}
+
+/// The names in the next part of a list: what one request of the program brings.
+fn part(dir: &File) -> BTreeSet<Vec<u8>> {
+    let mut buf = vec![MaybeUninit::uninit(); 32 << 10];
+    let mut list = RawDir::new(dir, &mut buf);
+    let mut names = BTreeSet::new();
+    while let Some(entry) = list.next() {
+        names.insert(entry.expect("entry").file_name().to_bytes().to_vec());
+        if list.is_buffer_empty() {
+            break;
+        }
+    }
+    names
+}
+
+/// Nobody can change a directory while a part of its list is fetched: parts are small as long as somebody does.
+#[test]
+fn a_directory_that_changes_is_listed_in_small_parts() {
+    const NAMES: usize = 3000;
+    const FEW: usize = 32;
+    if !ready() {
+        return;
+    }
+    for options in [["-t", "ext4"], ["-t", "ext2"]] {
+        let image = Image::mke2fs(&options, 32 << 20).build();
+        let served = serve_writable(image.path(), "");
+        let name = |n: usize| served.path().join(format!("name-{n:05}"));
+        (0..NAMES).for_each(|n| drop(File::create(name(n)).expect("create")));
+        let dir = File::open(served.path()).expect("open");
+        let mut seen = part(&dir);
+        assert!((1..=FEW).contains(&seen.len()), "{options:?}: {} after {NAMES} were made", seen.len());
+        let undisturbed = part(&dir);
+        assert!(undisturbed.len() > FEW, "{options:?}: {}", undisturbed.len());
+        seen.extend(undisturbed);
+        let mut removed = BTreeSet::new();
+        for n in (0..NAMES).step_by(2) {
+            std::fs::remove_file(name(n)).expect("remove");
+            removed.insert(format!("name-{n:05}").into_bytes());
+            let next = part(&dir);
+            assert!(next.len() <= FEW, "{options:?}: {} beside somebody who removes", next.len());
+            for name in next {
+                assert!(!removed.contains(&name), "{options:?}: a name that is gone");
+                assert!(seen.insert(name), "{options:?}: a name twice");
+            }
+        }
+        loop {
+            let next = part(&dir);
+            if next.is_empty() {
+                break;
+            }
+            for name in next {
+                assert!(seen.insert(name), "{options:?}: a name twice");
+            }
+        }
+        for n in (1..NAMES).step_by(2) {
+            assert!(seen.contains(format!("name-{n:05}").as_bytes()), "{options:?}: name {n} is missing");
+        }
+    }
 }
 
 #[test]

@@ -38,8 +38,22 @@ fn hash_of(cookie: u64) -> u32 {
 /// A name with its place in the order.
 struct Named {
     cookie: u64,
-    name: Vec<u8>,
+    /// As it is on the device, where it is shown otherwise.
+    raw: Option<Vec<u8>>,
     entry: DirEntry,
+}
+
+impl Named {
+    fn key(&self) -> (u64, &[u8]) {
+        (self.cookie, self.raw.as_ref().unwrap_or(&self.entry.name))
+    }
+}
+
+/// Names that are collected to be put in order.
+struct Names {
+    list: Vec<Named>,
+    /// Names before this cookie were listed already. Of those whose hash is the same all are needed: they are counted.
+    first: u64,
 }
 
 impl Volume {
@@ -71,14 +85,15 @@ impl ReadDir<'_> {
             self.take_dots(from);
         }
         let from = from.max(NAMES);
-        let mut names = Vec::new();
+        let mut names = Names { list: Vec::new(), first: (from - NAMES) >> ORDINAL_BITS << ORDINAL_BITS };
         let next = if self.volume.is_indexed(&dir) {
             self.leaves(&dir, from, &mut names)
         } else {
             self.whole(&dir, &mut names);
             None
         };
-        names.sort_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
+        let mut names = names.list;
+        names.sort_by(|a, b| a.key().cmp(&b.key()));
         let (mut last, mut ordinal) = (u64::MAX, 0);
         for mut named in names {
             ordinal = if named.cookie == last { (ordinal + 1).min((1 << ORDINAL_BITS) - 1) } else { 0 };
@@ -102,7 +117,7 @@ impl ReadDir<'_> {
     }
 
     /// The names of a directory that has no tree.
-    fn whole(&mut self, dir: &Inode, names: &mut Vec<Named>) {
+    fn whole(&mut self, dir: &Inode, names: &mut Names) {
         let format = self.volume.dir_format(dir);
         if is_inline(dir) {
             match self.volume.inline_dir(dir) {
@@ -119,7 +134,7 @@ impl ReadDir<'_> {
 
     /// The names of the leaf that a cookie leads to, and of those that continue its last hash. What cannot be read gives
     /// an error and is passed over.
-    fn leaves(&mut self, dir: &Inode, from: u64, names: &mut Vec<Named>) -> Option<u64> {
+    fn leaves(&mut self, dir: &Inode, from: u64, names: &mut Names) -> Option<u64> {
         let volume = self.volume;
         let format = volume.dir_format(dir);
         let mut way = match volume.tree(dir) {
@@ -160,8 +175,9 @@ impl ReadDir<'_> {
         dir: &Inode,
         entries: impl Iterator<Item = format::Result<Entry<'e>>>,
         format: DirFormat,
-        names: &mut Vec<Named>,
+        names: &mut Names,
     ) {
+        let encrypted = dir.raw().flags().contains(InodeFlags::ENCRYPT);
         for entry in entries {
             let e = match entry.of(dir.number) {
                 Ok(e) => e,
@@ -173,15 +189,18 @@ impl ReadDir<'_> {
             if !e.is_used() || e.is_dot() {
                 continue;
             }
-            let encrypted = dir.raw().flags().contains(InodeFlags::ENCRYPT);
             let hash = match (e.hash, &self.hasher) {
                 (Some(hash), _) => hash,
                 (None, Some(hasher)) if encrypted => hasher.hash(e.name),
                 (None, Some(hasher)) => self.volume.hash_of(dir, hasher, e.name),
                 (None, None) => NameHash::default(),
             };
+            let cookie = cookie(hash);
+            if cookie < names.first {
+                continue;
+            }
             let entry = DirEntry { inode: e.inode, name: self.shown(&e), kind: e.kind(&format).map(kind_of), next: 0 };
-            names.push(Named { cookie: cookie(hash), name: e.name.to_vec(), entry });
+            names.list.push(Named { cookie, raw: encrypted.then(|| e.name.to_vec()), entry });
         }
     }
 }
