@@ -62,6 +62,17 @@ pub(crate) fn without_errno(sentence: &str) -> String {
     out + rest
 }
 
+/// A path for a sentence: of one that nobody would read, as a hostile volume may have it, the beginning and the end.
+pub(crate) fn short(path: &[u8]) -> String {
+    const SHOWN: usize = 1024;
+    match (path.get(..SHOWN), path.get(path.len().saturating_sub(SHOWN)..)) {
+        (Some(start), Some(end)) if path.len() > 4 * SHOWN => {
+            format!("{} [{} bytes] {}", escape(start), path.len() - 2 * SHOWN, escape(end))
+        }
+        _ => escape(path),
+    }
+}
+
 /// What went wrong with single files, while the command goes on with the others.
 #[derive(Debug)]
 pub(crate) struct Complaints<'a> {
@@ -78,7 +89,7 @@ impl<'a> Complaints<'a> {
     pub(crate) fn about(&mut self, path: &[u8], why: impl ToString) {
         self.count += 1;
         let (device, why) = (escape(self.device.as_bytes()), without_errno(&why.to_string()));
-        say(&format!("{device}: {}: {why}", escape(path)));
+        say(&format!("{device}: {}: {why}", short(path)));
     }
 
     /// The exit status: 1 where anything went wrong.
@@ -90,6 +101,14 @@ impl<'a> Complaints<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_paths_are_shortened() {
+        assert_eq!(short(b"/a/b\n"), escape(b"/a/b\n"));
+        let long = [&b"/start/"[..], &[b'x'; 100_000], b"/end"].concat();
+        let shown = short(&long);
+        assert!(shown.starts_with("/start/xx") && shown.ends_with("x/end") && shown.len() < 3000, "{shown}");
+    }
 
     #[test]
     fn numbers_of_the_system_are_left_out() {

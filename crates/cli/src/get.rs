@@ -3,11 +3,11 @@
 //! What arrives is what `cp -a` would have copied from a mounted volume: holes stay holes, hard links stay one file, modes
 //! and times are kept, and as root owners and device nodes. How names are kept inside the destination: [`below`].
 
-use crate::failure::{Complaints, Failure, Result, say, without_errno};
-use crate::ls::join;
+use crate::failure::{Complaints, Failure, Result, say, short, without_errno};
 use crate::output::{counted, human};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{Opened, Source};
+use crate::trail::{Folders, Trail};
 use below::{Below, Dress, Undressed, dress_open};
 use check::render::escape;
 use clap::Args;
@@ -25,6 +25,9 @@ mod below;
 
 /// Bytes read at once.
 const BUFFER: usize = 1 << 20;
+/// How many times the volume's size may be copied of one PATH. Once is all that a sound volume holds; on a damaged one many
+/// files may have one map, and would fill any disk.
+const SHARED: u64 = 2;
 
 #[derive(Debug, Args)]
 #[command(
@@ -38,7 +41,7 @@ const BUFFER: usize = 1 << 20;
 Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is \
     copied. Files that exist are left alone unless --force is given; directories are joined. Symbolic links are \
     copied as they are, except the one that PATH itself may be, which is followed inside the volume. Nothing is \
-    written outside DEST, whatever the names on the volume are. Owners, device nodes and the \
+    written outside DEST, whatever the names on the volume are, and of each PATH at most twice the volume's size. Owners, device nodes and the \
     set-user-id bits of other owners are kept only for root. PATH may also be an inode's number in angle brackets, '<12>'.
 
 Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."
@@ -63,10 +66,8 @@ pub(crate) struct Get {
 /// A directory that is being copied.
 struct Level<'a> {
     into: Below,
-    /// Its path on the volume.
-    path: Vec<u8>,
-    /// Its path relative to where the copy began.
-    relative: Vec<u8>,
+    /// Its number among the directories that were made.
+    folder: usize,
     entries: ReadDir<'a>,
     /// What it is dressed as at the end, where it is to be.
     inode: Option<Arc<Inode>>,
@@ -78,8 +79,12 @@ struct Copier<'a> {
     is_root: bool,
     /// Where the copy begins: links to files copied before start here.
     base: Below,
-    /// Files with several names, and where the first of them was copied to, relative to `base`.
-    linked: HashMap<InodeNo, Vec<u8>>,
+    /// Directories that were made below it.
+    folders: Folders,
+    /// Files with several names, and where the first of them was copied to: a directory, and the name there.
+    linked: HashMap<InodeNo, (usize, Vec<u8>)>,
+    /// How many bytes of data may still be copied of this PATH: no two files of a sound volume share blocks.
+    left: u64,
     /// Attributes that could not be set, and the first of them.
     undressed: (u64, Option<String>),
     buffer: Vec<u8>,
@@ -108,7 +113,9 @@ impl Get {
             complaints: Complaints::new(&self.source.device),
             is_root: rustix::process::geteuid().is_root(),
             base,
+            folders: Folders::default(),
             linked: HashMap::new(),
+            left: 0,
             undressed: (0, None),
             buffer: vec![0; BUFFER],
             copied: Copied::default(),
@@ -159,70 +166,80 @@ impl Get {
 impl<'a> Copier<'a> {
     /// Copies the file or directory at `path` under `name`. An empty name stands for the destination itself.
     fn copy(&mut self, path: &[u8], inode: &Arc<Inode>, name: &[u8]) {
-        let base = match self.base.descend(b"") {
+        let base = match self.base.descend(&[]) {
             Ok(base) => base,
             Err(e) => return self.complaints.about(path, e),
         };
+        let geometry = &self.opened.volume.superblock().geometry;
+        self.left = geometry.blocks.saturating_mul(u64::from(geometry.block_size)).saturating_mul(SHARED);
         if inode.kind != FileKind::Directory {
-            return self.leaf(&base, path, name, name, inode);
+            return self.leaf((&base, Folders::START), path, name, inode);
         }
         let mut entered = HashSet::from([inode.number]);
+        let mut trail = Trail::new(path);
         let first = if name.is_empty() {
-            self.open_level(base, false, path.to_vec(), Vec::new(), inode)
+            self.open_level((base, Folders::START), false, path, inode)
         } else {
-            self.directory(&base, path.to_vec(), name.to_vec(), name, inode)
+            self.directory((&base, Folders::START), path, name, inode)
         };
         let mut levels = Vec::from_iter(first);
         while let Some(level) = levels.last_mut() {
+            if self.left == 0 {
+                let why =
+                    "files share blocks, and more was copied than the volume has: check it first. The rest is left out";
+                return self.complaints.about(path, why);
+            }
             let entry = match level.entries.next() {
                 Some(Ok(entry)) if matches!(&entry.name[..], b"." | b"..") => continue,
                 Some(Ok(entry)) => entry,
                 Some(Err(e)) => {
-                    self.complaints.about(&level.path, e);
+                    self.complaints.about(trail.path(), e);
                     continue;
                 }
                 None => {
                     if let Some(done) = levels.pop() {
-                        self.close(&done);
+                        self.close(&done, trail.path());
                     }
+                    trail.leave();
                     continue;
                 }
             };
-            let path = join(&level.path, &entry.name);
-            let relative =
-                if level.relative.is_empty() { entry.name.clone() } else { join(&level.relative, &entry.name) };
-            let inode = match self.opened.volume.inode(entry.inode) {
-                Ok(inode) => inode,
-                Err(e) => {
-                    self.complaints.about(&path, e);
-                    continue;
-                }
-            };
-            if inode.kind != FileKind::Directory {
-                self.leaf(&level.into, &path, &relative, &entry.name, &inode);
-            } else if !entered.insert(inode.number) {
+            trail.enter(&entry.name);
+            let (path, into) = (trail.path(), (&level.into, level.folder));
+            match self.opened.volume.inode(entry.inode) {
+                Err(e) => self.complaints.about(path, e),
+                Ok(inode) if inode.kind != FileKind::Directory => self.leaf(into, path, &entry.name, &inode),
                 // a damaged volume may name a directory twice, and so lead in circles
-                self.complaints.about(&path, "this directory was copied already, under another name");
-            } else if let Some(next) = self.directory(&level.into, path, relative, &entry.name, &inode) {
-                levels.push(next);
+                Ok(inode) if !entered.insert(inode.number) => {
+                    self.complaints.about(path, "this directory was copied already, under another name");
+                }
+                Ok(inode) => {
+                    if let Some(next) = self.directory(into, path, &entry.name, &inode) {
+                        levels.push(next);
+                        continue;
+                    }
+                }
             }
+            trail.leave();
         }
     }
 
     /// Makes a directory, or joins one that exists, and begins to copy what is in it.
     fn directory(
         &mut self,
-        into: &Below,
-        path: Vec<u8>,
-        relative: Vec<u8>,
+        (into, folder): (&Below, usize),
+        path: &[u8],
         name: &[u8],
         inode: &Arc<Inode>,
     ) -> Option<Level<'a>> {
         match into.make_directory(name) {
             // one that exists keeps its looks, as a file does
-            Ok((dir, made)) => self.open_level(dir, made || into.replaces(), path, relative, inode),
+            Ok((dir, made)) => {
+                let folder = self.folders.add(folder, name);
+                self.open_level((dir, folder), made || into.replaces(), path, inode)
+            }
             Err(e) => {
-                self.complaints.about(&path, creation(&e));
+                self.complaints.about(path, creation(&e));
                 None
             }
         }
@@ -230,33 +247,32 @@ impl<'a> Copier<'a> {
 
     fn open_level(
         &mut self,
-        into: Below,
+        (into, folder): (Below, usize),
         dress: bool,
-        path: Vec<u8>,
-        relative: Vec<u8>,
+        path: &[u8],
         inode: &Arc<Inode>,
     ) -> Option<Level<'a>> {
         self.copied.directories += 1;
         match self.opened.volume.read_dir(inode, 0) {
-            Ok(entries) => Some(Level { into, path, relative, entries, inode: dress.then(|| Arc::clone(inode)) }),
+            Ok(entries) => Some(Level { into, folder, entries, inode: dress.then(|| Arc::clone(inode)) }),
             Err(e) => {
-                self.complaints.about(&path, e);
+                self.complaints.about(path, e);
                 None
             }
         }
     }
 
     /// Dresses a directory once all that is in it has been copied.
-    fn close(&mut self, level: &Level<'_>) {
+    fn close(&mut self, level: &Level<'_>, path: &[u8]) {
         if let Some(inode) = &level.inode {
-            let dress = self.dress_of(&level.path, inode);
+            let dress = self.dress_of(path, inode);
             let done = level.into.dress(&dress);
-            self.dressed(&level.path, done);
+            self.dressed(path, done);
         }
     }
 
     /// Copies what is no directory.
-    fn leaf(&mut self, into: &Below, path: &[u8], relative: &[u8], name: &[u8], inode: &Arc<Inode>) {
+    fn leaf(&mut self, (into, folder): (&Below, usize), path: &[u8], name: &[u8], inode: &Arc<Inode>) {
         let several_names = inode.raw().disk.i_links_count.get() > 1;
         if several_names && let Some(first) = self.linked.get(&inode.number) {
             match self.link(into, name, first) {
@@ -274,7 +290,7 @@ impl<'a> Copier<'a> {
             Ok(()) => {
                 self.copied.files += 1;
                 if several_names {
-                    self.linked.insert(inode.number, relative.to_vec());
+                    self.linked.insert(inode.number, (folder, name.to_vec()));
                 }
             }
             Err(why) => self.complaints.about(path, why),
@@ -282,10 +298,8 @@ impl<'a> Copier<'a> {
     }
 
     /// One more name for a file that was copied to `first`.
-    fn link(&self, into: &Below, name: &[u8], first: &[u8]) -> io::Result<()> {
-        let at = first.iter().rposition(|byte| *byte == b'/');
-        let (folder, old) = at.map_or((&b""[..], first), |at| (&first[..at], &first[at + 1..]));
-        into.link(name, &self.base.descend(folder)?, old)
+    fn link(&self, into: &Below, name: &[u8], (folder, old): &(usize, Vec<u8>)) -> io::Result<()> {
+        into.link(name, &self.base.descend(&self.folders.names(*folder))?, old)
     }
 
     fn regular(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
@@ -322,7 +336,8 @@ impl<'a> Copier<'a> {
                 copied += len as u64;
                 self.copied.bytes += len as u64;
                 self.bar.advance(len as u64);
-                if copied > most {
+                self.left = self.left.saturating_sub(len as u64);
+                if copied > most || self.left == 0 {
                     return Err(ended(at, &"its map names more blocks than the volume has"));
                 }
             }
@@ -402,7 +417,7 @@ impl<'a> Copier<'a> {
                 if let Some((name, e)) = undressed.first() {
                     first.get_or_insert_with(|| {
                         let why = without_errno(&e.to_string());
-                        format!("{} of {}: {why}", escape(name), escape(path))
+                        format!("{} of {}: {why}", escape(name), short(path))
                     });
                 }
             }

@@ -4,6 +4,7 @@ use crate::facts::{Facts, target_of};
 use crate::failure::{Complaints, Result};
 use crate::output::{MINUTES, Text, human, local_time, mode_letters, print_json, stdout};
 use crate::source::{Opened, Source};
+use crate::trail::Folders;
 use check::render::escape;
 use clap::Args;
 use fs::{Attributes, FileKind, Inode, InodeNo};
@@ -130,11 +131,12 @@ struct List<'a> {
 
 impl List<'_> {
     fn run(&mut self, out: &mut impl Write) -> io::Result<()> {
-        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        // those that wait are many where paths are long
+        let (mut files, mut directories, mut folders) = (Vec::new(), Vec::new(), Folders::default());
         for path in &self.args.paths {
             match self.opened.find(path, false) {
                 Ok(inode) if inode.kind == FileKind::Directory && !self.args.directory => {
-                    directories.push((path.as_bytes().to_vec(), inode));
+                    directories.push((folders.add(Folders::START, path.as_bytes()), inode));
                 }
                 Ok(inode) => files.push(self.row(path.as_bytes().to_vec(), path.as_bytes(), inode)),
                 Err(e) => self.complaints.about(path.as_bytes(), e),
@@ -149,7 +151,8 @@ impl List<'_> {
         // the next one last, so that it is taken first
         directories.reverse();
         let mut seen = HashSet::new();
-        while let Some((path, dir)) = directories.pop() {
+        while let Some((folder, dir)) = directories.pop() {
+            let path = folders.path(folder);
             // a damaged volume may name a directory twice, and so lead in circles
             if self.args.recursive && !seen.insert(dir.number) {
                 self.complaints.about(&path, "this directory was listed already, under another name");
@@ -163,17 +166,14 @@ impl List<'_> {
             self.keep(&path, &rows);
             self.print(&rows, out)?;
             if self.args.recursive {
-                directories.extend(rows.iter().rev().filter_map(|row| self.below(&path, row)));
+                for row in rows.iter().rev() {
+                    if let Some(inode) = directory_of(row) {
+                        directories.push((folders.add(folder, &row.name), Arc::clone(inode)));
+                    }
+                }
             }
         }
         Ok(())
-    }
-
-    /// The directory that `row` of the directory at `path` is.
-    fn below(&self, path: &[u8], row: &Row) -> Option<(Vec<u8>, Arc<Inode>)> {
-        let inode = row.inode.as_ref().filter(|inode| inode.kind == FileKind::Directory)?;
-        let is_dot = matches!(&row.name[..], b"." | b"..");
-        (!is_dot).then(|| (join(path, &row.name), Arc::clone(inode)))
     }
 
     fn row(&mut self, name: Vec<u8>, path: &[u8], inode: Arc<Inode>) -> Row {
@@ -291,6 +291,12 @@ impl List<'_> {
 }
 
 const COLUMNS: usize = 7;
+
+/// The directory that a row stands for, if it is to be listed after this one.
+fn directory_of(row: &Row) -> Option<&Arc<Inode>> {
+    let is_dot = matches!(&row.name[..], b"." | b"..");
+    row.inode.as_ref().filter(|inode| !is_dot && inode.kind == FileKind::Directory)
+}
 
 /// A name in the directory at `path`.
 pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {

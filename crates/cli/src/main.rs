@@ -34,6 +34,7 @@ mod rm;
 mod snapshot;
 mod source;
 mod stat;
+mod trail;
 mod tree;
 mod txn;
 mod umount;

@@ -2,10 +2,10 @@
 
 use crate::failure::{Complaints, Result, say};
 use crate::fill::on_signals;
-use crate::ls::join;
 use crate::output::{counted, print_json};
 use crate::progress::{Bar, Unit};
 use crate::source::Source;
+use crate::trail::Trail;
 use clap::Args;
 use fs::{Error, FileKind, InodeNo, Volume};
 use serde_json::json;
@@ -65,7 +65,6 @@ struct Level {
     parent: InodeNo,
     name: Vec<u8>,
     number: InodeNo,
-    path: Vec<u8>,
     entries: std::vec::IntoIter<(Vec<u8>, InodeNo)>,
 }
 
@@ -133,7 +132,7 @@ impl Remover<'_> {
         if !self.is_directory(number) {
             self.unlink(parent, name, path);
         } else if recursive {
-            self.tree(parent, name.to_vec(), number, path[..end].to_vec());
+            self.tree(parent, name.to_vec(), number, &path[..end]);
         } else {
             self.complaints.about(path, "is a directory: -r removes it with all that is below it");
         }
@@ -154,33 +153,40 @@ impl Remover<'_> {
         }
     }
 
-    fn tree(&mut self, parent: InodeNo, name: Vec<u8>, number: InodeNo, path: Vec<u8>) {
+    fn tree(&mut self, parent: InodeNo, name: Vec<u8>, number: InodeNo, path: &[u8]) {
+        let mut trail = Trail::new(path);
         let mut levels = Vec::from_iter(self.level(parent, name, number, path));
         while let Some(level) = levels.last_mut() {
             if self.stopped() {
                 return;
             }
             let Some((name, number)) = level.entries.next() else {
-                if let Some(level) = levels.pop() {
-                    match self.volume.rmdir(level.parent, &level.name) {
-                        Ok(()) => self.directories += 1,
-                        Err(e) => self.complaints.about(&level.path, e),
-                    }
+                let done = self.volume.rmdir(level.parent, &level.name);
+                match done {
+                    Ok(()) => self.directories += 1,
+                    Err(e) => self.complaints.about(trail.path(), e),
                 }
+                levels.pop();
+                trail.leave();
                 continue;
             };
-            let (dir, path) = (level.number, join(&level.path, &name));
+            let dir = level.number;
+            trail.enter(&name);
             if self.is_directory(number) {
-                levels.extend(self.level(dir, name, number, path));
+                if let Some(level) = self.level(dir, name, number, trail.path()) {
+                    levels.push(level);
+                    continue;
+                }
             } else {
-                self.unlink(dir, &name, &path);
+                self.unlink(dir, &name, trail.path());
             }
+            trail.leave();
         }
     }
 
-    fn level(&mut self, parent: InodeNo, name: Vec<u8>, number: InodeNo, path: Vec<u8>) -> Option<Level> {
+    fn level(&mut self, parent: InodeNo, name: Vec<u8>, number: InodeNo, path: &[u8]) -> Option<Level> {
         if !self.entered.insert(number) {
-            self.complaints.about(&path, "this directory was entered already, under another name");
+            self.complaints.about(path, "this directory was entered already, under another name");
             return None;
         }
         // the names are read before the first one goes
@@ -192,9 +198,9 @@ impl Remover<'_> {
                 .collect::<fs::Result<Vec<_>>>()
         });
         match entries {
-            Ok(entries) => Some(Level { parent, name, number, path, entries: entries.into_iter() }),
+            Ok(entries) => Some(Level { parent, name, number, entries: entries.into_iter() }),
             Err(e) => {
-                self.complaints.about(&path, e);
+                self.complaints.about(path, e);
                 None
             }
         }

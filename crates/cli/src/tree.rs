@@ -2,9 +2,9 @@
 
 use crate::facts::{Facts, target_of};
 use crate::failure::{Complaints, Failure, Result};
-use crate::ls::join;
 use crate::output::{Text, counted, print_json, stdout};
 use crate::source::{Opened, Source};
+use crate::trail::Trail;
 use check::render::escape;
 use clap::Args;
 use fs::{DirEntry, FileKind, Inode, InodeNo};
@@ -87,10 +87,8 @@ struct Report<'a> {
 
 /// A directory on the way from the root of the walk down to where it is.
 struct Level {
-    /// Path relative to the start, empty for the start.
-    path: Vec<u8>,
-    /// What stands before each of its lines.
-    indent: String,
+    /// How much of the indent stands before each of its lines.
+    indent: usize,
     entries: std::vec::IntoIter<DirEntry>,
 }
 
@@ -145,46 +143,50 @@ impl Walk<'_> {
     fn run(&mut self, start: &Arc<Inode>, out: &mut impl Write) -> io::Result<()> {
         // a damaged volume may name a directory twice, and so lead in circles
         let mut entered = HashSet::from([start.number]);
-        let mut levels = vec![self.level(Vec::new(), String::new(), start)];
+        // relative to the start, which is empty itself; both are as long as the tree is deep, so they are there once
+        let (mut trail, mut indent) = (Trail::default(), String::new());
+        let mut levels = vec![Level { indent: 0, entries: self.entries(b"", start) }];
         while let Some(level) = levels.last_mut() {
+            indent.truncate(level.indent);
             let Some(entry) = level.entries.next() else {
                 levels.pop();
+                trail.leave();
                 continue;
             };
             let is_last = level.entries.len() == 0;
-            let path = if level.path.is_empty() { entry.name.clone() } else { join(&level.path, &entry.name) };
             let (branch, stem) = if is_last { ("└── ", "    ") } else { ("├── ", "│   ") };
-            let line = format!("{}{branch}", level.indent);
-            let indent = format!("{}{stem}", level.indent);
             let depth = levels.len();
-            let inode = self.inode(&path, &entry);
-            self.show(&line, &path, depth, &entry, inode.as_deref(), out)?;
-            let Some(dir) = inode.filter(|inode| inode.kind == FileKind::Directory) else { continue };
-            if self.args.level.is_some_and(|most| depth >= most as usize) {
-                continue;
+            trail.enter(&entry.name);
+            let path = trail.path();
+            let inode = self.inode(path, &entry);
+            self.show((&indent, branch), path, depth, &entry, inode.as_deref(), out)?;
+            let deeper = self.args.level.is_none_or(|most| depth < most as usize);
+            match inode.filter(|inode| deeper && inode.kind == FileKind::Directory) {
+                Some(dir) if entered.insert(dir.number) => {
+                    indent.push_str(stem);
+                    levels.push(Level { indent: indent.len(), entries: self.entries(path, &dir) });
+                    continue;
+                }
+                Some(_) => self.complaints.about(path, "this directory was shown already, under another name"),
+                None => {}
             }
-            if entered.insert(dir.number) {
-                let level = self.level(path, indent, &dir);
-                levels.push(level);
-            } else {
-                self.complaints.about(&path, "this directory was shown already, under another name");
-            }
+            trail.leave();
         }
         Ok(())
     }
 
     /// What is in a directory, by name.
-    fn level(&mut self, path: Vec<u8>, indent: String, dir: &Arc<Inode>) -> Level {
+    fn entries(&mut self, path: &[u8], dir: &Arc<Inode>) -> std::vec::IntoIter<DirEntry> {
         let mut entries = Vec::new();
         match self.opened.volume.read_dir(dir, 0) {
-            Err(e) => self.complaints.about(&path, e),
+            Err(e) => self.complaints.about(path, e),
             Ok(read) => {
                 for entry in read {
                     match entry {
                         Ok(entry) if matches!(&entry.name[..], b"." | b"..") => {}
                         Ok(entry) if entry.name.starts_with(b".") && !self.args.all => {}
                         Ok(entry) => entries.push(entry),
-                        Err(e) => self.complaints.about(&path, e),
+                        Err(e) => self.complaints.about(path, e),
                     }
                 }
             }
@@ -193,7 +195,7 @@ impl Walk<'_> {
             entries.retain(|entry| self.is_directory(entry.kind, entry.inode));
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Level { path, indent, entries: entries.into_iter() }
+        entries.into_iter()
     }
 
     fn is_directory(&self, kind: Option<FileKind>, number: InodeNo) -> bool {
@@ -212,7 +214,7 @@ impl Walk<'_> {
 
     fn show(
         &mut self,
-        line: &str,
+        (indent, branch): (&str, &str),
         path: &[u8],
         depth: usize,
         entry: &DirEntry,
@@ -241,7 +243,7 @@ impl Walk<'_> {
             });
             return Ok(());
         }
-        write!(out, "{line}{}", escape(&entry.name))?;
+        write!(out, "{indent}{branch}{}", escape(&entry.name))?;
         match target {
             Some(target) => writeln!(out, " -> {}", escape(&target)),
             None => writeln!(out),

@@ -13,7 +13,10 @@ use std::sync::Arc;
 pub struct Walk<'a> {
     volume: &'a Volume,
     start: Option<InodeNo>,
-    open: Vec<(Vec<u8>, ReadDir<'a>)>,
+    /// The path of the directory that was entered last. It is as long as the tree is deep, so the others have lengths only.
+    path: Vec<u8>,
+    /// How long the path is of each directory on the way, and what it has.
+    open: Vec<(usize, ReadDir<'a>)>,
     entered: HashSet<InodeNo>,
 }
 
@@ -21,7 +24,7 @@ impl Volume {
     /// The tree that begins at an inode. Symbolic links are not followed.
     #[must_use]
     pub fn walk(&self, start: InodeNo) -> Walk<'_> {
-        Walk { volume: self, start: Some(start), open: Vec::new(), entered: HashSet::new() }
+        Walk { volume: self, start: Some(start), path: Vec::new(), open: Vec::new(), entered: HashSet::new() }
     }
 }
 
@@ -36,7 +39,10 @@ impl Walk<'_> {
             if !self.entered.insert(number) {
                 return Err(Error::corrupt(Structure::Directory, at, "it has a second name"));
             }
-            self.open.push((path.to_vec(), self.volume.read_dir(&inode, 0)?));
+            let entries = self.volume.read_dir(&inode, 0)?;
+            // what is on the way stays as it is
+            self.path.extend_from_slice(path.get(self.path.len()..).unwrap_or_default());
+            self.open.push((path.len(), entries));
         }
         Ok(inode)
     }
@@ -50,7 +56,8 @@ impl Iterator for Walk<'_> {
             return Some((Vec::new(), self.visit(&[], start)));
         }
         loop {
-            let (dir, entries) = self.open.last_mut()?;
+            let (length, entries) = self.open.last_mut()?;
+            self.path.truncate(*length);
             if entries.fill() {
                 self.volume.prefetch_inodes(entries.ready_inodes());
             }
@@ -58,10 +65,11 @@ impl Iterator for Walk<'_> {
                 None => {
                     self.open.pop();
                 }
-                Some(Err(e)) => return Some((dir.clone(), Err(e))),
+                Some(Err(e)) => return Some((self.path.clone(), Err(e))),
                 Some(Ok(entry)) if matches!(&entry.name[..], b"." | b"..") => {}
                 Some(Ok(entry)) => {
-                    let path = if dir.is_empty() { entry.name } else { [&dir[..], b"/", &entry.name].concat() };
+                    let path =
+                        if self.path.is_empty() { entry.name } else { [&self.path[..], b"/", &entry.name].concat() };
                     let inode = self.visit(&path, entry.inode);
                     return Some((path, inode));
                 }

@@ -4,7 +4,7 @@
 
 use super::tar::{Member, Reader};
 use super::{Dress, Filler, Place, Stop};
-use crate::ls::join;
+use crate::trail::Folders;
 use fs::{FileKind, InodeNo};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -12,17 +12,26 @@ use std::io::{self, Read};
 struct Unpacker<'f, 'v, R> {
     filler: &'f mut Filler<'v>,
     archive: Reader<R>,
-    /// Directories, by their paths without slashes at the ends.
-    known: HashMap<Vec<u8>, InodeNo>,
+    /// Directories, by the one that each is in and its name there. A path is as long as the tree is deep, so none is stored.
+    known: HashMap<(usize, Vec<u8>), usize>,
+    folders: Folders,
+    /// The inode of each directory.
+    numbers: Vec<InodeNo>,
     /// Directories that are dressed when all is there.
-    dresses: Vec<(InodeNo, Vec<u8>, Dress)>,
+    dresses: Vec<(usize, Dress)>,
 }
 
 /// Unpacks an archive into the directory `into`. `name` is what the archive is called in complaints.
 pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into: InodeNo) -> Result<(), Stop> {
     let broken = |e: io::Error| Stop::Failed(format!("{}: {e}", check::render::escape(name)));
-    let known = HashMap::from([(Vec::new(), into)]);
-    let mut unpacker = Unpacker { filler, archive: Reader::new(from), known, dresses: Vec::new() };
+    let mut unpacker = Unpacker {
+        filler,
+        archive: Reader::new(from),
+        known: HashMap::new(),
+        folders: Folders::default(),
+        numbers: vec![into],
+        dresses: Vec::new(),
+    };
     let mut lists = 0;
     let outcome = loop {
         match unpacker.archive.next() {
@@ -34,8 +43,9 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
             Err(e) => break Err(broken(e)),
         }
     };
-    for (number, path, dress) in std::mem::take(&mut unpacker.dresses).iter().rev() {
-        unpacker.filler.dress(*number, path, dress)?;
+    for (folder, dress) in std::mem::take(&mut unpacker.dresses).iter().rev() {
+        let path = unpacker.folders.path(*folder);
+        unpacker.filler.dress(unpacker.number(*folder), &path, dress)?;
     }
     if lists > 0 {
         let why = format!("the access control lists of {lists} files are text with names, and are left out");
@@ -60,16 +70,16 @@ impl<R: Read> Unpacker<'_, '_, R> {
             xattrs: member.xattrs.clone(),
         };
         if member.kind == b'5' {
-            if let Some(number) = self.directory(&path)? {
+            if let Some(folder) = self.directory(&path)? {
                 // of two looks for one directory the archive's own counts, and it is older on this list
-                self.dresses.retain(|(other, ..)| *other != number);
-                self.dresses.push((number, path, dress));
+                self.dresses.retain(|(other, _)| *other != folder);
+                self.dresses.push((folder, dress));
             }
             return Ok(());
         }
         let (parent, last) = split(&path);
         let Some(parent) = self.directory(parent)? else { return Ok(()) };
-        let place = (parent, last);
+        let place = (self.number(parent), last);
         let number = match member.kind {
             b'0' => self.regular(&member, place, &path)?,
             b'1' => {
@@ -91,36 +101,44 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
     }
 
+    fn number(&self, folder: usize) -> InodeNo {
+        self.numbers.get(folder).copied().unwrap_or(InodeNo::ROOT)
+    }
+
     /// The directory at a path; those on the way that the archive did not name are made.
-    fn directory(&mut self, path: &[u8]) -> Result<Option<InodeNo>, Stop> {
-        if let Some(number) = self.known.get(path) {
-            return Ok(Some(*number));
-        }
-        let mut ends: Vec<usize> =
-            path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).collect();
-        ends.push(path.len());
-        let (mut number, mut start) = (self.known[&b""[..]], 0);
-        for end in ends {
-            let (at, name) = (&path[..end], &path[start..end]);
+    fn directory(&mut self, path: &[u8]) -> Result<Option<usize>, Stop> {
+        let (mut folder, mut start) = (Folders::START, 0);
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let end = start + name.len();
+            let at = path.get(..end).unwrap_or(path);
             start = end + 1;
-            if let Some(known) = self.known.get(at) {
-                number = *known;
+            let key = (folder, name.to_vec());
+            if let Some(known) = self.known.get(&key) {
+                folder = *known;
                 continue;
             }
-            let Some((found, new)) = self.filler.directory((number, name), at)? else { return Ok(None) };
-            number = found;
-            self.known.insert(at.to_vec(), number);
+            let Some((number, new)) = self.filler.directory((self.number(folder), name), at)? else { return Ok(None) };
+            folder = self.folders.add(folder, name);
+            self.numbers.push(number);
+            self.known.insert(key, folder);
             if new {
-                self.dresses.push((number, at.to_vec(), Dress { mode: 0o755, ..Dress::default() }));
+                self.dresses.push((folder, Dress { mode: 0o755, ..Dress::default() }));
             }
         }
-        Ok(Some(number))
+        Ok(Some(folder))
+    }
+
+    /// The directory at a path, if the archive had anything there.
+    fn known(&self, path: &[u8]) -> Option<InodeNo> {
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let folder = names.try_fold(Folders::START, |folder, name| self.known.get(&(folder, name.to_vec())).copied());
+        folder.map(|folder| self.number(folder))
     }
 
     fn link(&mut self, target: &[u8], place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
         let target = clean(target).unwrap_or_default();
         let (parent, last) = split(&target);
-        let found = match self.known.get(parent).copied() {
+        let found = match self.known(parent) {
             Some(parent) if !last.is_empty() => self.filler.at((parent, last), &target)?,
             _ => None,
         };
@@ -153,8 +171,12 @@ fn clean(name: &[u8]) -> Option<Vec<u8>> {
         match part {
             b"" | b"." => {}
             b".." => return None,
-            part if path.is_empty() => path = part.to_vec(),
-            part => path = join(&path, part),
+            part => {
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(part);
+            }
         }
     }
     Some(path)

@@ -56,10 +56,10 @@ impl Below {
         Ok(Self { fd: openat(&self.fd, component(name)?, flags, Mode::empty())?, replace: self.replace })
     }
 
-    /// Opens the directory that a relative path leads to, name by name.
-    pub(super) fn descend(&self, path: &[u8]) -> io::Result<Self> {
+    /// Opens the directory that names lead to, one after the other.
+    pub(super) fn descend(&self, names: &[&[u8]]) -> io::Result<Self> {
         let mut at = Self { fd: self.fd.try_clone()?, replace: self.replace };
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        for name in names {
             at = at.enter(name)?;
         }
         Ok(at)
@@ -217,7 +217,7 @@ mod tests {
             below.create_symlink(b"up", b"..").unwrap();
             below.create_symlink(b"file", b"../outside").unwrap();
             assert!(below.enter(b"up").is_err());
-            assert!(below.descend(b"up/dest").is_err());
+            assert!(below.descend(&[b"up", b"dest"]).is_err());
             assert!(below.make_directory(b"up").is_err());
             assert_eq!(below.create_file(b"file").is_ok(), replace);
             assert_eq!(std::fs::read(folder.path().join("outside")).unwrap(), b"untouched");
@@ -233,6 +233,6 @@ mod tests {
         let below = Below::open(&folder.path().join("way"), false).unwrap();
         below.make_directory(b"a").unwrap().0.create_file(b"b").unwrap();
         assert!(folder.path().join("dest/a/b").is_file());
-        assert!(below.descend(b"a").unwrap().enter(b"b").is_err());
+        assert!(below.descend(&[b"a"]).unwrap().enter(b"b").is_err());
     }
 }

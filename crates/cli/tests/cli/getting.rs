@@ -281,3 +281,24 @@ fn a_directory_in_itself() {
     let ran = exits(1, &["tree", text(image.path())]);
     assert!(ran.text().contains("etc/again: this directory was shown already"), "{}", ran.text());
 }
+
+/// Many files with one map, as a hostile volume may have them, would fill any disk.
+#[test]
+fn no_more_is_copied_than_twice_the_volume() {
+    const VOLUME: u64 = 4 << 20;
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("first"), vec![1; 1 << 20]).unwrap();
+    let names: Vec<_> = (0..20).map(|n| format!("other{n:02}")).collect();
+    names.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024"], VOLUME).with_folder(folder.path()).build();
+    let same: Vec<_> = names.iter().map(|name| format!("copy_inode /first /{name}")).collect();
+    image.debugfs(&same.iter().map(String::as_str).collect::<Vec<_>>());
+    let into = tempfile::tempdir().unwrap();
+    let ran = exits(1, &["get", "-r", text(image.path()), "/", text(into.path())]);
+    assert!(ran.text().contains("files share blocks"), "{}", ran.text());
+    let copied: u64 = fs::read_dir(into.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!((VOLUME..=2 * VOLUME + (1 << 20)).contains(&copied), "{copied}");
+}

@@ -4,6 +4,7 @@ mod bad;
 mod checking;
 mod common;
 mod damaging;
+mod deep;
 mod fsck;
 mod fstab;
 mod getting;

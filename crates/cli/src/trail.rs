@@ -1,0 +1,107 @@
+//! The path to where a walk over a tree is. It is as long as the tree is deep, so it is there once, and not at each level.
+
+/// A path that a name is put on and taken off.
+#[derive(Debug, Default)]
+pub(crate) struct Trail {
+    path: Vec<u8>,
+    /// How long it was before each name.
+    lengths: Vec<usize>,
+}
+
+impl Trail {
+    /// A path that begins with `start`.
+    pub(crate) fn new(start: &[u8]) -> Self {
+        Self { path: start.to_vec(), lengths: Vec::new() }
+    }
+
+    /// All of it.
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// Goes on to what a name names.
+    pub(crate) fn enter(&mut self, name: &[u8]) {
+        self.lengths.push(self.path.len());
+        if !self.path.is_empty() && !self.path.ends_with(b"/") {
+            self.path.push(b'/');
+        }
+        self.path.extend_from_slice(name);
+    }
+
+    /// Goes back by one name.
+    pub(crate) fn leave(&mut self) {
+        if let Some(length) = self.lengths.pop() {
+            self.path.truncate(length);
+        }
+    }
+}
+
+/// Directories that are named again later: each has its own name only, and knows which one it is in.
+#[derive(Debug, Default)]
+pub(crate) struct Folders(Vec<(usize, Vec<u8>)>);
+
+impl Folders {
+    /// That in which the walk begins.
+    pub(crate) const START: usize = 0;
+
+    /// One more directory, in another.
+    pub(crate) fn add(&mut self, parent: usize, name: &[u8]) -> usize {
+        self.0.push((parent, name.to_vec()));
+        self.0.len()
+    }
+
+    /// The names that lead to a directory from the start.
+    pub(crate) fn names(&self, folder: usize) -> Vec<&[u8]> {
+        let mut names = Vec::new();
+        let mut at = folder;
+        while let Some((parent, name)) = at.checked_sub(1).and_then(|index| self.0.get(index)) {
+            names.push(&name[..]);
+            at = *parent;
+        }
+        names.reverse();
+        names
+    }
+
+    /// These names as a path.
+    pub(crate) fn path(&self, folder: usize) -> Vec<u8> {
+        let mut trail = Trail::default();
+        self.names(folder).iter().for_each(|name| trail.enter(name));
+        trail.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_put_on_and_taken_off() {
+        for (start, first) in [("", "a"), ("/", "/a"), ("x", "x/a"), ("x/", "x/a")] {
+            let mut trail = Trail::new(start.as_bytes());
+            trail.enter(b"a");
+            assert_eq!(trail.path(), first.as_bytes());
+            trail.enter(b"b");
+            assert_eq!(trail.path(), [first.as_bytes(), b"/b"].concat());
+            trail.leave();
+            assert_eq!(trail.path(), first.as_bytes());
+            trail.leave();
+            trail.leave();
+            assert_eq!(trail.path(), start.as_bytes());
+        }
+    }
+
+    #[test]
+    fn folders_are_found_by_their_names() {
+        let mut folders = Folders::default();
+        let a = folders.add(Folders::START, b"a");
+        let b = folders.add(a, b"b");
+        let other = folders.add(a, b"other");
+        assert_eq!(folders.names(Folders::START), [b""; 0]);
+        assert_eq!(folders.names(b), [b"a", b"b"]);
+        assert_eq!(folders.names(other), [&b"a"[..], b"other"]);
+        assert_eq!((folders.path(Folders::START), folders.path(other)), (Vec::new(), b"a/other".to_vec()));
+        let root = folders.add(Folders::START, b"/");
+        let below = folders.add(root, b"below");
+        assert_eq!((folders.path(root), folders.path(below)), (b"/".to_vec(), b"/below".to_vec()));
+    }
+}
