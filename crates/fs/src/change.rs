@@ -72,6 +72,15 @@ impl<'v> Change<'v> {
         self.now
     }
 
+    /// Refuses what takes names away while the volume is being unmounted: files without a name are freed by then. Asked
+    /// within the change, which the unmounting waits for, and before it changes anything.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`].
+    pub(crate) fn may_remove_names(&self) -> Result<()> {
+        self.volume.space()?.is_open()
+    }
+
     /// From now on allocations may use what is kept for this claim.
     pub(crate) fn claim_as(&self, claim: Claim) {
         self.claim.set(claim);

@@ -332,8 +332,10 @@ impl Volume {
         let _pass = self.changing_at_last()?;
         // requests may go on: what they are promised from here on would be lost, so they are refused
         writing.space.close();
+        // operations that began before end first: they may leave files without a name
+        let ended = self.store.sync().map_err(crate::Error::from);
         // what one file cannot have does not keep the volume from being put away
-        let outcome = self.end_orphans().and(self.flush_all_delayed());
+        let outcome = ended.and_then(|()| self.end_orphans()).and(self.flush_all_delayed());
         self.store.stop_writing()?;
         if let Some(mut beacon) = lock(&writing.beacon).take() {
             beacon.clear(&writing.options)?;

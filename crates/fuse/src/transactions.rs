@@ -180,7 +180,8 @@ impl Running {
     /// Whether what is asked belongs to the transaction.
     fn includes(&self, request: &Request<'_>) -> bool {
         match (request.caller.pid, &request.operation) {
-            (0, Operation::Write { late, .. }) => *late,
+            // pages that are written back after its end are anybody's
+            (0, Operation::Write { late, .. }) => *late && !self.is_over(),
             (0, _) => false,
             (task, _) => self.members.has(task),
         }
@@ -348,12 +349,14 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             let running = shared.running();
             let member = running.as_ref().filter(|running| running.includes(request));
             let _inside = member.map(|running| running.transaction.enter());
-            let _answering = member.map(|running| {
+            let _answering = member.and_then(|running| {
                 if late {
+                    // no sign that members go on: anybody's fsync(2) has pages written back
                     lock(&running.late).insert(request.node);
+                    return None;
                 }
                 shared.answered.fetch_add(1, Ordering::SeqCst);
-                One::of(&shared.answering)
+                Some(One::of(&shared.answering))
             });
             if let Some(pass) = shared.volume.changing_within(most).map_err(|e| errno(&e))? {
                 drop(place.take());

@@ -63,6 +63,7 @@ impl Volume {
                     return Err(Error::NotEmpty);
                 }
                 let change = self.change_freeing(REMOVING)?;
+                change.may_remove_names()?;
                 let dir = self.take_name(&change, &dir, &found)?;
                 let links = directory.then(|| Self::without_subdirectory(&dir));
                 self.touch(&change, &dir, links)?;

@@ -250,6 +250,7 @@ impl Volume {
             self.parent_of(&source.inode)?;
         }
         let change = self.change(NAMING + REMOVING)?;
+        change.may_remove_names()?;
         let whiteout = self.whiteout(&change, &source.dir, flags)?;
         let to = self.point_name(&change, &target.dir, &target.found, source.inode.number, source.kind())?;
         // in one directory, an inline one is another inode value now
@@ -276,6 +277,7 @@ impl Volume {
             None
         };
         let change = self.change(NAMING + REMOVING)?;
+        change.may_remove_names()?;
         let (to, spot) = self.make_room(&change, Arc::clone(to), new_name)?;
         let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
         let whiteout = self.whiteout(&change, &from, flags)?;
