@@ -123,7 +123,7 @@ pub fn mount_point(dir: &Path) -> Result<PathBuf> {
 
 fn folder(dir: &Path) -> io::Result<PathBuf> {
     let dead = |e: io::Error| match Errno::from_io_error(&e) {
-        Some(Errno::NOTCONN) => {
+        Some(Errno::NOTCONN | Errno::CONNABORTED) => {
             let what = "a dead mount lies there, whose server has ended: `extant umount` on it, and mount again";
             io::Error::new(e.kind(), what)
         }

@@ -28,6 +28,8 @@ const SOON: Duration = Duration::from_secs(10);
 const BUSY: u32 = 8;
 /// The same before those go on that should have nothing locked.
 const DESPERATE: u32 = 60;
+/// How often others are sent away before requests that only look go on as well.
+const ROUNDS: u32 = 4;
 /// So many requests are remembered that were interrupted and do not wait: they may not have come so far.
 const EARLY: usize = 64;
 
@@ -59,6 +61,8 @@ struct Waiter {
     /// It only looks, so it is not told that it was in the way.
     looks: bool,
     interrupted: bool,
+    /// How often others have been sent away while it waited.
+    spared: u32,
     verdict: Option<Verdict>,
 }
 
@@ -155,7 +159,7 @@ impl Waiting {
             names.clear();
         }
         let interrupted = list.interrupted.contains(&unique);
-        list.waiting.insert(unique, Waiter { task, locks, names, looks, interrupted, verdict: None });
+        list.waiting.insert(unique, Waiter { task, locks, names, looks, interrupted, spared: 0, verdict: None });
         self.count.fetch_add(1, Ordering::SeqCst);
         Place { waiting: self, unique }
     }
@@ -220,27 +224,28 @@ impl Waiting {
         }
         if sent_back {
             self.any_back.store(true, Ordering::Release);
-            return true;
         }
         if stuck < BUSY {
             return false;
         }
-        let in_the_way =
-            |w: &&mut Waiter| w.verdict.is_none() && (!w.locks.is_empty() || (w.looks && stuck >= DESPERATE));
+        let in_the_way = |w: &&mut Waiter| {
+            let looks_for_long = w.looks && (stuck >= DESPERATE || w.spared >= ROUNDS);
+            w.verdict.is_none() && (!w.locks.is_empty() || looks_for_long)
+        };
         let mut left: Vec<_> = list.waiting.values_mut().filter(in_the_way).collect();
         let mut busy = false;
         for waiter in left.iter_mut().filter(|w| w.locks.iter().any(|node| needed(*node))) {
             waiter.verdict = Some(Verdict::Busy);
             busy = true;
         }
-        if busy {
-            return true;
-        }
+        // whoever is sent away may come back at once: that must not keep the others from their turn for ever
+        left.retain(|w| w.verdict.is_none() && (!busy || w.spared > 0));
         let half = left.len().div_ceil(2);
         for waiter in left.into_iter().take(half) {
             waiter.verdict = Some(if waiter.looks { Verdict::Pass } else { Verdict::Busy });
         }
-        half > 0
+        list.waiting.values_mut().for_each(|w| w.spared += 1);
+        busy || half > 0
     }
 }
 
@@ -293,6 +298,20 @@ mod tests {
         waiting.make_way(BUSY, |_| false, |_| ());
         assert_eq!(outcomes(), [true; 4]);
         assert_eq!(waiting.count(), 4);
+    }
+
+    #[test]
+    fn who_comes_back_at_once_does_not_spare_the_others() {
+        let waiting = Waiting::default();
+        let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
+        let in_the_way = waiting.begin(&write(1, 30));
+        for unique in 2..4 {
+            assert_eq!(in_the_way.goes_on(), Ok(true));
+            let again = waiting.begin(&write(unique, 22));
+            waiting.make_way(BUSY, |node| node == 22, |_| ());
+            assert_eq!(again.goes_on(), Err(Errno::BUSY));
+        }
+        assert_eq!(in_the_way.goes_on(), Err(Errno::BUSY));
     }
 
     #[test]

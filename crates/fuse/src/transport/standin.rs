@@ -16,8 +16,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// Most desks that are opened for one queue. Whoever comes when all of them wait is told to try again.
-const MOST: usize = 256;
+/// Most desks that are opened for one queue: each is a thread. Whoever comes when all of them wait is told to try again.
+const MOST: usize = 2048;
 
 /// Desks to spare of all queues together, about; a queue has [`LEAST_SPARE`] at least. So many requests may come at once and
 /// have to wait.
