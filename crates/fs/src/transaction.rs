@@ -240,12 +240,18 @@ impl Volume {
             let before = gate
                 .lock()
                 .as_mut()
-                .and_then(|now| Some((now.before.take()?, now.touched.inodes.clone(), std::mem::take(&mut now.made))));
+                .and_then(|now| Some((now.before.take()?, now.touched.clone(), std::mem::take(&mut now.made))));
             before.map_or(Ok(()), |(before, touched, made)| {
-                let sizes = self.sizes_of_held(&touched);
+                let sizes = self.sizes_of_held(&touched.inodes);
+                let led_to: Vec<_> = touched.names.iter().map(|(dir, name)| self.leads_to(*dir, name)).collect();
                 self.undo(before, &made)?;
                 let longer = self.note_assumed(&sizes);
-                gate.note(|now| now.touched.longer = longer);
+                // whoever forgets a name forgets what is mounted below it, too: not where nothing has changed
+                let is_other = |((dir, name), led_to): &(&(InodeNo, Vec<u8>), Option<_>)| {
+                    led_to.is_none() || *led_to != self.leads_to(*dir, name)
+                };
+                let names = touched.names.iter().zip(led_to).filter(is_other).map(|(name, _)| name.clone()).collect();
+                gate.note(|now| (now.touched.longer, now.touched.names) = (longer, names));
                 Ok(())
             })
         };
@@ -275,6 +281,12 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// The file that a name leads to, and its generation.
+    fn leads_to(&self, dir: InodeNo, name: &[u8]) -> Option<(InodeNo, u32)> {
+        let number = self.lookup(&*self.inode(dir).ok()?, name).ok()?;
+        Some((number, self.inode(number).ok()?.raw().disk.i_generation.get()))
     }
 
     /// The sizes of regular files that are held, as whoever holds them knows them.

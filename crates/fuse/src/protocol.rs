@@ -136,9 +136,6 @@ pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// FUSE_NOTIFY_INVAL_ENTRY: the same, of a name.
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 
-/// FUSE_NOTIFY_INC_EPOCH (Linux 6.16): all names are asked for again when they are next used. Nothing follows the header.
-pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
-
 /// What follows the header of [`NOTIFY_INVAL_ENTRY`]; then the name, with a zero byte.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]

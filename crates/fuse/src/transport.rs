@@ -20,7 +20,7 @@ mod standin;
 mod uring;
 
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
-use crate::protocol::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE};
+use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE};
 use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Request, arguments};
@@ -170,13 +170,6 @@ impl Kernel {
         if let Some(link) = self.link.upgrade() {
             forget_inode(link.connection.as_fd(), node, -1);
         }
-    }
-
-    /// Has it ask for every name again before it is used, and locks nothing for that. False where it cannot (before Linux
-    /// 6.16).
-    #[must_use]
-    pub fn doubt_names(&self) -> bool {
-        self.link.upgrade().is_some_and(|link| notify(link.connection.as_fd(), NOTIFY_INC_EPOCH, &[]))
     }
 
     /// Has it forget a name of a directory. It locks the directory, so this waits for requests that change it.

@@ -377,6 +377,27 @@ fn who_waits_does_not_act_on_what_a_rollback_brings_back() {
     place.end();
 }
 
+/// The kernel unmounts what is mounted below a name that it forgets.
+#[test]
+fn what_is_mounted_inside_stays_mounted_after_a_rollback() {
+    if !ready() || !tools::has_fuse() || !tools::is_root() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let (outside, inside) = (place.folder.path().join("outside"), place.mnt().join("d/inside"));
+    fs::create_dir(&outside).unwrap();
+    fs::create_dir(&inside).unwrap();
+    fs::write(outside.join("there"), "").unwrap();
+    tools::must("mount", &["--bind".as_ref(), outside.as_os_str(), inside.as_os_str()]);
+    let ran = place.run(&[], "mkdir inside; mkdir -p inside; touch inside; echo new > new; rm f1; chmod 700 .; exit 1");
+    let there = inside.join("there").exists();
+    tools::run("umount", &[inside.as_os_str()]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(there, "it is not mounted any more");
+    assert!(!place.mnt().join("d/new").exists() && place.mnt().join("d/f1").exists());
+    place.end();
+}
+
 /// The kernel computes the place from its own size of the file, which a rollback takes back.
 #[test]
 fn who_appends_does_so_at_the_end_after_a_rollback() {

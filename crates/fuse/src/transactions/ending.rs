@@ -8,8 +8,9 @@
 //! 3. the kernel forgets what it remembers of the transaction;
 //! 4. others may change the volume.
 //!
-//! In 3 the kernel can stay behind where somebody waits who has locked what it needs: pages that a waiting write(2) covers, or
-//! (before Linux 6.16, which can doubt all names without a lock) a directory. Then 4 does not wait for it.
+//! In 3 the kernel can stay behind where somebody waits who has locked what it needs: pages that a waiting write(2) covers, or a
+//! directory, of whoever does not ask again for the name. Then 4 does not wait for it. The kernel could doubt all names
+//! without a lock (FUSE_NOTIFY_INC_EPOCH), but it then unmounts whatever is mounted on any directory of the volume.
 
 use super::members::Members;
 use super::{LOOK, NAP, Running, Shared, lock};
@@ -111,9 +112,11 @@ fn tell(
     lock(&shared.lost).extend(&late);
     let inodes = touched.inodes.iter().map(|number| node_of(*number));
     let nodes: Vec<u64> = inodes.chain(late).collect();
-    let kernel = shared.kernel.get()?;
+    shared.kernel.get()?;
     let ends: Vec<_> = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).collect();
-    let names = if kernel.doubt_names() { Vec::new() } else { touched.names.iter().cloned().collect() };
+    let names: Vec<_> = touched.names.iter().cloned().collect();
+    // those that wait with a directory locked let go of it
+    make_way(shared, running, STUCK);
     let progress = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let work = {
         let (shared, progress) = (Arc::clone(shared), Arc::clone(&progress));
