@@ -130,6 +130,10 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
         io::ErrorKind::UnexpectedEof => refuse("it is not whole: the repair it belongs to never began"),
         _ => failed(error),
     };
+    // a pipe without a writer would never open
+    if !std::fs::metadata(path).map_err(&failed)?.is_file() {
+        return Err(refuse("it is not a regular file"));
+    }
     let file = File::open(path).map_err(&failed)?;
     let mut input = BufReader::new(file);
     let mut hash = Xxh3::new();
@@ -152,7 +156,7 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
         if size == 0 {
             break;
         }
-        let whole = size <= RECORD as u64 && size.is_multiple_of(SECTOR as u64);
+        let whole = size <= RECORD as u64 && [size, offset].iter().all(|n| n.is_multiple_of(SECTOR as u64));
         if !whole || offset.checked_add(size).is_none_or(|end| end > len) {
             return Err(refuse("it is damaged"));
         }
@@ -174,6 +178,27 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+
+    /// A file that is whole, but whose one record does not begin with a sector.
+    #[test]
+    fn records_lie_on_sectors_and_files_are_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, device) = (folder.path().join("undo"), device());
+        let refused = |path: &Path| restore(path, &device).unwrap_err().to_string();
+        for (offset, says) in [(512u64, "another device, or"), (256, "damaged")] {
+            let mut file =
+                [&MAGIC[..], &65_536u64.to_le_bytes(), &offset.to_le_bytes(), &512u64.to_le_bytes()].concat();
+            file.extend(xxh3_64(&[7; SECTOR]).to_le_bytes());
+            file.extend([9; SECTOR]);
+            file.extend([0; 16]);
+            let sum = xxh3_64(&file);
+            file.extend(sum.to_le_bytes());
+            std::fs::write(&path, file).unwrap();
+            let said = refused(&path);
+            assert!(said.contains(says), "{offset}: {said}");
+        }
+        assert!(refused(Path::new("/dev/null")).contains("not a regular file"));
+    }
 
     fn device() -> MemoryDevice {
         MemoryDevice::from_vec((0..65536u32).map(|n| (n >> 7) as u8).collect())

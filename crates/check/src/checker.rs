@@ -52,6 +52,8 @@ pub struct Options {
     pub limits: Limits,
     /// What is mended; only [`repair`](crate::repair()) looks at it.
     pub repair: Repair,
+    /// Where an inode table cannot be found, [`Repair::All`] makes an empty one although files are lost with that.
+    pub empty_tables: bool,
     /// The time that is written into what is mended, in seconds since 1970; none is the system's.
     pub now: Option<u64>,
     /// What is laid down for single problems; only [`repair`](crate::repair()) looks at it.
@@ -82,6 +84,7 @@ impl Default for Options {
             snapshots: None,
             limits: Limits::default(),
             repair: Repair::No,
+            empty_tables: false,
             now: None,
             rules: Rules::default(),
         }
@@ -173,8 +176,7 @@ pub(crate) fn examine<T>(
     see: impl FnOnce(&View<'_>) -> T,
 ) -> Result<(Report, T), Refusal> {
     if native::is_native(device) {
-        let below =
-            native::read(device).map_err(|e| Refusal::new(format!("there is no native volume to check: {e}")))?;
+        let below = native::read(device).map_err(Refusal::new)?;
         return examine_versions(name, device, &below, options, progress, see);
     }
     examine_above(name, device, None, options, progress, see)
@@ -306,7 +308,7 @@ fn phases<T>(
     let layers = Layers::of(&ctx);
     let claimer = &ctx.claims;
     let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), trail: &trail, only: None };
-    let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: used } = rounds.run(&judges);
+    let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: mut used } = rounds.run(&judges);
     // what was read in part proves nothing
     if progress.cancelled() {
         return (counts, see(None));
@@ -339,6 +341,7 @@ fn phases<T>(
     progress.phase(Phase::Bitmaps);
     bitmaps.compare(&ctx, &mut counts);
     progress.phase(Phase::After);
+    used.charge(ctx.values.take_charges());
     quota::judge(scanner, &ctx, &used);
     let paths = Paths::find(&ctx, scanner, directories, &dir_runs, problems.owners());
     problems.set_paths(|inode| paths.get(inode));
@@ -394,13 +397,13 @@ fn judge_holes(names: &Names<'_>, directories: &Directories, runs: &[DirRun]) {
 }
 
 /// Files and directories of 2 GiB and more need features that say so.
-fn judge_size_features(ctx: &Context<'_>, large_file: bool, large_directory: bool) {
+fn judge_size_features(ctx: &Context<'_>, large_file: Option<InodeNo>, large_directory: Option<InodeNo>) {
     let features = &ctx.volume.features;
-    if large_file && !features.ro_compat.contains(RoCompat::LARGE_FILE) {
-        ctx.report(Problem::new(Code::LargeFileFeatureMissing));
+    if let Some(file) = large_file.filter(|_| !features.ro_compat.contains(RoCompat::LARGE_FILE)) {
+        ctx.report(Problem::new(Code::LargeFileFeatureMissing).inode(file));
     }
-    if large_directory && !features.incompat.contains(Incompat::LARGE_DIR) {
-        ctx.report(Problem::new(Code::LargeDirFeatureMissing));
+    if let Some(dir) = large_directory.filter(|_| !features.incompat.contains(Incompat::LARGE_DIR)) {
+        ctx.report(Problem::new(Code::LargeDirFeatureMissing).inode(dir));
     }
 }
 

@@ -204,7 +204,7 @@ fn block_of_copy(geometry: &Geometry, copy: GroupNo, n: u32) -> Option<FsBlock> 
 }
 
 /// Where the bitmaps and the inode table of a group may lie.
-fn room_of(geometry: &Geometry, features: &Features, group: GroupNo) -> Range<u64> {
+pub(crate) fn room_of(geometry: &Geometry, features: &Features, group: GroupNo) -> Range<u64> {
     if features.incompat.contains(Incompat::FLEX_BG) {
         u64::from(geometry.first_data_block)..geometry.blocks
     } else {
@@ -212,7 +212,7 @@ fn room_of(geometry: &Geometry, features: &Features, group: GroupNo) -> Range<u6
     }
 }
 
-fn lies_in(blocks: &Range<u64>, room: &Range<u64>) -> bool {
+pub(crate) fn lies_in(blocks: &Range<u64>, room: &Range<u64>) -> bool {
     // a part at block 0 is a part that was never given a place
     blocks.start != 0 && room.start <= blocks.start && blocks.end <= room.end
 }

@@ -196,11 +196,15 @@ impl<'a> HashTrees<'a> {
             return;
         }
         let code = if file_block == 0 { Code::HtreeRootChecksumWrong } else { Code::HtreeNodeChecksumWrong };
-        let mut problem = Problem::new(code).dir(directory.inode).file_block(FileBlock(u64::from(file_block)));
-        if let ChecksumState::Bad { stored, computed } = state {
-            problem = problem.found(u64::from(stored)).expected(u64::from(computed));
-        }
-        self.ctx.report(problem);
+        let problem = Problem::new(code).dir(directory.inode).file_block(FileBlock(u64::from(file_block)));
+        self.ctx.report(match state {
+            ChecksumState::Bad { stored, computed } => problem
+                .name(format!("{stored:#x}, computed is {computed:#x}"))
+                .found(u64::from(stored))
+                .expected(u64::from(computed)),
+            ChecksumState::Good => problem.name("it is a block of another directory"),
+            ChecksumState::Missing => problem.name("it has none"),
+        });
     }
 
     fn judge_root(&self, dir: InodeNo, info: &DxRootInfo, format: &IndexFormat) {

@@ -6,12 +6,14 @@
 
 use crate::context::Context;
 use crate::files::{Facts, OpenFile, Tally, judge_sums};
+use crate::looks;
 use crate::problem::Problem;
 use crate::quota;
 use crate::records::{Directory, InodeRecord, Marks};
 use crate::regions::Layers;
 use crate::report::Counts;
 use crate::rounds::Claimer;
+use crate::scan::Scanner;
 use crate::table::Code;
 use crate::trees::{Found, Node, Trees, words};
 use crate::xattrs::{self, InInode, XattrRef};
@@ -41,10 +43,10 @@ pub(crate) struct Harvest {
     pub(crate) links: Vec<(InodeNo, u64)>,
     /// What is on the volume.
     pub(crate) counts: Counts,
-    /// There is a regular file of 2 GiB or more.
-    pub(crate) large_file: bool,
-    /// There is a directory of 2 GiB or more.
-    pub(crate) large_directory: bool,
+    /// The first regular file of 2 GiB or more.
+    pub(crate) large_file: Option<InodeNo>,
+    /// The first directory of 2 GiB or more.
+    pub(crate) large_directory: Option<InodeNo>,
     /// What every user, group and project has.
     pub(crate) quota: quota::Usage,
 }
@@ -59,8 +61,8 @@ impl Harvest {
         self.xattrs.append(&mut other.xattrs);
         self.links.append(&mut other.links);
         self.counts += &other.counts;
-        self.large_file |= other.large_file;
-        self.large_directory |= other.large_directory;
+        self.large_file = first(self.large_file, other.large_file);
+        self.large_directory = first(self.large_directory, other.large_directory);
         self.quota.append(&mut other.quota);
     }
 }
@@ -69,6 +71,8 @@ impl Harvest {
 pub(crate) struct InodeCheck<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) claimer: &'a dyn Claimer,
+    /// Reads the first block of what may be a directory.
+    pub(crate) scanner: &'a Scanner<'a>,
     /// Takes files whose trees can be put together from regions.
     pub(crate) layers: Option<&'a Layers<'a>>,
     /// Superblock times before this make deletion times useless as a sign of an orphan.
@@ -104,7 +108,7 @@ impl InodeCheck<'_> {
             return;
         }
         if !checksum_ok {
-            self.report(Problem::new(Code::InodeChecksumWrong).inode(inode));
+            self.wrong_checksum(inode, &raw);
         }
         let mut marks = Marks::USED;
         if role != Role::Ordinary || orphan && links == 0 {
@@ -150,10 +154,11 @@ impl InodeCheck<'_> {
         if role == Role::Reserved && flags.contains(InodeFlags::EA_INODE) && kind != Some(FileKind::Regular) {
             self.report(Problem::new(Code::XattrValueInodeNotRegular).inode(inode));
         }
-        if role == Role::Reserved && flags.contains(InodeFlags::INDEX) && kind != Some(FileKind::Directory) {
+        let own = !matches!(role, Role::Ordinary | Role::Root | Role::BadBlocks);
+        if own && flags.contains(InodeFlags::INDEX) && kind != Some(FileKind::Directory) {
             self.report(Problem::new(Code::HtreeFlagOnNonDirectory).inode(inode));
         }
-        if role == Role::Reserved && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
+        if own && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
             self.report(Problem::new(Code::CasefoldFlagOnNonDirectory).inode(inode));
         }
         if orphan && links == 0 {
@@ -174,9 +179,15 @@ impl InodeCheck<'_> {
             self.report(Problem::new(code).inode(inode));
         }
         self.judge_fields(inode, &raw, kind);
+        if self.claimer.is_judging() && looks::like_directory(self.scanner, self.ctx.volume, inode, &raw) {
+            self.report(Problem::new(Code::LooksLikeDirectory).inode(inode).name(looks::kind_name(kind)));
+        }
         if raw.size() >= 1 << 31 {
-            harvest.large_file |= kind == Some(FileKind::Regular);
-            harvest.large_directory |= kind == Some(FileKind::Directory);
+            match kind {
+                Some(FileKind::Regular) => harvest.large_file = first(harvest.large_file, Some(inode)),
+                Some(FileKind::Directory) => harvest.large_directory = first(harvest.large_directory, Some(inode)),
+                _ => {}
+            }
         }
         let attributes = self.judge_extra(inode, &raw);
         self.judge_map_flags(inode, &raw, kind, &attributes);
@@ -186,7 +197,7 @@ impl InodeCheck<'_> {
     /// A slot without links holds no file; it should then also say when the file was deleted.
     fn judge_free(&self, inode: InodeNo, raw: &RawInode<'_>, checksum_ok: bool) {
         if !checksum_ok {
-            self.report(Problem::new(Code::InodeChecksumWrong).inode(inode));
+            self.wrong_checksum(inode, raw);
         }
         let dtime = raw.disk.i_dtime.get();
         if raw.disk.i_mode.get() != 0 && dtime == 0 {
@@ -194,6 +205,12 @@ impl InodeCheck<'_> {
         } else if dtime != 0 && self.is_low_dtime(raw) {
             self.report(Problem::new(Code::OrphanLinkInDeletionTime).inode(inode));
         }
+    }
+
+    fn wrong_checksum(&self, inode: InodeNo, raw: &RawInode<'_>) {
+        let (stored, computed) = (raw.stored_checksum(), raw.checksum(&self.ctx.volume.geometry, inode));
+        let problem = Problem::new(Code::InodeChecksumWrong).inode(inode);
+        self.report(problem.found(stored.into()).expected(computed.into()));
     }
 
     /// A deletion time smaller than the number of inodes is no time but a link of the orphan list.
@@ -328,6 +345,9 @@ impl InodeCheck<'_> {
         let room = raw.bytes().len().saturating_sub(DiskInode::SIZE);
         let extra = usize::from(raw.extra_isize());
         if room == 0 || extra == 0 {
+            if self.claimer.is_judging() {
+                xattrs::judge_context(self.ctx, inode, raw, false);
+            }
             return InInode::default();
         }
         if extra < 4 || extra > room || !extra.is_multiple_of(4) {
@@ -457,7 +477,8 @@ impl InodeCheck<'_> {
                 if !header {
                     self.report(Problem::new(Code::FastSymlinkHasExtentFlag).inode(inode));
                 }
-                false
+                // the kernel takes the header for the target
+                header
             } else {
                 !short_target_fits(&raw.disk.i_block, size as usize, encrypted)
             }
@@ -608,6 +629,11 @@ impl InodeCheck<'_> {
     fn report(&self, problem: Problem) {
         self.ctx.report_if(self.claimer.is_judging(), || problem);
     }
+}
+
+/// The lower of two numbers, where there are any: which thread came first must not matter.
+fn first(one: Option<InodeNo>, other: Option<InodeNo>) -> Option<InodeNo> {
+    one.into_iter().chain(other).min()
 }
 
 /// A symbolic link short enough to stand in `i_block`.

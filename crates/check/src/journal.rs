@@ -35,27 +35,42 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
         }
         return;
     }
-    let Some((file, bytes)) = find(scanner, volume, inode) else {
+    let Some(Journal { file, bytes, from_copy }) = find(scanner, volume, inode) else {
         return problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
     };
+    if from_copy {
+        problems.report(Problem::new(Code::JournalInodeRestorable).inode(inode));
+    }
     if !has_journal {
         problems.report(Problem::new(Code::JournalFeatureMissing).inode(inode));
     }
     if judge_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
-        let count = transactions(scanner, volume, &file, &bytes);
-        problems.report(Problem::new(Code::JournalNotReplayed).count(count));
+        match transactions(scanner, volume, &file, &bytes) {
+            0 if recover => problems.report(Problem::new(Code::JournalRecoveryOfNothing)),
+            0 => {}
+            count => problems.report(Problem::new(Code::JournalNotReplayed).count(count)),
+        }
         if !recover {
             problems.report(Problem::new(Code::JournalRecoveryFlagMissing));
         }
     }
 }
 
-/// The journal and its first block. Where the inode is not sound, the copy of its block map in the superblock is tried;
-/// the rounds then judge the inode itself.
-pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<(OwnFile, Vec<u8>)> {
+/// The journal as it was found.
+pub(crate) struct Journal {
+    pub(crate) file: OwnFile,
+    /// Its first block.
+    pub(crate) bytes: Vec<u8>,
+    /// The inode is not sound: the map and the size are those that the superblock has a copy of.
+    pub(crate) from_copy: bool,
+}
+
+/// The journal and its first block. Where the inode is not sound, the copy of its block map in the superblock is tried, as
+/// e2fsck does: nothing else notices that an inode which is not in use should be the journal.
+pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<Journal> {
     let block_size = u64::from(volume.geometry.block_size);
     volume.geometry.inode_slot(inode)?;
-    let usable = |file: OwnFile| {
+    let usable = |file: OwnFile, from_copy| {
         let blocks = file.size / block_size;
         let sound = file.sound
             && file.kind == Some(FileKind::Regular)
@@ -67,17 +82,26 @@ pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Op
         }
         let bytes = file.read_block(scanner, volume, 0)?;
         Header::parse(&bytes)?;
-        Some((file, bytes))
+        Some(Journal { file, bytes, from_copy })
     };
-    OwnFile::read(scanner, volume, inode).and_then(usable).or_else(|| {
-        let disk = &volume.disk;
-        if disk.s_jnl_backup_type != BACKUP_BLOCKS {
-            return None;
-        }
-        let [map @ .., high, low] = disk.s_jnl_blocks.map(|n| n.get());
-        let size = u64::from(high) << 32 | u64::from(low);
-        usable(OwnFile::of_map(scanner, volume, &map, size))
+    OwnFile::read(scanner, volume, inode).and_then(|file| usable(file, false)).or_else(|| {
+        let (root, size) = copy(volume)?;
+        usable(OwnFile::of_map(scanner, volume, &root, size), true)
     })
+}
+
+/// What the superblock has a copy of: the journal inode's `i_block` and size.
+pub(crate) fn copy(volume: &Volume) -> Option<([u8; 60], u64)> {
+    let disk = &volume.disk;
+    if disk.s_jnl_backup_type != BACKUP_BLOCKS {
+        return None;
+    }
+    let [map @ .., high, low] = disk.s_jnl_blocks.map(|n| n.get());
+    let mut root = [0; 60];
+    for (bytes, word) in root.chunks_exact_mut(4).zip(map) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    Some((root, u64::from(high) << 32 | u64::from(low)))
 }
 
 /// `true` where the log can be read.

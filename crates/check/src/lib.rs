@@ -5,10 +5,10 @@
 //! | room | holds |
 //! | --- | --- |
 //! | `checker` | one check from beginning to end |
-//! | `open`, `descriptors`, `journal`, `special`, `ownfile`, `recognise` | phase 0: superblock, descriptors, journal, the volume's own inodes |
+//! | `open`, `descriptors`, `itables`, `journal`, `special`, `ownfile`, `recognise` | phase 0: superblock, descriptors, journal, the volume's own inodes |
 //! | `scan`, `rounds` | reading in disk order; one round per tree level |
 //! | `regions` | trees put together from metadata regions in round 0 |
-//! | `inodes`, `trees`, `files`, `xattrs` | phase 1: inodes, block maps, sums, attributes |
+//! | `inodes`, `looks`, `trees`, `files`, `xattrs` | phase 1: inodes, block maps, sums, attributes |
 //! | `trail`, `multiply` | phase 1B: who owns what was claimed twice |
 //! | `dirs`, `htree` | phase 2: directory blocks and hash trees |
 //! | `connect`, `links` | phases 3 and 4 |
@@ -32,8 +32,10 @@ mod estimate;
 mod files;
 mod htree;
 mod inodes;
+mod itables;
 mod journal;
 mod links;
+mod looks;
 mod metadata;
 mod multiply;
 mod native;

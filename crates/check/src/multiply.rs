@@ -71,7 +71,7 @@ impl Owners {
             let here = notes.get(from..).unwrap_or_default();
             let here = here.iter().take_while(|n| n.start < conflict.end);
             let with_metadata = here.clone().any(|n| n.inode.get() == 0);
-            let mut owners: Vec<InodeNo> = here.clone().map(|n| n.inode).collect();
+            let mut owners: Vec<InodeNo> = here.clone().map(|n| n.inode).filter(|owner| owner.get() != 0).collect();
             owners.sort_unstable();
             owners.dedup();
             for note in here.filter(|n| n.inode.get() != 0) {
@@ -79,10 +79,15 @@ impl Owners {
                     first: note.start,
                     clusters: 0,
                     others: 0,
+                    named: Vec::new(),
                     with_metadata: false,
                 });
                 share.clusters += note.end.min(conflict.end) - note.start.max(conflict.start);
-                share.others = share.others.max(owners.len() as u64 - 1);
+                let others = owners.iter().filter(|other| **other != note.inode);
+                let count = others.clone().count() as u64;
+                if count > share.others {
+                    (share.others, share.named) = (count, others.take(NAMED).copied().collect());
+                }
                 share.with_metadata |= with_metadata;
             }
         }
@@ -93,10 +98,14 @@ impl Owners {
                 Problem::new(code)
                     .inode(inode)
                     .block(FsBlock(first + share.first * cluster_blocks))
-                    .found(share.clusters * cluster_blocks)
-                    .count(share.others)
+                    .count(share.clusters * cluster_blocks)
+                    .found(share.others)
+                    .name(share.with_whom())
             };
-            ctx.report(at(Code::FileSharesBlocks));
+            // with metadata alone there is nobody else to be named
+            if share.others > 0 || !share.with_metadata {
+                ctx.report(at(Code::FileSharesBlocks));
+            }
             if share.with_metadata {
                 ctx.report(at(Code::FileSharesWithMetadata));
             }
@@ -112,8 +121,26 @@ struct Share {
     clusters: u64,
     /// the most others that share one run with it
     others: u64,
+    /// the first of these
+    named: Vec<InodeNo>,
     with_metadata: bool,
 }
+
+impl Share {
+    /// Who the others are, for people.
+    fn with_whom(&self) -> String {
+        let numbers: Vec<String> = self.named.iter().map(|inode| inode.to_string()).collect();
+        let more = if self.others > self.named.len() as u64 { " and more" } else { "" };
+        match numbers.as_slice() {
+            [] => "itself".to_owned(),
+            [one] => format!("inode {one}"),
+            _ => format!("inodes {}{more}", numbers.join(", ")),
+        }
+    }
+}
+
+/// So many of those that share blocks with a file are named.
+const NAMED: usize = 4;
 
 impl Claimer for Owners {
     fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {

@@ -8,6 +8,7 @@
 //! 4. Then the volume above each map is checked as any ext4 volume; that its bitmaps show the chunks of the regions as used
 //!    is told to that check beforehand.
 
+mod copies;
 mod held;
 mod image;
 mod mend;
@@ -45,6 +46,8 @@ pub(crate) struct Below {
     pub(crate) snapshots: Vec<Version>,
     /// What is wrong: the device's block, and what with it.
     pub(crate) wrong: Vec<(u64, String)>,
+    /// The superblock that is damaged, of the two: its block, and what with it.
+    damaged: Option<(u64, String)>,
 }
 
 /// A generation: the newest, or one that a snapshot keeps.
@@ -84,8 +87,9 @@ impl NodeName {
 /// Whether a device begins as a native volume does.
 pub(crate) fn is_native(device: &dyn BlockDevice) -> bool {
     (0..COPIES).any(|copy| {
-        let mut start = [0; 512];
-        device.read(copy * SIZE, &mut start).is_ok() && NativeSuperblock::is_there(&start)
+        let mut block = vec![0; BLOCK_SIZE as usize];
+        let read = device.read(copy * SIZE, &mut block).is_ok();
+        read && (NativeSuperblock::is_there(&block) || NativeSuperblock::was_there(&block))
     })
 }
 
@@ -137,7 +141,7 @@ pub(crate) fn read_held(device: &dyn BlockDevice, name: &[u8]) -> Result<Below, 
                 let live = reader.version(Some(name), found.root, Late::new(), found.generation, found.chunks);
                 reader.sums();
                 let Reader { nodes, wrong, .. } = reader;
-                return Ok(Below { superblock, nodes, live, snapshots: Vec::new(), wrong });
+                return Ok(Below { superblock, nodes, live, snapshots: Vec::new(), wrong, damaged: None });
             }
             Ok((_, None)) => why = "there is no such snapshot".to_owned(),
             Err(e) => why = e,
@@ -173,10 +177,10 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// # Errors
 /// A sentence, where there is no superblock to go on with.
 pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
-    let mut blocks = vec![0; (COPIES * SIZE) as usize];
-    device.read(0, &mut blocks).map_err(|e| e.to_string())?;
-    let (superblock, _) = NativeSuperblock::newest(&blocks).map_err(|e| e.to_string())?;
-    Ok(read_generation(device, superblock))
+    let blocks = copies::read(device);
+    let (superblock, at) = NativeSuperblock::newest(&blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
+    let damaged = copies::damage(&blocks, &superblock, at);
+    Ok(Below { damaged, ..read_generation(device, superblock) })
 }
 
 /// Reads everything that lies below the volumes above, as a superblock has it.
@@ -203,7 +207,7 @@ pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperb
     reader.sums();
     held::judge(&mut reader, &live, &snapshots);
     let Reader { nodes, wrong, .. } = reader;
-    Below { superblock, nodes, live, snapshots, wrong }
+    Below { superblock, nodes, live, snapshots, wrong, damaged: None }
 }
 
 impl<'a> Reader<'a> {
@@ -448,6 +452,9 @@ impl Below {
 
     /// Reports what was found.
     pub(crate) fn report(&self, problems: &Problems) {
+        if let Some((place, what)) = &self.damaged {
+            problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*place)).name(what));
+        }
         let mut wrong = self.wrong.clone();
         wrong.sort_unstable();
         wrong.dedup();

@@ -6,6 +6,7 @@
 use crate::checker::Options;
 use crate::context::Volume;
 use crate::descriptors::Table;
+use crate::itables::Seeker;
 use crate::problem::{Problem, Problems};
 use crate::scan::{REQUEST, Scanner};
 use crate::table::Code;
@@ -125,8 +126,13 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
     // the descriptors decide only where a copy is at hand
     let mut second_best = None;
     if let Ok(accepted) = primary {
-        let table = read_table(scanner, &accepted)?;
-        if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
+        let mut table = read_table(scanner, &accepted)?;
+        let features = accepted.disk.features();
+        if table.makes_sense(&accepted.geometry, &features) {
+            let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
+            if !seeker.leads_to_root(&table) {
+                seeker.seek(&mut table).into_iter().for_each(|problem| problems.report(problem));
+            }
             return Ok((accepted, table));
         }
         second_best = Some((accepted, table));
@@ -150,7 +156,12 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         second_best = second_best.or(Some((accepted, table)));
     }
     match (second_best, reason) {
-        (Some(found), _) => Ok(found),
+        (Some((accepted, mut table)), _) => {
+            let features = accepted.disk.features();
+            let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
+            seeker.seek(&mut table).into_iter().for_each(|problem| problems.report(problem));
+            Ok((accepted, table))
+        }
         (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
             let reason = reason.map_or_else(String::new, |(_, what)| what);
             Refusal::new(match recognise::look(scanner.device) {

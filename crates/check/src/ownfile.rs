@@ -4,6 +4,7 @@
 
 use crate::context::Volume;
 use crate::scan::{Item, Scanner};
+use crate::trees::words;
 use format::InodeNo;
 use format::extent::{self, RawNode};
 use format::inode::{FileKind, InodeFlags, RawInode};
@@ -67,11 +68,16 @@ impl OwnFile {
         Some(file)
     }
 
-    /// A file of `size` bytes with this block map and no extents.
-    pub(crate) fn of_map(scanner: &Scanner<'_>, volume: &Volume, map: &[u32; 15], size: u64) -> Self {
+    /// A file of `size` bytes with this `i_block`: the root of an extent tree where it begins as one, else a block map.
+    pub(crate) fn of_map(scanner: &Scanner<'_>, volume: &Volume, root: &[u8; 60], size: u64) -> Self {
         let kind = Some(FileKind::Regular);
         let mut file = Self { size, kind, links: 1, seed: 0, sound: true, runs: Vec::new() };
-        file.follow(scanner, volume, |file, next| file.direct(volume, map, next));
+        if is_extent_root(root) {
+            file.follow(scanner, volume, |file, next| file.extent_node(volume, root, None, next));
+        } else {
+            let map = words(root);
+            file.follow(scanner, volume, |file, next| file.direct(volume, &map, next));
+        }
         file
     }
 
@@ -214,6 +220,11 @@ pub(crate) fn read_block(scanner: &Scanner<'_>, volume: &Volume, block: u64) -> 
     scanner.counters.count(offset, bytes.len() as u64);
     scanner.device.read(offset, &mut bytes).ok()?;
     Some(bytes)
+}
+
+/// Whether an `i_block` begins as the root of an extent tree does.
+pub(crate) fn is_extent_root(root: &[u8; 60]) -> bool {
+    RawNode::from_bytes(root).is_some_and(|node| node.header.eh_magic.get() == extent::MAGIC)
 }
 
 /// Marks the levels of a node of an extent tree, to tell it from an indirect block.

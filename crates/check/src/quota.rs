@@ -5,7 +5,7 @@ use crate::ownfile::OwnFile;
 use crate::problem::Problem;
 use crate::scan::Scanner;
 use crate::table::Code;
-use format::feature::RoCompat;
+use format::feature::{Incompat, RoCompat};
 use format::inode::{InodeFlags, RawInode};
 use format::quota::{BLOCK_SIZE, Entry, Kind, QuotaFile};
 use format::{Error, InodeNo, Structure};
@@ -31,8 +31,8 @@ pub(crate) struct Usage {
     users: HashMap<u32, Use>,
     groups: HashMap<u32, Use>,
     projects: HashMap<u32, Use>,
-    /// There are attribute values in inodes of their own, which are charged to those who share them.
-    shared_values: bool,
+    /// User, group and project of the inodes whose attributes may have values in inodes of their own.
+    owners: HashMap<InodeNo, [u32; 3]>,
 }
 
 impl Usage {
@@ -47,15 +47,31 @@ impl Usage {
         if !ordinary && inode != InodeNo::ROOT {
             return;
         }
+        // whoever shares the value is charged instead
         if raw.flags().contains(InodeFlags::EA_INODE) {
-            self.shared_values = true;
             return;
+        }
+        let attributes = raw.file_acl(true).get() != 0 || raw.attribute_area().iter().any(|byte| *byte != 0);
+        if attributes && volume.features.incompat.contains(Incompat::EA_INODE) {
+            self.owners.insert(inode, [raw.uid(), raw.gid(), raw.project()]);
         }
         let sectors = raw.sectors(features.contains(RoCompat::HUGE_FILE), volume.geometry.block_size);
         let used = Use { bytes: sectors.saturating_mul(512), inodes: 1 };
         self.users.entry(raw.uid()).or_default().add(used);
         self.groups.entry(raw.gid()).or_default().add(used);
         self.projects.entry(raw.project()).or_default().add(used);
+    }
+
+    /// Charges attribute values in inodes of their own to the inodes that share them, each as one inode; their blocks count
+    /// as the sharers' already.
+    pub(crate) fn charge(&mut self, values: impl IntoIterator<Item = (InodeNo, u64)>) {
+        for (inode, count) in values {
+            let Some([user, group, project]) = self.owners.get(&inode).copied() else { continue };
+            let more = Use { bytes: 0, inodes: count };
+            self.users.entry(user).or_default().add(more);
+            self.groups.entry(group).or_default().add(more);
+            self.projects.entry(project).or_default().add(more);
+        }
     }
 
     /// What the ids of one kind use.
@@ -70,7 +86,7 @@ impl Usage {
 
     /// Adds what another thread counted.
     pub(crate) fn append(&mut self, other: &mut Self) {
-        self.shared_values |= other.shared_values;
+        self.owners.extend(other.owners.drain());
         for (all, more) in [
             (&mut self.users, &mut other.users),
             (&mut self.groups, &mut other.groups),
@@ -99,17 +115,28 @@ pub(crate) fn judge(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
             continue;
         }
         let problem = Problem::new(Code::QuotaUsageWrong).inode(inode);
-        match differing_id(scanner, ctx.volume, inode, kind, used) {
-            Ok(Some(id)) if !usage.shared_values => ctx.report(problem.found(id.into())),
-            Ok(_) => {}
-            Err(_) => ctx.report(problem),
+        match stated(scanner, ctx.volume, inode, kind) {
+            Ok(stated) if stated.size > MOST_BYTES => {
+                ctx.report(problem.found(stated.size).name(format!("its size is {}", stated.size)));
+            }
+            Ok(stated) => {
+                if let Some(id) = differing_id(stated, used) {
+                    ctx.report(problem.found(id.into()).name(format!("what it says of id {id} is wrong")));
+                }
+            }
+            Err(error) => ctx.report(problem.name(error.to_string())),
         }
     }
 }
 
+/// A longer quota file is none, to e2fsck.
+const MOST_BYTES: u64 = 1 << 31;
+
 /// What a quota file says.
 #[derive(Debug, Default)]
 pub(crate) struct Stated {
+    /// The file's size.
+    size: u64,
     pub(crate) entries: Vec<Entry>,
     /// Seconds for which the soft limits of blocks and of inodes may be exceeded.
     pub(crate) grace: Option<(u32, u32)>,
@@ -133,22 +160,15 @@ pub(crate) fn stated(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo, kin
     let mut entries = Vec::new();
     quota.walk(read, |entry| entries.push(entry))?;
     let grace = (quota.disk().dqi_bgrace.get(), quota.disk().dqi_igrace.get());
-    Ok(Stated { entries, grace: Some(grace) })
+    Ok(Stated { size: file.size, entries, grace: Some(grace) })
 }
 
 /// The smallest id whose use the file states wrongly or not at all.
-fn differing_id(
-    scanner: &Scanner<'_>,
-    volume: &Volume,
-    inode: InodeNo,
-    kind: Kind,
-    used: &HashMap<u32, Use>,
-) -> Result<Option<u32>, Error> {
-    let entries = stated(scanner, volume, inode, kind)?.entries;
+fn differing_id(stated: Stated, used: &HashMap<u32, Use>) -> Option<u32> {
     let stated: HashMap<u32, Use> =
-        entries.into_iter().map(|e| (e.id, Use { bytes: e.bytes, inodes: e.inodes })).collect();
+        stated.entries.into_iter().map(|e| (e.id, Use { bytes: e.bytes, inodes: e.inodes })).collect();
     let nothing = Use::default();
     let wrong = stated.iter().filter(|(id, stated)| **stated != used.get(id).copied().unwrap_or(nothing));
     let missing = used.keys().filter(|id| !stated.contains_key(id));
-    Ok(wrong.map(|(id, _)| *id).chain(missing.copied()).min())
+    wrong.map(|(id, _)| *id).chain(missing.copied()).min()
 }

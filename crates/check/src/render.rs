@@ -7,7 +7,10 @@ use crate::table::Phase;
 use std::fmt::{self, Display, Write as _};
 use std::io;
 
-/// The sentence a problem's text makes with its values. What the problem does not say reads as `?`; bytes from the
+/// What stands in a sentence for a value that the problem does not say; no check should leave one out.
+pub const UNKNOWN: &str = "(not known)";
+
+/// The sentence a problem's text makes with its values. What the problem does not say reads as [`UNKNOWN`]; bytes from the
 /// device are escaped, so that no name can forge a line or drive a terminal.
 #[must_use]
 pub fn sentence(problem: &Problem) -> String {
@@ -37,6 +40,9 @@ fn write_value(out: &mut String, problem: &Problem, placeholder: &str) -> fmt::R
         "found:x" => write_or_unknown(out, hex(problem.found)),
         "expected:x" => write_or_unknown(out, hex(problem.expected)),
         "found:o" => write_or_unknown(out, problem.found.map(|value| format!("0{value:o}"))),
+        "found:date" => write_or_unknown(out, problem.found.map(date)),
+        "found:type" => write_or_unknown(out, problem.found.map(type_name)),
+        "expected:type" => write_or_unknown(out, problem.expected.map(type_name)),
         "count" => write_or_unknown(out, problem.count),
         "name" => write_or_unknown(out, problem.name.as_deref().map(escape)),
         "path" => write_or_unknown(out, problem.path.as_deref().map(|path| escape(path.as_bytes()))),
@@ -47,8 +53,39 @@ fn write_value(out: &mut String, problem: &Problem, placeholder: &str) -> fmt::R
 fn write_or_unknown(out: &mut String, value: Option<impl Display>) -> fmt::Result {
     match value {
         Some(value) => write!(out, "{value}"),
-        None => out.write_char('?'),
+        None => out.write_str(UNKNOWN),
     }
+}
+
+/// The type that a directory entry says of its inode, in words.
+fn type_name(number: u64) -> String {
+    let name = match number {
+        0 => "unknown",
+        1 => "regular file",
+        2 => "directory",
+        3 => "character device",
+        4 => "block device",
+        5 => "named pipe",
+        6 => "socket",
+        7 => "symbolic link",
+        _ => return format!("{number}, which does not exist"),
+    };
+    name.to_owned()
+}
+
+/// Seconds since 1970 as a date of the proleptic Gregorian calendar, in UTC.
+fn date(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // counted from the first of March of the year 0, so that the day that may be missing comes last
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
 /// Bytes from a device as printable text on one line: valid UTF-8 stays, control characters, what does not print and

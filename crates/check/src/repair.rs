@@ -98,6 +98,7 @@ pub fn repair(
         stopped: None,
         replayed: None,
         restore: options.superblock.is_some(),
+        empty_tables: options.empty_tables,
         spare: Spare::default(),
     };
     let mut options = Options { limits: LIMITS, ..options.clone() };
@@ -119,7 +120,7 @@ pub fn repair(
         let mender = match step {
             Step::Worked(mender) => mender,
             Step::Done => break,
-            Step::Stuck(sentence) => return Err(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }),
+            Step::Stuck(refusal) => return Err(refusal),
         };
         let after = overlay.fingerprint();
         if after == before {
@@ -146,8 +147,12 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     let problems = Problems::default();
     let opened = open::open(&scanner, options, false, &problems);
     // nobody but us asks about the copies, and what is no fix is no reason to look further
-    let matters =
-        |p: &Problem| p.code.mender() != Mender::Nobody && p.code.number() < 0x0E_0000 && options.rules.is_fix(p.code);
+    // but a volume that nobody can mount as it is
+    let matters = |p: &Problem| {
+        let asked =
+            p.code.number() < 0x0E_0000 || matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeRestorable);
+        asked && p.code.mender() != Mender::Nobody && options.rules.is_fix(p.code)
+    };
     opened.is_ok() && !problems.snapshot().iter().any(matters)
 }
 
@@ -163,7 +168,8 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool, 
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
     let volume = open::open(&scanner, options, false, &problems)?;
-    if problems.is_fatal() || problems.count(Code::JournalNotReplayed) == 0 {
+    let asked = problems.count(Code::JournalNotReplayed) + problems.count(Code::JournalRecoveryOfNothing);
+    if problems.is_fatal() || asked == 0 {
         return Ok(false);
     }
     let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
@@ -190,7 +196,7 @@ enum Step {
     /// This mender began, and perhaps others went on.
     Worked(Mender),
     /// Something has to be done elsewhere before anything can be mended.
-    Stuck(&'static str),
+    Stuck(Refusal),
 }
 
 struct Turns<'a> {
@@ -210,6 +216,8 @@ struct Turns<'a> {
     replayed: Option<Overlay>,
     /// The superblock is a copy that the user named: it is put in the place of the primary.
     restore: bool,
+    /// Inode tables that cannot be found are made anew, whatever is lost with them.
+    empty_tables: bool,
     /// Blocks that no turn saw in use.
     spare: Spare,
 }
@@ -251,9 +259,15 @@ impl Turns<'_> {
                 self.replayed = Some(self.overlay.clone());
             }
             if mender == Mender::Replay && !replay::mend(&work)? {
-                return Ok(Step::Stuck(
-                    "the journal holds fast commits, which only a mount can replay: mount the volume once, then check it again",
-                ));
+                let sentence = "the journal holds fast commits, which only a mount can replay: mount the volume once, then \
+                                check it again";
+                return Ok(Step::Stuck(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }));
+            }
+            if mender == Mender::Descriptors
+                && !self.empty_tables
+                && let Some(sentence) = descriptors::would_lose(&work, &own)
+            {
+                return Ok(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
             }
             mend(mender, &work, &own)?;
             self.mended.extend(own.into_iter().cloned());

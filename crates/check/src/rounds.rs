@@ -135,10 +135,10 @@ pub(crate) trait Visitor: Sync {
 /// What the rounds learned of the volume as a whole.
 pub(crate) struct Outcome {
     pub(crate) counts: Counts,
-    /// There is a regular file of 2 GiB or more.
-    pub(crate) large_file: bool,
-    /// There is a directory of 2 GiB or more.
-    pub(crate) large_directory: bool,
+    /// The first regular file of 2 GiB or more.
+    pub(crate) large_file: Option<InodeNo>,
+    /// The first directory of 2 GiB or more.
+    pub(crate) large_directory: Option<InodeNo>,
     /// Every run of blocks that directories map, in no order.
     pub(crate) dir_runs: Vec<DirRun>,
     /// What every user, group and project has.
@@ -275,7 +275,8 @@ impl Rounds<'_> {
     fn tables(&self, items: &[Item<GroupPart>], visitor: Option<&dyn Visitor>) -> Harvest {
         let volume = self.ctx.volume;
         let low_dtime = low_dtime_means_orphan(volume);
-        let check = InodeCheck { ctx: self.ctx, claimer: self.claimer, layers: self.layers, low_dtime };
+        let check =
+            InodeCheck { ctx: self.ctx, claimer: self.claimer, scanner: self.scanner, layers: self.layers, low_dtime };
         let block_size = u64::from(volume.geometry.block_size);
         let feed = Regions { ctx: self.ctx, layers: self.layers };
         let all = Mutex::new(Harvest::default());
@@ -286,9 +287,13 @@ impl Rounds<'_> {
                 }
             }
             GroupPart::Table(group, first) => {
-                let Ok(bytes) = bytes else {
-                    let block = FsBlock(item.offset / block_size);
-                    return self.report(Problem::new(Code::ReadError).group(group).block(block));
+                let bytes = match bytes {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        let block = FsBlock(item.offset / block_size);
+                        let problem = Problem::new(Code::ReadError).group(group).block(block);
+                        return self.report(problem.name(error.to_string()));
+                    }
                 };
                 let mut harvest = Harvest::default();
                 for (n, slot) in (first..).zip(bytes.chunks_exact(volume.geometry.inode_size as usize)) {
@@ -524,9 +529,13 @@ impl Rounds<'_> {
     ) {
         let Some(file) = files.get(node.inode) else { return };
         let mut tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(bytes) = bytes else {
-            tally.incomplete = true;
-            return self.report(Problem::new(Code::ReadError).inode(node.inode).block(FsBlock(node.block)));
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tally.incomplete = true;
+                let problem = Problem::new(Code::ReadError).inode(node.inode).block(FsBlock(node.block));
+                return self.report(problem.name(error.to_string()));
+            }
         };
         if node.is_growth_copy() {
             if !special::names_copies(self.ctx.volume, node.block, bytes) {
@@ -548,8 +557,12 @@ impl Rounds<'_> {
         files: &OpenFiles,
         bytes: Result<&[u8], &blockdev::Error>,
     ) {
-        let Ok(bytes) = bytes else {
-            return self.report(Problem::new(Code::ReadError).inode(link.inode).block(FsBlock(link.block)));
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let problem = Problem::new(Code::ReadError).inode(link.inode).block(FsBlock(link.block));
+                return self.report(problem.name(error.to_string()));
+            }
         };
         let Ok(at) = links.binary_search_by_key(&link.inode, |l| l.0) else { return };
         let Some((_, size)) = links.get(at).copied() else { return };

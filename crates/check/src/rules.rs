@@ -57,6 +57,7 @@ impl Rules {
         let of_itself = !matches!(
             code,
             Code::JournalNotReplayed
+                | Code::JournalRecoveryOfNothing
                 | Code::OrphanPending
                 | Code::OrphanFileBlockNotClean
                 | Code::LastMountInFuture

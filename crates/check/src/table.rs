@@ -193,7 +193,6 @@ pub const NOT_USED: &[(&str, &str)] = &[
     ("0x010011 12 43", "said block by block with 0x01000e"),
     ("0x010028 29 2c 56", "said with 0x0e0000"),
     ("0x010051 52", "said with 0x010053"),
-    ("0x010055", "said of what hangs on the directory that is none: 0x040002 and 0x030003"),
     ("0x010067", "an inode is judged by each of its fields, besides 0x010068"),
     ("0x010070 77 79", "said with 0x01006f, 0x010075 and 0x010078"),
     ("0x010072", "said with 0x020015"),
@@ -326,7 +325,8 @@ impl Code {
 }
 
 /// The placeholders a text may hold. Each is a field of [`crate::problem::Problem`]; `{found:x}` and `{expected:x}` are
-/// the same numbers in hexadecimal, `{found:o}` in octal.
+/// the same numbers in hexadecimal, `{found:o}` in octal, `{found:date}` a time in seconds since 1970 as a date, `{found:type}`
+/// and `{expected:type}` the number of a file type in a directory entry as a word.
 pub const PLACEHOLDERS: &[&str] = &[
     "inode",
     "dir",
@@ -338,6 +338,9 @@ pub const PLACEHOLDERS: &[&str] = &[
     "found:x",
     "expected:x",
     "found:o",
+    "found:date",
+    "found:type",
+    "expected:type",
     "count",
     "name",
     "path",

@@ -232,7 +232,7 @@ impl Trees<'_> {
             let start = e.start().get();
             if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
                 tally.incomplete = true;
-                self.report_entry(facts, code, place.block, FileBlock(logical), start);
+                self.report_run(facts, code, place.block, FileBlock(logical), start, len);
                 next = next.max(logical + len);
                 continue;
             }
@@ -252,7 +252,7 @@ impl Trees<'_> {
             tally.clusters += clusters.end - clusters.start;
             if facts.is_directory() {
                 if e.is_unwritten() {
-                    self.report_entry(facts, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start);
+                    self.report_run(facts, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start, len);
                 }
                 self.found_directory(facts, start..start + len, logical, &clusters, found);
             } else if facts.is_symlink() {
@@ -471,15 +471,20 @@ impl Trees<'_> {
         self.ctx.report_if(self.claimer.is_judging(), || {
             let problem = Problem::new(code).inode(facts.inode);
             match block {
-                Some(block) => problem.block(block),
-                None => problem,
+                Some(block) => problem.block(block).name(format!("at block {block}")),
+                None => problem.name("in the inode"),
             }
         });
     }
 
     fn report_entry(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64) {
+        self.report_run(facts, code, node, at, points_to, 1);
+    }
+
+    /// Reports an entry of a map that leads to `blocks` blocks from `points_to` on.
+    fn report_run(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64, blocks: u64) {
         self.ctx.report_if(self.claimer.is_judging(), || {
-            let problem = Problem::new(code).inode(facts.inode).file_block(at).found(points_to);
+            let problem = Problem::new(code).inode(facts.inode).file_block(at).found(points_to).count(blocks);
             match node {
                 Some(block) => problem.block(block),
                 None => problem,

@@ -10,6 +10,7 @@ use format::inode::{InodeFlags, RawInode};
 use format::superblock::Geometry;
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
 use format::{FsBlock, InodeNo};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use zerocopy::FromBytes;
@@ -33,7 +34,7 @@ pub(crate) struct InInode<'a> {
 }
 
 /// A value that lives in an inode of its own, as the entry that names it says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct ValueRef {
     target: InodeNo,
     owner: InodeNo,
@@ -43,6 +44,8 @@ struct ValueRef {
     name: [u32; 2],
     /// Inodes that share the entry, through its block.
     shares: u32,
+    /// The attribute's name, for people.
+    title: Box<[u8]>,
 }
 
 /// What an inode that holds a value says of itself.
@@ -61,6 +64,15 @@ struct ValueInode {
 pub(crate) struct Values {
     refs: Mutex<Vec<ValueRef>>,
     inodes: Mutex<HashMap<InodeNo, ValueInode>>,
+    /// How many values each inode shares, where it shares any; an inode may stand here twice.
+    charges: Mutex<Vec<(InodeNo, u64)>>,
+}
+
+impl Values {
+    /// How many values each inode shares.
+    pub(crate) fn take_charges(&self) -> Vec<(InodeNo, u64)> {
+        std::mem::take(&mut *lock(&self.charges))
+    }
 }
 
 /// Notes an inode that holds a value.
@@ -79,9 +91,13 @@ pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInod
 /// Judges the attributes that stand behind an inode's extra fields.
 pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'a>) -> InInode<'a> {
     let mut seen = InInode::default();
-    let Ok((header, bytes)) = XattrIbodyHeader::ref_from_prefix(raw.attribute_area()) else { return seen };
+    let Ok((header, bytes)) = XattrIbodyHeader::ref_from_prefix(raw.attribute_area()) else {
+        judge_context(ctx, inode, raw, false);
+        return seen;
+    };
     if header.h_magic.get() == MAGIC {
-        let area = Area { ctx, owner: inode, block: None, shares: 1, bytes };
+        let values = Cell::new(0);
+        let area = Area { ctx, owner: inode, block: None, shares: 1, bytes, values: &values };
         seen.value_clusters = area.judge(0, |entry, name, value| match (entry.e_name_index, name) {
             (index::SYSTEM, b"data") => seen.system_data = Some(value),
             (index::ENCRYPTION, b"c") => {
@@ -92,12 +108,20 @@ pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
             }
             _ => {}
         });
+        if values.get() > 0 {
+            lock(&ctx.values.charges).push((inode, values.get()));
+        }
     }
+    judge_context(ctx, inode, raw, seen.encryption);
+    seen
+}
+
+/// An encrypted inode has a context, in the inode or in its attribute block, which is judged when it is read.
+pub(crate) fn judge_context(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>, in_inode: bool) {
     let encrypted = raw.flags().contains(InodeFlags::ENCRYPT);
-    if encrypted && !seen.encryption && raw.file_acl(true).get() == 0 {
+    if encrypted && !in_inode && raw.file_acl(true).get() == 0 {
         ctx.report(Problem::new(Code::EncryptionXattrMissing).inode(inode));
     }
-    seen
 }
 
 /// Judges an attribute block and how many inodes it says share it. Returns the clusters of the values that live in inodes
@@ -132,7 +156,8 @@ pub(crate) fn judge_block(
         ctx.report(at(Code::XattrRefcountWrong).found(u64::from(header.h_refcount.get())).expected(count));
     }
     let shares = u32::try_from(count).unwrap_or(u32::MAX);
-    let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes };
+    let values = Cell::new(0);
+    let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes, values: &values };
     let mut encryption = false;
     let value_clusters = area.judge(XattrHeader::SIZE, |entry, name, value| {
         if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
@@ -142,6 +167,9 @@ pub(crate) fn judge_block(
             }
         }
     });
+    if values.get() > 0 {
+        lock(&ctx.values.charges).extend(inodes.iter().map(|user| (user.inode, values.get())));
+    }
     if !encryption {
         // an inode whose context stands in its own body has no need of one here; those without any were recorded
         for user in inodes {
@@ -162,6 +190,8 @@ struct Area<'a, 'c> {
     shares: u32,
     /// From where value offsets count.
     bytes: &'a [u8],
+    /// Counts the values that live in inodes of their own.
+    values: &'c Cell<u64>,
 }
 
 impl<'a> Area<'a, '_> {
@@ -187,7 +217,8 @@ impl<'a> Area<'a, '_> {
                 return elsewhere;
             };
             let Some(name) = rest.get(..usize::from(entry.e_name_len)) else {
-                self.report(self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad));
+                let code = self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad);
+                self.report_with(code, |problem| problem.found(u64::from(entry.e_name_len)));
                 return elsewhere;
             };
             if self.block.is_some() && entry.e_name_index == 0 {
@@ -204,6 +235,10 @@ impl<'a> Area<'a, '_> {
             let start = usize::from(entry.e_value_offs.get());
             if size == 0 {
                 self.judge_hash(entry, name, &[]);
+                if self.block.is_some() && start > self.bytes.len() {
+                    self.report_with(Code::XattrValueBad, |problem| problem.name(title(entry, name)));
+                    return elsewhere;
+                }
                 // an empty value that says it lies beyond the end is not found by those who look for it
                 if start <= self.bytes.len() {
                     each(entry, name, &[]);
@@ -213,7 +248,8 @@ impl<'a> Area<'a, '_> {
             let end = start.saturating_add(size.saturating_add(3) & !3);
             let Some(value) = self.bytes.get(start..).and_then(|b| b.get(..size)).filter(|_| end <= self.bytes.len())
             else {
-                self.report(self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad));
+                let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
+                self.report_with(code, |problem| problem.name(title(entry, name)).found(size as u64));
                 return elsewhere;
             };
             values.push((start, end));
@@ -236,8 +272,11 @@ impl<'a> Area<'a, '_> {
         if stored == 0 && self.block.is_none() {
             return;
         }
-        if ![false, true].into_iter().any(|signed| entry_hash(name, value, signed) == stored) {
-            self.report(Code::InodeXattrHashWrong);
+        let computed = entry_hash(name, value, false);
+        if computed != stored && entry_hash(name, value, true) != stored {
+            self.report_with(Code::InodeXattrHashWrong, |problem| {
+                problem.name(title(entry, name)).found(stored.into()).expected(computed.into())
+            });
         }
     }
 
@@ -264,7 +303,9 @@ impl<'a> Area<'a, '_> {
             hash: entry.e_hash.get(),
             name: [false, true].map(|signed| entry_hash(name, &[], signed)),
             shares: self.shares,
+            title: title(entry, name).into(),
         };
+        self.values.set(self.values.get() + 1);
         lock(&self.ctx.values.refs).push(value);
     }
 
@@ -277,7 +318,11 @@ impl<'a> Area<'a, '_> {
     }
 
     fn report(&self, code: Code) {
-        let problem = Problem::new(code).inode(self.owner);
+        self.report_with(code, |problem| problem);
+    }
+
+    fn report_with(&self, code: Code, with: impl FnOnce(Problem) -> Problem) {
+        let problem = with(Problem::new(code).inode(self.owner));
         self.ctx.report(match self.block {
             Some(block) => problem.block(block),
             None => problem,
@@ -291,7 +336,7 @@ pub(crate) fn judge_values(ctx: &Context<'_>) {
     let inodes = std::mem::take(&mut *lock(&ctx.values.inodes));
     let mut counted: HashMap<InodeNo, u64> = HashMap::new();
     for value in &refs {
-        let at = |code| Problem::new(code).inode(value.owner).found(u64::from(value.target.get()));
+        let at = |code| Problem::new(code).inode(value.owner).found(u64::from(value.target.get())).name(&*value.title);
         let exists = (ctx.volume.geometry.first_inode..=ctx.volume.geometry.inodes).contains(&value.target.get());
         if !exists || !ctx.inodes.is_used(value.target) {
             ctx.report(at(Code::XattrValueInodeWrong));
@@ -311,7 +356,8 @@ pub(crate) fn judge_values(ctx: &Context<'_>) {
         // Lustre's older form has no hash, but its inode names its one parent
         let lustre = inode.parent == value.owner.get() && inode.refs >> 32 != 0 && value.shares == 1;
         if inode.size != u64::from(value.size) || !lustre && !value.name.iter().any(|n| word(*n) == value.hash) {
-            ctx.report(at(Code::InodeXattrHashWrong));
+            let computed = value.name.first().map_or(0, |name| word(*name));
+            ctx.report(at(Code::InodeXattrHashWrong).found(value.hash.into()).expected(computed.into()));
         }
     }
     let mut inodes: Vec<_> = inodes.into_iter().collect();
@@ -328,6 +374,12 @@ pub(crate) fn judge_values(ctx: &Context<'_>) {
             ctx.report(problem.found(value.refs).expected(names));
         }
     }
+}
+
+/// An attribute's name as programs see it; one that they do not see by the number of its prefix.
+fn title(entry: &XattrEntry, name: &[u8]) -> Vec<u8> {
+    let known = xattr::full_name(entry.e_name_index, name);
+    known.unwrap_or_else(|| [format!("{}:", entry.e_name_index).as_bytes(), name].concat())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

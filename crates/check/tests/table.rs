@@ -1,7 +1,7 @@
 //! The problem table is whole, its texts can be filled in, and what is kept of many problems depends on nothing but them.
 
 use extant_check::problem::{Limits, Problem, Problems};
-use extant_check::render::{escape, sentence, write_text};
+use extant_check::render::{UNKNOWN, escape, sentence, write_text};
 use extant_check::report::{Counts, Report, Scan};
 use extant_check::table::{Code, PLACEHOLDERS, Phase, Severity, markdown};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
@@ -88,7 +88,38 @@ fn every_text_can_be_filled_in() {
     assert_eq!(hex, "The descriptor of group 3 has checksum 0xbe4b, computed is 0x1a; the kernel will not mount this.");
     let octal = sentence(&Problem::new(Code::InodeModeWrong).inode(InodeNo(12)).found(0o170_644));
     assert_eq!(octal, "Inode 12 has mode 0170644, which is no kind of file.");
-    assert_eq!(sentence(&Problem::new(Code::LinkCountWrong)), "Inode ? counts ? links, but has ?.");
+}
+
+/// No value known: a sentence all the same, without a question mark in the place of each.
+#[test]
+fn every_text_can_do_without_its_values() {
+    for &code in Code::ALL {
+        let text = sentence(&Problem::new(code));
+        assert!(!text.contains(['{', '}', '?']), "{code}: {text}");
+        let values = placeholders(code.text()).len();
+        assert_eq!(text.matches(UNKNOWN).count(), values, "{code}: {text}");
+    }
+}
+
+#[test]
+fn types_and_dates_are_words() {
+    let entry = Problem::new(Code::EntryTypeWrong).dir(InodeNo(2)).inode(InodeNo(803)).name("x").found(1).expected(2);
+    let said = "Entry 'x' of directory 2 says type regular file, its inode 803 is of type directory.";
+    assert_eq!(sentence(&entry), said);
+    assert!(sentence(&entry.found(9)).contains("says type 9, which does not exist,"));
+    for (seconds, date) in [
+        (0, "1970-01-01 00:00:00 UTC"),
+        (951_782_399, "2000-02-28 23:59:59 UTC"),
+        (951_782_400, "2000-02-29 00:00:00 UTC"),
+        (1_796_196_087, "2026-12-02 07:21:27 UTC"),
+        (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        (1 << 34, "2514-05-30 01:53:04 UTC"),
+    ] {
+        let said = sentence(&Problem::new(Code::LastMountInFuture).found(seconds));
+        assert_eq!(said, format!("The last mount is dated {date}, which is in the future."));
+    }
+    // the superblock's dates have 40 bits, the report's fields 64
+    assert!(!sentence(&Problem::new(Code::LastMountInFuture).found(u64::MAX)).is_empty());
 }
 
 fn everything(code: Code) -> Problem {

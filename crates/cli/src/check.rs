@@ -93,7 +93,8 @@ pub(crate) struct Check {
     completion: Option<i32>,
 
     /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others that
-    /// change nothing; and snapshots=N, of the block map in a pass
+    /// change nothing; snapshots=N, of the block map in a pass; and empty_tables: where an inode table cannot be found, -y
+    /// makes an empty one, and its files are lost
     #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
     extended: Vec<Extended>,
 
@@ -204,6 +205,7 @@ impl Check {
             block_size: self.block_size,
             repair,
             now,
+            empty_tables: self.extended.contains(&Extended::EmptyTables),
             rules: settings.rules.clone(),
             snapshots: self.extended.iter().find_map(|option| match option {
                 Extended::Snapshots(n) => Some(*n),

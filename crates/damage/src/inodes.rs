@@ -83,7 +83,8 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.group_everywhere(group, |group| group.inode_bitmap = group.block_bitmap)
     }),
     (0x01_0009, |v| {
-        let group = v.any_group(|_| true)?;
+        // with files in it the table would be looked for, and found
+        let group = v.group_without_inodes()?;
         v.group_everywhere(group, |group| group.inode_table = group.inode_bitmap)
     }),
     (0x01_000C, |v| {
@@ -126,6 +127,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         need(v.geometry.inode_size > 128, "the volume's inodes have no extra fields")?;
         let file = any_file(v)?;
         edit_slot(v, file, true, |slot| put(slot, 128, &1001u16.to_le_bytes()))
+    }),
+    (0x01_0055, |v| {
+        let dir = v.directory(1, None)?;
+        v.edit(dir, |inode| inode.set_mode(0o140_755))
     }),
     (0x01_0065, |v| v.edit(InodeNo::BAD_BLOCKS, |inode| inode.set_mode(0o100_644))),
     (0x01_0068, |v| {

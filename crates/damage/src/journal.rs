@@ -3,8 +3,10 @@
 use crate::volume::{Volume, put};
 use crate::{Error, Recipe, Result, need};
 use format::feature::{Compat, Incompat, RoCompat};
-use format::jbd2::DiskSuperblock;
+use format::inode::InodeBuf;
+use format::jbd2::{DiskSuperblock, JournalSuperblock};
 use format::{FsBlock, InodeNo, orphan};
+use std::time::Duration;
 use zerocopy::FromBytes;
 
 fn journal(v: &Volume<'_>) -> Result<InodeNo> {
@@ -21,6 +23,19 @@ fn edit(v: &mut Volume<'_>, edit: impl FnOnce(&mut DiskSuperblock)) -> Result<()
     edit(disk);
     disk.seal();
     v.put_block(block, &bytes)
+}
+
+/// Writes a transaction without blocks, and a superblock that leads to it.
+fn commit(v: &mut Volume<'_>) -> Result<()> {
+    let journal = journal(v)?;
+    let first = v.block_of(journal, 0)?;
+    let bytes = v.block(first)?;
+    let blocks = v.map_of(journal)?.data.len() as u64;
+    let superblock = JournalSuperblock::parse(&bytes, v.geometry.block_size, blocks)?;
+    let (start, sequence) = (superblock.log_blocks().start, superblock.sequence());
+    let block = v.block_of(journal, start.into())?;
+    v.put_block(block, &superblock.log().commit(sequence, Duration::ZERO, !0))?;
+    edit(v, |disk| disk.s_start = start.into())
 }
 
 fn no_copy_of_the_map(v: &mut Volume<'_>) -> Result<()> {
@@ -153,8 +168,19 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         need(!v.has_compat(Compat::ORPHAN_FILE), "the volume has an orphan file")?;
         orphan_present(v)
     }),
+    (0x0E_0011, |v| {
+        let journal = journal(v)?;
+        need(v.sb.s_jnl_backup_type == 1, "the superblock has no copy of the journal's block map")?;
+        let blank = vec![0; v.geometry.inode_size as usize];
+        let blank = InodeBuf::from_slot(&blank).ok_or(Error::Unfit("the inode is cut off"))?;
+        v.put_inode(journal, &blank)
+    }),
     (0x0E_0004, |v| {
-        edit(v, |disk| disk.s_start = disk.s_first)?;
+        commit(v)?;
+        set_recovery(v)
+    }),
+    (0x0E_0014, |v| {
+        journal(v)?;
         set_recovery(v)
     }),
     (0x01_0035, |v| {

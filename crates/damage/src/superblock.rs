@@ -103,7 +103,13 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.group_everywhere(group, |group| group.inode_bitmap = FsBlock(beyond))
     }),
     (0x00_0003, |v| {
-        let group = v.any_group(|_| true)?;
+        let group = v.group_without_inodes()?;
+        let beyond = v.geometry.blocks + 5;
+        v.group_everywhere(group, |group| group.inode_table = FsBlock(beyond))
+    }),
+    (0x0E_0012, |v| {
+        let all = v.geometry.inodes_per_group;
+        let group = v.any_group(|group| group.free_inodes + 16 < all)?;
         let beyond = v.geometry.blocks + 5;
         v.group_everywhere(group, |group| group.inode_table = FsBlock(beyond))
     }),

@@ -230,6 +230,12 @@ impl<'a> Volume<'a> {
         all.get(at).map(|n| GroupNo(*n)).ok_or(Error::Unfit("no group is fit for this"))
     }
 
+    /// A group of whose inodes none is in use.
+    pub(crate) fn group_without_inodes(&mut self) -> Result<GroupNo> {
+        let all = self.geometry.inodes_per_group;
+        self.any_group(|group| group.free_inodes == all)
+    }
+
     /// Changes bits of a group's bitmap, and the bitmap's checksum.
     pub(crate) fn bitmap(&mut self, number: GroupNo, inodes: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
         let group = self.group_of(number)?;

@@ -91,7 +91,11 @@ pub(crate) fn fits(shape: &Shape, uuid: &[u8; 16], sb: &Superblock) -> Result<()
 pub(crate) fn no_superblock(error: store::Error) -> Error {
     match Error::from(error) {
         e @ (Error::Unsupported(_) | Error::Io(_)) => e,
-        other => Error::NoSuperblock(Box::new(other)),
+        // it has no copies elsewhere that one could ask for
+        _ => {
+            let what = "both superblocks of the native volume are damaged, and it has no other copies";
+            Error::corrupt(Structure::Superblock, Where::Volume, what)
+        }
     }
 }
 

@@ -32,11 +32,12 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
     let len = device.geometry().len;
     let mut found = false;
     for copy in 0..COPIES {
-        let mut start = [0; 512];
+        let mut block = vec![0; BLOCK_SIZE as usize];
         let at = copy * u64::from(BLOCK_SIZE);
-        if at + start.len() as u64 <= len {
-            device.read(at, &mut start)?;
-            found |= NativeSuperblock::is_there(&start);
+        if at + block.len() as u64 <= len {
+            device.read(at, &mut block)?;
+            // what is left of a damaged one says so too
+            found |= NativeSuperblock::is_there(&block) || NativeSuperblock::was_there(&block);
         }
     }
     Ok(found)

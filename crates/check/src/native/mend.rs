@@ -1,17 +1,18 @@
-//! What can be mended of a native volume: every generation is whole, so what is wrong with one has no other copy. Two things
-//! remain.
+//! What can be mended of a native volume: every generation is whole, so what is wrong with one has no other copy. Three
+//! things remain.
 //!
 //! 1. A volume that was in use without consistency and was not unmounted, and that is sound all the same, is told so.
 //! 2. Where the newest generation is damaged and the one before is sound, that one becomes the newest: what was done since is
 //!    lost. Its places may have been written over, so that is seldom possible.
+//! 3. Where one of the two superblocks is damaged, the one in force is written anew in its place.
 //!
-//! Either is one write of a superblock, to the place that is not in force.
+//! Each is one write of a superblock, to the place that is not in force.
 
-use super::SIZE;
+use super::{SIZE, copies};
 use crate::checker::{self, Options, Progress, Repair};
 use crate::open::Refusal;
-use crate::report::{Report, exit};
-use crate::table::Severity;
+use crate::report::{Report, Reported, exit};
+use crate::table::{Code, Severity};
 use blockdev::BlockDevice;
 use format::native::superblock::{COPIES, NativeSuperblock};
 
@@ -31,7 +32,7 @@ pub(crate) fn repair(
     {
         return outcome;
     }
-    let blocks = superblocks(device)?;
+    let blocks = copies::read(device);
     let found = whole(&blocks);
     let Some((newest, at)) = found.first() else { return outcome };
     let next = |sb: &NativeSuperblock| NativeSuperblock {
@@ -48,6 +49,25 @@ pub(crate) fn repair(
         write(device, COPIES - 1 - at, &next(newest))?;
         return Ok(mended(outcome.unwrap_or(report)));
     }
+    let damaged = |p: &Reported| p.code == Code::NativeSuperblockDamaged;
+    if found.len() == 1
+        && let Ok(report) = &outcome
+        && report.problems.iter().any(damaged)
+    {
+        let alone = report.problems.iter().all(|p| damaged(p) || p.severity < Severity::Error);
+        if !alone && options.repair != Repair::All {
+            return outcome;
+        }
+        // the one in force stays until this is written
+        write(device, COPIES - 1 - at, &next(newest))?;
+        let mut report = report.clone();
+        if alone {
+            return Ok(mended(report));
+        }
+        report.problems.iter_mut().filter(|p| damaged(p)).for_each(|p| p.fixed = true);
+        report.mended = true;
+        return Ok(report);
+    }
     let Some((before, _)) = found.get(1).filter(|_| options.repair == Repair::All) else { return outcome };
     match checker::check_generation(name, device, before, options, progress) {
         Ok(report) if report.clean => {
@@ -57,13 +77,6 @@ pub(crate) fn repair(
         }
         _ => outcome,
     }
-}
-
-/// The blocks that superblocks lie in.
-fn superblocks(device: &dyn BlockDevice) -> Result<Vec<u8>, Refusal> {
-    let mut blocks = vec![0; (COPIES * SIZE) as usize];
-    device.read(0, &mut blocks).map_err(|e| Refusal::new(e.to_string()))?;
-    Ok(blocks)
 }
 
 /// The superblocks that count, the newest first, with the blocks they lie in.

@@ -1,6 +1,7 @@
 //! Group descriptors: put back from a copy, bitmaps and tables moved to places where they may lie.
 
 use super::work::Work;
+use crate::itables::Seeker;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
@@ -29,6 +30,8 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         let Some(mut group) = work.group(number) else { continue };
         let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
         match problem.code {
+            // the check went on with the right place, which is written below
+            Code::InodeTableElsewhere => work.make_stale(),
             // what such a descriptor says was never written is not believed, and all inodes are looked at
             Code::GroupChecksumWrong | Code::GroupUninitWithoutFeature => {
                 work.make_stale();
@@ -77,6 +80,25 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         work.put_group(number, group)?;
     }
     Ok(())
+}
+
+/// Why the problems are not to be mended: a table that cannot be found would be made anew, and inodes that the group's
+/// bitmap has in use would be gone.
+pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<String> {
+    let volume = work.volume();
+    let seeker = Seeker { scanner: work.view.scanner, geometry: &volume.geometry, features: &volume.features };
+    problems.iter().filter(|p| matches!(p.code, Code::InodeTableNotInGroup | Code::InodeTableConflict)).find_map(|p| {
+        let number = p.group?;
+        let group = volume.group(number)?;
+        let agreement = seeker.agreement(number, group, group.inode_table.get())?;
+        agreement.is_lost().then(|| {
+            format!(
+                "the inode table of group {number} cannot be found, and the {} files that the group's bitmap has in use would be \
+                 lost: nothing was changed; -E empty_tables makes an empty table all the same",
+                agreement.members
+            )
+        })
+    })
 }
 
 /// Free blocks for a part of a group: in the group, or anywhere where the volume allows that.

@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, HashSet};
 /// A regular file that its owner may read and write.
 const REGULAR: u16 = 0x8180;
 
+/// The type of a directory.
+const DIRECTORY: u16 = 0x4000;
+
 /// Mends all inodes that have a problem.
 pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut by_inode: BTreeMap<InodeNo, Vec<&Problem>> = BTreeMap::new();
@@ -76,12 +79,16 @@ impl Case<'_, '_> {
     fn mend(&self, problems: &[&Problem]) -> Result<()> {
         let Some(mut inode) = self.work.inode(self.number)? else { return Ok(()) };
         let has = |code| problems.iter().any(|p| p.code == code);
-        if self.number == InodeNo::ROOT && (has(Code::RootNotDirectory) || has(Code::DirectoryEmpty)) {
+        let lost_root = has(Code::RootNotDirectory) && !has(Code::LooksLikeDirectory);
+        if self.number == InodeNo::ROOT && (lost_root || has(Code::DirectoryEmpty)) {
             return super::connections::make_root(self.work);
         }
         if self.number == InodeNo::RESIZE && problems.iter().any(|p| is_map_problem(p.code)) {
             return ownfiles::make_resize_inode(self.work);
         }
+        // a directory that lost its type has nothing else wrong with it that is to be believed
+        let lost: Vec<&Problem> = problems.iter().copied().filter(|p| p.code == Code::LooksLikeDirectory).collect();
+        let problems = if lost.is_empty() { problems } else { &lost };
         // how an inode is to be read comes before what stands in it
         let shape: Vec<&Problem> = problems.iter().copied().filter(|p| is_shape_problem(p.code)).collect();
         let problems = if shape.is_empty() { problems } else { &shape };
@@ -146,6 +153,10 @@ impl Case<'_, '_> {
             | Code::ExtentFlagWithoutFeature
             | Code::EncryptionXattrCorrupt => return Ok(Fate::Clear),
 
+            Code::LooksLikeDirectory => {
+                self.work.make_stale();
+                inode.set_mode(inode.raw().disk.i_mode.get() & 0o7777 | DIRECTORY);
+            }
             Code::BlockMapWithBigalloc => {
                 self.work.make_stale();
                 // where only the flag is gone the tree is still there
@@ -351,6 +362,7 @@ fn is_shape_problem(code: Code) -> bool {
     matches!(
         code,
         Code::InlineInodeHasExtentFlag
+            | Code::LooksLikeDirectory
             | Code::SpecialFileHasMapFlag
             | Code::ExtentFlagMissing
             | Code::FastSymlinkHasExtentFlag

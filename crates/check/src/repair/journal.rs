@@ -3,14 +3,14 @@
 use super::maps;
 use super::replay;
 use super::work::Work;
-use crate::journal;
-use crate::ownfile::OwnFile;
+use crate::journal::{self, Journal};
+use crate::ownfile::{self, OwnFile};
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
 use format::InodeNo;
 use format::feature::{Compat, Incompat};
-use format::inode::Timestamp;
+use format::inode::{InodeFlags, Timestamp};
 use format::jbd2::DiskSuperblock;
 use format::superblock::DiskSuperblock as VolumeSuperblock;
 use std::ops::Range;
@@ -29,8 +29,9 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 give_up(work, inode)?;
                 make(work)?;
             }
+            Code::JournalInodeRestorable => restore(work, inode)?,
             Code::JournalSuperblockBad => {
-                if let Some((file, _)) = journal::find(work.view.scanner, work.volume(), inode) {
+                if let Some(Journal { file, .. }) = journal::find(work.view.scanner, work.volume(), inode) {
                     replay::renew(work, &file)?;
                     edit_feature(work, |sb| {
                         sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
@@ -56,7 +57,7 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 }
             }
             Code::JournalVersion1HasFeatures | Code::JournalSharedUnsupported => {
-                if let Some((file, bytes)) = journal::find(work.view.scanner, work.volume(), inode) {
+                if let Some(Journal { file, bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) {
                     clear_beyond_version1(work, &file, bytes)?;
                     work.make_stale();
                 }
@@ -67,10 +68,31 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
+/// Writes the journal's inode anew from what the superblock has a copy of. How many sectors it has, the next check counts.
+fn restore(work: &Work<'_>, number: InodeNo) -> Result<()> {
+    work.make_stale();
+    let Some((root, size)) = journal::copy(work.volume()) else { return Ok(()) };
+    let mut inode = work.blank_inode();
+    inode.set_mode(0o100_600);
+    inode.set_links(1);
+    if ownfile::is_extent_root(&root) {
+        inode.set_flags(InodeFlags::EXTENTS);
+    }
+    let now = Timestamp { seconds: work.now.cast_signed(), nanos: 0 };
+    inode.set_ctime(now);
+    inode.set_mtime(now);
+    inode.set_size(size);
+    inode.set_block(root);
+    work.open_inode(number)?;
+    work.put_inode(number, inode)
+}
+
 /// Clears the error that the kernel noted in an empty journal; that it left one is a reason to check, and no damage.
 pub(super) fn forget_error(work: &Work<'_>) -> Result<()> {
     let inode = InodeNo(work.volume().disk.s_journal_inum.get());
-    let Some((file, mut bytes)) = journal::find(work.view.scanner, work.volume(), inode) else { return Ok(()) };
+    let Some(Journal { file, mut bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) else {
+        return Ok(());
+    };
     let (Some(block), Ok((disk, _))) = (file.block(0), DiskSuperblock::mut_from_prefix(&mut bytes)) else {
         return Ok(());
     };

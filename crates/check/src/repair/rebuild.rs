@@ -13,7 +13,7 @@ use format::hash::{CONTINUES, HashVersion, NameHash};
 use format::htree::IndexFormat;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{InodeNo, casefold};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The entries "." and ".." in bytes.
 const DOTS: usize = 24;
@@ -75,6 +75,8 @@ fn make_unique(names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
     let mut seen: HashSet<Vec<u8>> = HashSet::new();
     let mut pairs: HashSet<(Vec<u8>, InodeNo)> = HashSet::new();
     let all: HashSet<Vec<u8>> = names.iter().map(|n| key(&n.name)).collect();
+    // the number to go on with for each name: thousands may be equal, and none begins again at 0
+    let mut next: HashMap<Vec<u8>, u32> = HashMap::new();
     let mut kept = Vec::with_capacity(names.len());
     for mut named in names {
         if !pairs.insert((key(&named.name), named.inode)) {
@@ -84,19 +86,27 @@ fn make_unique(names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
             if fixed {
                 continue;
             }
-            let stem: Vec<u8> = named.name.iter().copied().take(245).collect();
-            let free = (0u32..).map(|n| [stem.as_slice(), format!("~{n}").as_bytes()].concat());
+            let stem = stem_of(&named.name).to_vec();
+            let from = next.entry(stem).or_insert(0);
             // ends: there are fewer names than numbers
-            let Some(name) = free.take(1 << 20).find(|name| !all.contains(&key(name)) && !seen.contains(&key(name)))
-            else {
-                continue;
-            };
+            let free = (*from..1 << 30).find_map(|n| {
+                let name = [stem_of(&named.name), format!("~{n}").as_bytes()].concat();
+                let taken = [&all, &seen].into_iter().any(|names| names.contains(&key(&name)));
+                (!taken).then_some((n, name))
+            });
+            let Some((n, name)) = free else { continue };
+            *from = n + 1;
             seen.insert(key(&name));
             named.name = name;
         }
         kept.push(named);
     }
     kept
+}
+
+/// The part of a name that leaves room for a number behind it.
+fn stem_of(name: &[u8]) -> &[u8] {
+    name.get(..244).unwrap_or(name)
 }
 
 /// Writes these names into a directory whose blocks are `blocks`, and those of its map `nodes`; more are taken from free
@@ -313,3 +323,29 @@ impl Builder<'_, '_> {
 
 /// The shortest entry is as long as its head and four bytes of a name.
 const _: () = assert!(DirEntry::SIZE + 4 == 12);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str, inode: u32) -> Named {
+        Named { name: name.into(), inode: InodeNo(inode), file_type: 1, hash: None }
+    }
+
+    /// As many as would take hours if the free number were looked for from the beginning each time.
+    #[test]
+    fn many_equal_names_are_told_apart() {
+        let names =
+            (0..300_000).map(|n| named("same", 12 + n)).chain([named("same~7", 5), named("same", 12)]).collect();
+        let unique = make_unique(names, false, false);
+        assert_eq!(unique.len(), 300_001, "of two entries with the same name and inode one goes");
+        let distinct: HashSet<&[u8]> = unique.iter().map(|named| named.name.as_slice()).collect();
+        assert_eq!(distinct.len(), unique.len());
+        assert!(unique.iter().any(|named| named.name == b"same~7" && named.inode == InodeNo(5)), "a name in use stays");
+        // long names leave room for the number, and keep to what fits
+        let long = "x".repeat(255);
+        let unique = make_unique(vec![named(&long, 12), named(&long, 13)], false, false);
+        assert!(unique.iter().all(|named| named.name.len() <= 255) && unique.len() == 2);
+        assert_eq!(make_unique(vec![named("a", 12), named("a", 13)], false, true).len(), 1, "encrypted names stay");
+    }
+}

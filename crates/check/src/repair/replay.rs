@@ -4,7 +4,7 @@
 //! second copies. A transaction whose checksums do not match ends the log, as the kernel and e2fsck have it.
 
 use super::work::Work;
-use crate::journal;
+use crate::journal::{self, Journal};
 use crate::ownfile::OwnFile;
 use blockdev::Result;
 use format::feature::Incompat;
@@ -56,7 +56,7 @@ pub(super) fn mend(work: &Work<'_>) -> Result<bool> {
 pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
     let volume = work.volume();
     let inode = InodeNo(volume.disk.s_journal_inum.get());
-    let Some((file, bytes)) = journal::find(work.view.scanner, volume, inode) else { return Ok(None) };
+    let Some(Journal { file, bytes, .. }) = journal::find(work.view.scanner, volume, inode) else { return Ok(None) };
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
     let Ok(superblock) = JournalSuperblock::parse(&bytes, block_size, blocks) else { return Ok(None) };

@@ -63,7 +63,7 @@ macro_rules! bitmap_rows {
     }
     in After {
         0x060002 QuotaUsageWrong Error mends by Quota
-            "Quota file {inode} does not agree with what its users have (id {found})."
+            "Quota file {inode} does not agree with what is in use: {name}."
             => "Writes the usage anew." [];
         0x060007 OrphanFileWithoutJournal Error mends by OwnFiles
             "The volume has an orphan file, but no journal."

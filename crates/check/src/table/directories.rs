@@ -79,13 +79,13 @@ macro_rules! directory_rows {
             "Inode {inode} is a socket with stray fields."
             => "Clears the inode and its entry." [];
         0x020027 EntryTypeMissing Advice mends by Directories
-            "Entry '{name}' of directory {dir} does not say the type of its inode, {expected}."
+            "Entry '{name}' of directory {dir} does not say the type of its inode, {expected:type}."
             => "Sets the type." [];
         0x020028 EntryTypeWrong Error stops by Directories
-            "Entry '{name}' of directory {dir} says type {found}, its inode {inode} is of type {expected}."
+            "Entry '{name}' of directory {dir} says type {found:type}, its inode {inode} is of type {expected:type}."
             => "Sets the type." [];
         0x020029 EntryTypeWithoutFeature Error mends by Directories
-            "Entry '{name}' of directory {dir} says type {found}, but the volume lacks the filetype feature."
+            "Entry '{name}' of directory {dir} says type {found:type}, but the volume lacks the filetype feature."
             => "Clears the type." [];
         0x020030 EntryNameEmpty Error stops by Directories
             "Directory {dir} has an entry without a name in block {file_block}."
@@ -94,7 +94,7 @@ macro_rules! directory_rows {
             "Symbolic link {inode} has no sound target."
             => "Clears the inode and its entry." [];
         0x020032 XattrBlockOutOfRange Error stops by Inodes
-            "Inode {inode} has extended attribute block {found}, which is not on the volume."
+            "Inode {inode} has extended attribute block {block}, which is not on the volume."
             => "Sets it to 0." [];
         0x020033 LargeFileFeatureMissing Error mends by Links
             "File {inode} is larger than 2 GiB, but the superblock lacks the large_file feature."
@@ -151,10 +151,10 @@ macro_rules! directory_rows {
             "Inode {inode} has {found} in the upper part of its extended attribute block, which must be 0."
             => "Sets it to 0." [];
         0x020049 HtreeRootChecksumWrong Error mends by Directories
-            "The root of the hash tree of directory {dir} has checksum {found:x}, computed is {expected:x}."
+            "The root of the hash tree of directory {dir} has no valid checksum: {name}."
             => "Indexes the directory anew." [];
         0x02004a HtreeNodeChecksumWrong Error mends by Directories
-            "The node at block {file_block} of the hash tree of directory {dir} has checksum {found:x}, computed is {expected:x}."
+            "The node at block {file_block} of the hash tree of directory {dir} has no valid checksum: {name}."
             => "Indexes the directory anew." [];
         0x02004c DirectoryChecksumTailMissing Error mends by Directories
             "Block {file_block} of directory {dir} has no room for its checksum."

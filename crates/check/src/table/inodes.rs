@@ -4,7 +4,7 @@ macro_rules! inode_rows {
     ([$next:ident $($more:ident)*] $($rows:tt)*) => { $next! { [$($more)*] $($rows)* in Inodes {
         0x010001 RootNotDirectory Error stops by Inodes
             "The root inode is not a directory."
-            => "Clears it and makes a new root." [RootMissing DirectoryUnconnected];
+            => "Makes it a directory again where its blocks are one's; else makes a new root." [LooksLikeDirectory RootMissing DirectoryUnconnected];
         0x010002 RootHasDeletionTime Error mends by Inodes
             "The root inode has a deletion time."
             => "Clears the time." [];
@@ -78,13 +78,13 @@ macro_rules! inode_rows {
             "The extended attribute block {block} has an impossible value."
             => "Drops the block." [];
         0x010044 DirectoryTooBig Error stops by Inodes
-            "Directory {inode} has block {block} at {file_block}, beyond the largest size of a directory."
+            "Directory {inode} has block {found} at {file_block}, beyond the largest size of a directory."
             => "Drops the block." [InodeSizeWrong];
         0x010045 RegularFileTooBig Error stops by Inodes
-            "File {inode} has block {block} at {file_block}, beyond the largest size of a file."
+            "File {inode} has block {found} at {file_block}, beyond the largest size of a file."
             => "Drops the block." [InodeSizeWrong];
         0x010046 SymlinkTooBig Error stops by Inodes
-            "Symbolic link {inode} has block {block} at {file_block}, beyond its one block."
+            "Symbolic link {inode} has block {found} at {file_block}, beyond its one block."
             => "Drops the block." [InodeSizeWrong];
         0x010047 HtreeFlagWithoutFeature Error mends by Inodes
             "Inode {inode} has the index flag, but the volume has no hash trees."
@@ -116,6 +116,9 @@ macro_rules! inode_rows {
         0x010054 InodeXattrHashWrong Error mends by Inodes
             "Attribute {name} in inode {inode} has hash {found:x}, computed is {expected:x}."
             => "Drops the attribute." [];
+        0x010055 LooksLikeDirectory Error stops by Inodes
+            "Inode {inode} is a {name}, but it looks like it is really a directory."
+            => "Makes it a directory again." [EntryTypeWrong SpecialFileSizeNotZero];
         0x010058 ExtentStartInvalid Error stops by Inodes
             "Inode {inode} has an extent of {count} blocks at {file_block} that starts at {found}, which is not on the volume."
             => "Drops the extent." [InodeBlockCountWrong InodeSizeWrong];
@@ -135,10 +138,10 @@ macro_rules! inode_rows {
             "Symbolic link {inode} keeps its target in the inode, but has the extents flag."
             => "Clears the flag." [];
         0x01005e ExtentsOutOfOrder Error stops by Inodes
-            "Inode {inode} has an extent at {file_block} (block {block}, {count} blocks) that comes before the one it follows."
+            "Inode {inode} has an extent at {file_block} (block {found}, {count} blocks) that comes before the one it follows."
             => "Drops the extent." [InodeBlockCountWrong];
         0x01005f ExtentHeaderInvalid Error stops by Inodes
-            "Inode {inode} has an extent node at block {block} without a sound header."
+            "Inode {inode} has an extent node without a sound header {name}."
             => "Drops the node." [InodeBlockCountWrong];
         0x010062 QuotaInodeModeWrong Error mends by Inodes
             "Quota inode {inode} is not a regular file."
@@ -150,7 +153,7 @@ macro_rules! inode_rows {
             "The inode that lists bad blocks is not sound."
             => "Clears it." [];
         0x010066 ExtentLengthZero Error stops by Inodes
-            "Inode {inode} has an extent of length 0 at {file_block} (block {block})."
+            "Inode {inode} has an extent of length 0 at {file_block} (block {found})."
             => "Drops the extent." [];
         0x010068 InodeChecksumWrong Error mends by Inodes
             "Inode {inode} has checksum {found:x}, computed is {expected:x}; its fields look sound."
@@ -159,25 +162,25 @@ macro_rules! inode_rows {
             "Names or values of the attributes in inode {inode} overlap."
             => "Drops the attributes in the inode." [];
         0x01006a ExtentBlockChecksumWrong Error stops by Inodes
-            "Extent block {block} of inode {inode} at {file_block} has a wrong checksum; its fields look sound."
+            "Extent block {block} of inode {inode} has a wrong checksum; its fields look sound."
             => "Computes it anew." [];
         0x01006c XattrBlockChecksumWrong Error stops by Inodes
             "The extended attribute block {block} of inode {inode} has a wrong checksum; its fields look sound."
             => "Computes it anew." [];
         0x01006d ExtentIndexStartWrong Error stops by Inodes
-            "In inode {inode}, an index at level {count} says {found}, but the node below starts at {expected} (block {block})."
+            "In inode {inode}, an index says {expected}, but the node below it, block {block}, starts at {found}."
             => "Sets the index." [];
         0x01006e ExtentEndOutOfBounds Error stops by Inodes
-            "Inode {inode} has an extent at {file_block} (block {block}, {count} blocks) that leaves the range of its node."
+            "Inode {inode} has an extent at {file_block} (block {found}, {count} blocks) that leaves the range of its node."
             => "Drops the extent." [];
         0x01006f InlineDataFeatureMissing Error mends by Inodes
             "Inode {inode} holds its data inline, but the superblock lacks that feature."
             => "Sets the feature." [];
         0x010073 DirectoryExtentUninit Error mends by Inodes
-            "Directory {inode} has an extent at {file_block} that is marked as not written (block {block}, {count} blocks)."
+            "Directory {inode} has an extent at {file_block} that is marked as not written (block {found}, {count} blocks)."
             => "Clears the mark." [];
         0x010074 ClusterMisaligned Error stops by Inodes
-            "Inode {inode} has block {block} at {file_block}, which lies otherwise in its cluster."
+            "Inode {inode} has block {found} at {file_block}, which lies otherwise in its cluster."
             => "Drops the reference." [InodeBlockCountWrong];
         0x010075 InlineDataXattrMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but no attribute with the rest of the data."
@@ -236,10 +239,10 @@ macro_rules! inode_rows {
     }
     in MultiplyClaimed {
         0x013001 FileSharesBlocks Error stops by Sharing
-            "Inode {inode} shares {count} blocks with {found} other files."
+            "Inode {inode} has {count} multiply-claimed block(s), shared with {found} other file(s): {name}."
             => "Gives each file its own copy." [FileSharesWithMetadata];
         0x013003 FileSharesWithMetadata Error stops by Sharing
-            "Inode {inode} shares blocks with metadata of the volume."
+            "Inode {inode} has {count} multiply-claimed block(s), some of them shared with metadata of the file system."
             => "Gives the file blocks of its own." [];
     } } };
 }

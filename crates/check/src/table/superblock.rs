@@ -13,7 +13,7 @@ macro_rules! superblock_rows {
             => "Moves the bitmap to a free block of the group and rebuilds it." [GroupDescriptorsTryBackup InodeUsedButUnmarked];
         0x000003 InodeTableNotInGroup Error stops by Descriptors
             "The inode table of group {group} starts at block {block}, so it does not lie in the group."
-            => "Takes the place from a backup of the descriptors; else makes an empty table." [GroupDescriptorsTryBackup];
+            => "Takes the place from a backup of the descriptors; else makes an empty table, where no inodes are lost with that." [GroupDescriptorsTryBackup];
         // stricter than e2fsck, which -n exits 0 where no metadata lies beyond: file data that did is lost all the same
         0x000005 BeyondDevice Error stops by Nobody
             "The superblock claims {found} blocks, but the device has {expected}."
@@ -85,10 +85,10 @@ macro_rules! superblock_rows {
             "The resize inode does not hold the descriptor blocks reserved for growth."
             => "Makes it anew." [];
         0x000031 LastMountInFuture Advice mends by Superblock
-            "The last mount is dated {found}, which is in the future."
+            "The last mount is dated {found:date}, which is in the future."
             => "Sets the date to now." [];
         0x000032 LastWriteInFuture Advice mends by Superblock
-            "The last write is dated {found}, which is in the future."
+            "The last write is dated {found:date}, which is in the future."
             => "Sets the date to now." [];
         // seen: e2fsck -n passes over it
         0x000034 DirectoryHashSignUnknown Advice stops by Superblock
@@ -114,10 +114,10 @@ macro_rules! superblock_rows {
             "The superblock marks the volume as one for tests of an unfinished driver."
             => "Clears the mark." [];
         0x00003c LastMountBarelyInFuture Advice mends by Superblock
-            "The last mount is dated {found}, less than a day in the future; the clock may be wrong."
+            "The last mount is dated {found:date}, less than a day in the future; the clock may be wrong."
             => "Sets the date to now." [];
         0x00003d LastWriteBarelyInFuture Advice mends by Superblock
-            "The last write is dated {found}, less than a day in the future; the clock may be wrong."
+            "The last write is dated {found:date}, less than a day in the future; the clock may be wrong."
             => "Sets the date to now." [];
         0x000042 MmpBlockOutOfRange Error mends by OwnFiles
             "The block for multiple-mount protection is {found}, which cannot be."
@@ -188,9 +188,20 @@ macro_rules! superblock_rows {
         0x0E0002 BackupSuperblockUnusable Error stops by Superblock
             "The copy of the superblock in group {group} is not usable ({name})."
             => "Writes the primary over the copy." [];
+        // seen: e2fsck -n says 0x010035 of an inode without a type, and puts the inode back before its passes when it may
+        0x0E0011 JournalInodeRestorable Error mends by Journal
+            "The journal's inode {inode} is damaged; the superblock's copy of its block map can be used."
+            => "Restores the inode from the copy." [JournalInodeModeWrong BlockMarkedButUnused InodeBlockCountWrong];
         0x0E0004 JournalNotReplayed Advice mends by Replay
-            "The journal holds {count} transactions that are not replayed; the volume was checked as if they were not there."
+            "The journal has not been replayed ({count} transaction(s)); the volume was checked as if they were not there."
             => "Replays them before anything else." [OrphanPending FreeBlockCountWrong];
+        // seen: e2fsck -y makes an empty table
+        0x0E0012 InodeTableElsewhere Error stops by Descriptors
+            "The descriptor of group {group} has the inode table at block {found}, but it is at block {block}."
+            => "Sets the place in the descriptor." [GroupChecksumWrong];
+        0x0E0014 JournalRecoveryOfNothing Advice mends by Replay
+            "The needs_recovery flag is set, but the journal holds no complete transaction."
+            => "Empties the journal and clears the flag." [];
         0x0E0007 RepairUnfinished Error mends by Superblock
             "A repair of the volume was broken off; the volume was checked as if it had not begun."
             => "Finishes it." [];

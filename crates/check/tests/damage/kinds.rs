@@ -4,6 +4,7 @@
 use crate::mended::{mend, options};
 use blockdev::MemoryDevice;
 use damage::{Error, Kind, NOT_MADE, TABLE2, damage};
+use extant_check::render::UNKNOWN;
 use extant_check::report::{Report, exit};
 use extant_check::table::{Code, Mender, Severity};
 use extant_check::{Repair, check};
@@ -162,6 +163,10 @@ fn every_problem_has_an_image_that_is_found_and_mended() {
             None
         });
         let Some((base, bytes)) = image else { return Some(format!("{code:?}: no image; {tried:?}")) };
+        let blank = look(&bytes).and_then(|report| report.problems.into_iter().find(|p| p.text.contains(UNKNOWN)));
+        if let Some(blank) = blank {
+            return Some(format!("{code:?} on {}: a value is missing: {}", base.name, blank.text));
+        }
         if code.mender() == Mender::Nobody || code.severity() == Severity::Fatal {
             return None;
         }

@@ -2,6 +2,7 @@
 
 mod cuts;
 mod kinds;
+mod lost;
 mod mended;
 
 use blockdev::MemoryDevice;

@@ -1,6 +1,6 @@
 //! The journal's inode and superblock.
 
-use super::{Finds, Volume, judge, no_difference};
+use super::{Finds, Volume, judge, no_difference, ours};
 use extant_check::table::Code;
 use testkit::{Image, need, oracle};
 
@@ -69,7 +69,7 @@ fn what_the_superblock_says_of_the_journal() {
         judge(&volume, "no such inode", This(Code::JournalInodeBad), spoil(0xE0, 99_999)),
         judge(&volume, "another device", This(Code::JournalDeviceNotFound), spoil(0xD0, 5)),
         judge(&volume, "no feature", This(Code::JournalFeatureMissing), |v| v.clear_u32(SB + 0x5C, 4)),
-        judge(&volume, "recovery", This(Code::JournalNotReplayed), |v| v.set_u32(SB + 0x60, 4)),
+        judge(&volume, "recovery", This(Code::JournalRecoveryOfNothing), |v| v.set_u32(SB + 0x60, 4)),
         judge(&volume, "no journal", Anything, |v| {
             v.clear_u32(SB + 0x5C, 4);
             v.put(SB + 0xE0, &[0; 4]);
@@ -87,8 +87,9 @@ fn inodes_of_journals() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
         return;
     }
-    use Finds::{Anything, Nothing, This};
-    let bad = This(Code::JournalInodeBad);
+    use Finds::{Nothing, This};
+    // where e2fsck gives the journal up as its copy is that of an extent tree, ours is put back
+    let bad = This(Code::JournalInodeRestorable);
     for (command, finds) in [
         ("sif <8> mode 0", bad),
         ("sif <8> mode 040600", bad),
@@ -105,10 +106,12 @@ fn inodes_of_journals() {
         no_difference([judge(&volume, &format!("ext4: {command}"), finds, |_| ())]);
     }
     // the superblock's copy of the block map helps
-    for command in
-        ["sif <8> mode 0", "sif <8> size 100000000", "sif <8> block[0] 0", "sif <8> block[5] 99999", "clri <8>"]
-    {
+    for command in ["sif <8> mode 0", "sif <8> block[0] 0", "sif <8> block[5] 99999", "clri <8>"] {
         let (volume, _) = volume("ext3", &[command]);
-        no_difference([judge(&volume, &format!("ext3: {command}"), Anything, |_| ())]);
+        no_difference([judge(&volume, &format!("ext3: {command}"), bad, |_| ())]);
     }
+    // e2fsck -n does not say this, and -y restores the inode without a word
+    let (volume, _) = volume("ext3", &["sif <8> size 100000000"]);
+    let report = ours(&volume.0).expect("a volume");
+    assert!(report.problems.iter().any(|problem| problem.code == Code::JournalInodeRestorable));
 }

@@ -8,11 +8,18 @@ use crate::failure::{Failure, Result, without_errno};
 use check::table::Code;
 use check::{Rule, Rules};
 use std::collections::BTreeMap;
-use std::io;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 /// Where the file lies unless `E2FSCK_CONFIG` names another.
 const PLACE: &str = "/etc/e2fsck.conf";
+
+/// A larger file is none of this kind.
+const MOST_BYTES: u64 = 1 << 20;
+/// So deep a section and its tags may lie within each other; three levels mean something.
+const DEEPEST: usize = 16;
 
 /// What the file says, as far as it matters.
 #[derive(Debug, Default)]
@@ -55,7 +62,8 @@ impl Settings {
     pub(super) fn load() -> Result<Self> {
         let path = std::env::var_os("E2FSCK_CONFIG").map_or(PathBuf::from(PLACE), PathBuf::from);
         let wrong = |what: &str| Failure::Message(format!("{}: {}", path.display(), without_errno(what)));
-        match std::fs::read(&path) {
+        match read_bounded(&path) {
+            Ok(bytes) if bytes.len() as u64 > MOST_BYTES => Err(wrong("it is larger than 1 MiB")),
             Ok(bytes) => Self::parse(&String::from_utf8_lossy(&bytes)).map_err(|e| wrong(&e)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Self { defer_on_battery: true, ..Self::default() }),
             Err(e) => Err(wrong(&e.to_string())),
@@ -122,6 +130,17 @@ impl Settings {
     }
 }
 
+/// The file's bytes, and no more than one beyond what it may have: the path may lead to a device that never ends, or to a
+/// pipe that nobody writes.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    if std::fs::metadata(path)?.file_type().is_fifo() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 fn truth(value: &str) -> Result<bool, String> {
     match value.to_ascii_lowercase().as_str() {
         "y" | "yes" | "true" | "t" | "1" | "on" => Ok(true),
@@ -165,6 +184,9 @@ fn relations(text: &str) -> Result<Vec<(Vec<String>, String)>, String> {
             let mut path = place.clone();
             path.push(unquoted(tag.trim()));
             match value.trim() {
+                value if value.starts_with('{') && path.len() > DEEPEST => {
+                    return wrong("too many { within each other");
+                }
                 value if value.starts_with('{') => place = path,
                 value => found.push((path, unquoted(value))),
             }
@@ -238,5 +260,14 @@ mod tests {
             assert!(said.starts_with(says), "{text}: {said}");
         }
         assert!(Settings::parse("").is_ok());
+        let deep = format!("[a]\n{}", "b = {\n".repeat(200_000));
+        assert!(Settings::parse(&deep).unwrap_err().contains("too many {"));
+        assert!(Settings::parse("[a]\nb = {\nc = {\nd = {\ne = 1\n}\n}\n}\n").is_ok());
+    }
+
+    #[test]
+    fn no_more_is_read_than_a_file_of_this_kind_has() {
+        assert_eq!(read_bounded(Path::new("/dev/zero")).unwrap().len() as u64, MOST_BYTES + 1);
+        assert_eq!(read_bounded(Path::new("/dev/null")).unwrap(), b"");
     }
 }

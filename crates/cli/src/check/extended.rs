@@ -13,6 +13,8 @@ pub(super) enum Extended {
     ProblemLog(PathBuf),
     /// So many snapshots of the block map are taken of a pass.
     Snapshots(u32),
+    /// An inode table that cannot be found is made anew, and the files in it are lost.
+    EmptyTables,
     /// It changes nothing here.
     Nothing,
 }
@@ -29,6 +31,7 @@ pub(super) fn parse(word: &str) -> Result<Extended, String> {
             Some(n @ 1..=10_000) => Ok(Extended::Snapshots(n)),
             _ => Err("give snapshots=NUMBER, from 1 to 10000".into()),
         },
+        "empty_tables" => Ok(Extended::EmptyTables),
         // all attributes that exist have version 2 but for some of the year 2001
         "ea_ver" => match value {
             Some("1" | "2") => Ok(Extended::Nothing),
@@ -60,6 +63,7 @@ mod tests {
         assert_eq!(parse("journal_only"), Ok(Extended::JournalOnly));
         assert_eq!(parse("log_filename=/x"), Ok(Extended::Log("/x".into())));
         assert_eq!(parse("snapshots=40"), Ok(Extended::Snapshots(40)));
+        assert_eq!(parse("empty_tables"), Ok(Extended::EmptyTables));
         for word in ["nodiscard", "fixes_only", "ea_ver=2", "readahead_kb=0", "inode_count_fullmap"] {
             assert_eq!(parse(word), Ok(Extended::Nothing), "{word}");
         }

@@ -150,7 +150,7 @@ fn preening_replays_the_journal_and_takes_the_volume_at_its_word() {
     std::fs::write(&block, [b'x'; 1024]).unwrap();
     image.debugfs(&["jo", &format!("jw -b 9000 {}", text(&block)), "jc"]);
     let volume = text(image.path());
-    assert!(exits(0, &["check", "-fn", volume]).text().contains("not replayed"));
+    assert!(exits(0, &["check", "-fn", volume]).text().contains("has not been replayed (1 transaction"));
     let ran = exits(0, &["check", "-p", volume]);
     assert!(ran.text().contains("recovered the journal") && ran.text().contains(": clean, "), "{}", ran.text());
     assert!(image.bytes()[9000 * 1024..9001 * 1024].iter().all(|b| *b == b'x'));

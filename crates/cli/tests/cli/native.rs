@@ -38,6 +38,50 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     assert_eq!((facts["format"].as_str(), facts["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
 }
 
+/// Either of the two superblocks may be lost: that is said, with what is lost with it, and mended from the other.
+#[test]
+fn a_damaged_superblock_is_reported_and_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", text(&image), "32M"]);
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"content").unwrap();
+    exits(0, &["put", text(&image), text(&file), "/there"]);
+    exits(0, &["check", "-fn", text(&image)]);
+    let sound = std::fs::read(&image).unwrap();
+    let generation = |copy: usize| u64::from_le_bytes(sound[copy * 4096 + 504..][..8].try_into().unwrap());
+    let newest = usize::from(generation(1) > generation(0));
+    for (copy, at, len) in [(newest, 508, 4), (1 - newest, 508, 4), (newest, 0, 4096), (1 - newest, 700, 1)] {
+        for mode in ["-fp", "-fy"] {
+            let mut bytes = sound.clone();
+            bytes[copy * 4096 + at..][..len].fill(0xA5);
+            std::fs::write(&image, &bytes).unwrap();
+            let said = exits(4, &["check", "-fn", text(&image)]).text();
+            assert!(said.contains(&format!("The superblock in block {copy} of the device is not usable")), "{said}");
+            if copy == newest && len == 4 {
+                assert!(said.contains(&format!("generation {} is lost", generation(newest))), "{said}");
+            }
+            exits(1, &["check", mode, text(&image)]);
+            exits(0, &["check", "-fn", text(&image)]);
+            if copy != newest {
+                assert_eq!(prints(&["cat", text(&image), "/there"]), "content");
+            }
+        }
+    }
+    // with neither of them there is nothing to go on with, and no copy elsewhere
+    for len in [4, 512] {
+        let mut bytes = sound.clone();
+        for copy in [0, 1] {
+            bytes[copy * 4096..][..len].fill(0xA5);
+        }
+        std::fs::write(&image, &bytes).unwrap();
+        let sentence = fails(8, &["check", "-fn", text(&image)]);
+        assert!(sentence.contains("both superblocks of the native volume are damaged"), "{sentence}");
+        let sentence = fails(1, &["ls", text(&image), "/"]);
+        assert!(!sentence.contains("-b "), "{sentence}");
+    }
+}
+
 #[test]
 fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
     if !can_mount() {

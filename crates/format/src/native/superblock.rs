@@ -168,6 +168,44 @@ impl NativeSuperblock {
         Ok(sb)
     }
 
+    /// Whether a block that is no superblock any more was one once, by the numbers at the ends of its sectors.
+    #[must_use]
+    pub fn was_there(block: &[u8]) -> bool {
+        let Ok((disk, _)) = DiskNativeSuperblock::read_from_prefix(block) else { return false };
+        let like = |number: u64| {
+            let sectors = disk.n_sectors.iter().filter(|sector| sector.n_unused == [0; 64]);
+            number != 0 && sectors.filter(|sector| sector.n_generation.get() == number).count() > 4
+        };
+        disk.n_sectors.iter().any(|sector| like(sector.n_generation.get()))
+    }
+
+    /// Whether a block that does not count may be what a loss of power has left of a write to it: some sectors are those of
+    /// one generation and some of another, all of them near this one's. The next generation is written over it.
+    #[must_use]
+    pub fn may_be_torn(&self, block: &[u8]) -> bool {
+        let Ok((disk, _)) = DiskNativeSuperblock::read_from_prefix(block) else { return false };
+        let mut numbers = vec![disk.n_generation.get()];
+        numbers.extend(disk.n_sectors.iter().map(|sector| sector.n_generation.get()));
+        // the first generation of all has nothing but zeros beside it
+        let first = self.generation == 1;
+        let near = |number: u64| (number != 0 || first) && number.abs_diff(self.generation) <= MOST_TRIED;
+        let starts = disk.n_magic == MAGIC || first && disk.n_generation.get() == 0;
+        let never_written = first && block.iter().all(|byte| *byte == 0);
+        never_written
+            || starts && numbers.iter().all(|n| near(*n)) && numbers.iter().any(|n| Some(n) != numbers.first())
+    }
+
+    /// The number of the generation that a damaged superblock beside this one was of, where enough of its sectors still say so.
+    #[must_use]
+    pub fn number_of(&self, block: &[u8]) -> Option<u64> {
+        let sectors = block.chunks_exact(DiskSector::SIZE).take(8);
+        let numbers: Vec<u64> =
+            sectors.filter_map(|sector| Some(DiskSector::read_from_bytes(sector).ok()?.n_generation.get())).collect();
+        let count = |number: u64| numbers.iter().filter(|n| **n == number).count();
+        let near = |number: u64| number != 0 && number.abs_diff(self.generation) <= MOST_TRIED;
+        numbers.iter().copied().find(|number| near(*number) && count(*number) > 4)
+    }
+
     /// Of the blocks at the device's start the newest superblock that counts, and the block it lies in.
     ///
     /// # Errors
@@ -329,6 +367,33 @@ mod tests {
         }
         assert!(NativeSuperblock::newest(&vec![0; 8192]).is_err());
         assert!(NativeSuperblock::newest(&both[..100]).is_err());
+    }
+
+    #[test]
+    fn what_a_crash_leaves_is_told_from_damage() {
+        let (current, new) = (superblock(8), superblock(9).to_bytes());
+        let before = superblock(7).to_bytes();
+        for sectors in 1..255u32 {
+            let mut torn = before.clone();
+            for n in (0..8).filter(|n| sectors & 1 << n != 0) {
+                torn[n * 512..][..512].copy_from_slice(&new[n * 512..][..512]);
+            }
+            assert!(current.may_be_torn(&torn), "{sectors:b}");
+        }
+        for (at, bytes) in [(700, 1..2usize), (508, 0..4), (0, 0..4096), (0, 0..512), (512, 0..512), (4088, 0..8)] {
+            for fill in [0, 0xA5] {
+                let mut wrong = new.clone();
+                wrong[at..][bytes.clone()].iter_mut().for_each(|byte| *byte = fill);
+                if NativeSuperblock::parse(&wrong).is_err() {
+                    assert!(!current.may_be_torn(&wrong), "{fill:#x} at {at}");
+                }
+                let most = bytes.len() <= 512;
+                assert_eq!(current.number_of(&wrong), most.then_some(9));
+                assert_eq!(NativeSuperblock::was_there(&wrong), most);
+            }
+        }
+        // a volume of one generation has no other superblock yet
+        assert!(superblock(1).may_be_torn(&vec![0; 4096]) && !current.may_be_torn(&vec![0; 4096]));
     }
 
     /// A crash while 9 is written, and another while the next mount writes over what is there of it.
