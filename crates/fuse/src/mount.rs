@@ -260,7 +260,7 @@ fn attach_by_helper(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, 
                 stderr.read_to_string(&mut said)?;
             }
             helper.wait()?;
-            let said = said.trim().trim_start_matches("fusermount3: ");
+            let said = without_program(&said);
             Err(if said.is_empty() { e } else { io::Error::other(said.to_owned()) })
         }
     }
@@ -314,10 +314,16 @@ fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&ran.stderr);
-    Err(match said.trim().trim_start_matches("fusermount3: ") {
+    Err(match without_program(&said) {
         said if said.contains("busy") => busy(),
         said => io::Error::other(said.to_owned()),
     })
+}
+
+/// What fusermount3 said, without its name, or its path, in front.
+fn without_program(said: &str) -> &str {
+    let said = said.trim();
+    said.split_once("fusermount3: ").map_or(said, |(_, said)| said)
 }
 
 /// Unmounts the volume that [`mount`](crate::mount()) mounted on `dir`, in this process or another, and waits until the

@@ -17,7 +17,7 @@ use super::{LOOK, NAP, Running, Shared, lock};
 use crate::ops::node_of;
 use crate::reply::Reply;
 use crate::request::{Caller, Operation, Request};
-use crate::transport::Filesystem;
+use crate::transport::{Filesystem, Kernel};
 use fs::{InodeNo, Touched};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, syncfs};
@@ -96,6 +96,33 @@ fn overdue(running: &Running) -> Option<String> {
     over.then(|| format!("it took longer than the {} s it was given", running.time.as_secs()))
 }
 
+/// What the kernel has to learn of a file, or to forget.
+enum Forgotten {
+    /// Where the last byte of a node is, and that byte: it computes from its own size where content is appended, and what of
+    /// a mapping is there.
+    End((u64, u64, [u8; 1])),
+    /// Its attributes and content.
+    Node(u64),
+    /// A name of a directory.
+    Name(u64, Vec<u8>),
+}
+
+impl Forgotten {
+    fn node(&self) -> u64 {
+        match self {
+            Self::End((node, ..)) | Self::Node(node) | Self::Name(node, _) => *node,
+        }
+    }
+
+    fn tell(&self, kernel: &Kernel) {
+        match self {
+            Self::End((node, at, byte)) => kernel.lengthen(*node, *at, byte),
+            Self::Node(node) => kernel.forget_inode(*node),
+            Self::Name(dir, name) => kernel.forget_name(*dir, name),
+        }
+    }
+}
+
 /// Sees to it that nothing of a transaction goes on, and has the kernel forget it. Others still wait.
 fn tell(
     inner: &Arc<dyn Filesystem>,
@@ -110,29 +137,23 @@ fn tell(
     note_capabilities(&**inner, shared, touched);
     let late = lock(&running.late).clone();
     lock(&shared.lost).extend(&late);
-    let inodes = touched.inodes.iter().map(|number| node_of(*number));
-    let nodes: Vec<u64> = inodes.chain(late).collect();
     shared.kernel.get()?;
-    let ends: Vec<_> = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).collect();
-    let names: Vec<_> = touched.names.iter().cloned().collect();
+    let ends = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).map(Forgotten::End);
+    let nodes = touched.inodes.iter().map(|number| node_of(*number)).chain(late).map(Forgotten::Node);
+    let names = touched.names.iter().map(|(dir, name)| Forgotten::Name(node_of(*dir), name.clone()));
+    let mut all: Vec<Forgotten> = ends.chain(nodes).chain(names).collect();
     // those that wait with a directory locked let go of it
     make_way(shared, running, STUCK);
+    // what others have locked may take until they go on, and must not keep the rest
+    let locked = shared.waiting.locked();
+    all.sort_by_key(|what| locked.contains(&what.node()));
     let progress = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let work = {
         let (shared, progress) = (Arc::clone(shared), Arc::clone(&progress));
         move || {
             let Some(kernel) = shared.kernel.get() else { return };
-            for (node, at, byte) in ends {
-                // it computes from its own size where content is appended, and what of a mapping is there
-                kernel.lengthen(node, at, &byte);
-                progress.fetch_add(1, Ordering::SeqCst);
-            }
-            for node in nodes {
-                kernel.forget_inode(node);
-                progress.fetch_add(1, Ordering::SeqCst);
-            }
-            for (dir, name) in names {
-                kernel.forget_name(node_of(dir), &name);
+            for what in all {
+                what.tell(kernel);
                 progress.fetch_add(1, Ordering::SeqCst);
             }
         }

@@ -16,7 +16,7 @@ use super::{lock, members};
 use crate::reply::Answer;
 use crate::request::{Operation, Request};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -142,6 +142,12 @@ impl Waiting {
     /// How many wait.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
+    }
+
+    /// What the kernel has locked for those that wait, and are not sent away.
+    pub(super) fn locked(&self) -> HashSet<u64> {
+        let list = lock(&self.list);
+        list.waiting.values().filter(|w| w.verdict.is_none()).flat_map(|w| w.locks.iter().copied()).collect()
     }
 
     /// A request begins to wait.
