@@ -180,8 +180,10 @@ impl Running {
     /// Whether what is asked belongs to the transaction.
     fn includes(&self, request: &Request<'_>) -> bool {
         match (request.caller.pid, &request.operation) {
-            // pages that are written back after its end are anybody's
-            (0, Operation::Write { late, .. }) => *late && !self.is_over(),
+            // after its end, pages of files of which none came before are anybody's
+            (0, Operation::Write { late, .. }) => {
+                *late && (!self.is_over() || lock(&self.late).contains(&request.node))
+            }
             (0, _) => false,
             (task, _) => self.members.has(task),
         }
