@@ -98,6 +98,11 @@ impl Node {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether its inode was freed since.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     pub(crate) fn note_change(&self, generation: u64) {
         self.changed.store(generation, Ordering::Release);
         self.touched.store(generation, Ordering::Release);
@@ -366,7 +371,7 @@ impl Volume {
             loop {
                 let node = self.node(number);
                 let state = node.write();
-                if !node.gone.load(Ordering::Acquire) {
+                if !node.is_gone() {
                     return work(&mut Locked(vec![(number, state)]));
                 }
             }
@@ -381,7 +386,7 @@ impl Volume {
             let nodes: Vec<_> = once.iter().map(|&number| (number, self.node(number))).collect();
             let mut locked = Locked(nodes.iter().map(|(number, node)| (*number, node.write())).collect());
             // an inode that was freed while we waited has another node now
-            if nodes.iter().all(|(_, node)| !node.gone.load(Ordering::Acquire)) {
+            if nodes.iter().all(|(_, node)| !node.is_gone()) {
                 return work(&mut locked);
             }
         }

@@ -107,7 +107,7 @@ fn threads_share_directories() {
                                             | Error::Invalid(_),
                                         ) => {}
                                         // it was removed between being found and being changed
-                                        Err(Error::Corrupt { .. }) => {}
+                                        Err(Error::Stale(_)) => {}
                                         Err(e) => panic!("{e}"),
                                     }
                                 }

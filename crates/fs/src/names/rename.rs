@@ -6,13 +6,13 @@ use crate::acl::Inherited;
 use crate::change::Change;
 use crate::dir::NewEntry;
 use crate::lookup::Found;
-use crate::node::Locked;
+use crate::node::{Locked, Node};
 use crate::{Error, FileKind, Inode, InodeNo, NewFile, Result, Volume};
 use format::dir::FileType;
 use std::sync::Arc;
 
 /// How far up a directory's parents are followed: beyond that the tree leads round.
-const DEEPEST: u32 = 1 << 16;
+const DEEPEST: usize = 1 << 16;
 
 /// What a rename may do besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -31,6 +31,19 @@ struct Side<'a> {
     dir: Arc<Inode>,
     found: Found,
     inode: Arc<Inode>,
+}
+
+/// A directory and those above it, up to the root.
+struct WayUp {
+    start: Arc<Node>,
+    dirs: Vec<InodeNo>,
+}
+
+impl WayUp {
+    /// Whether a directory is on the way, its first one and the root included.
+    fn leads_over(&self, dir: InodeNo) -> bool {
+        self.dirs.contains(&dir)
+    }
 }
 
 impl Side<'_> {
@@ -83,15 +96,14 @@ impl Volume {
         self.note_name(old_dir, old_name);
         self.note_name(new_dir, new_name);
         self.settle_content(old_dir, old_name, new_dir, new_name)?;
-        let (first, _guard) = if old_dir == new_dir {
-            (old_dir, None)
-        } else {
-            let guard = self.rename_lock();
+        let across = old_dir != new_dir;
+        let _guard = across.then(|| self.rename_lock());
+        let ways = if across { Some((self.way_up(old_dir)?, self.way_up(new_dir)?)) } else { None };
+        let first = match &ways {
             // one above the other first; of two that are not, the lower number
-            let new_is_above = self.is_above(new_dir, old_dir)?;
-            let old_is_above = !new_is_above && self.is_above(old_dir, new_dir)?;
-            let old_first = old_is_above || !new_is_above && old_dir < new_dir;
-            (if old_first { old_dir } else { new_dir }, Some(guard))
+            Some((_, new)) if new.leads_over(old_dir) => old_dir,
+            Some((old, _)) if old.leads_over(new_dir) => new_dir,
+            _ => old_dir.min(new_dir),
         };
         let second = if first == old_dir { new_dir } else { old_dir };
         let goes = self.locked(&[first, second], |_| {
@@ -108,7 +120,13 @@ impl Volume {
             if flags.exchange && target.is_none() {
                 return Err(Error::NotFound);
             }
-            self.no_loops(old_dir, new_dir, &source, target.as_ref(), flags.exchange)?;
+            // neither name may lead to the directory it stands in
+            if source.inode == old_dir || target.is_some_and(|target| target.inode == new_dir) {
+                return Err(Self::leads_back(old_dir));
+            }
+            if let Some((old, new)) = &ways {
+                Self::no_loops(old, new, &source, target.as_ref(), flags.exchange)?;
+            }
             if target.is_some_and(|target| target.inode == source.inode) {
                 return Ok(Vec::new());
             }
@@ -142,49 +160,42 @@ impl Volume {
         }
     }
 
-    /// Whether a directory is above another, or is it. The rename lock is held, so that does not change.
-    fn is_above(&self, above: InodeNo, below: InodeNo) -> Result<bool> {
+    /// The way from a directory to the root. The rename lock is held, so that no directory gets another parent; names come
+    /// and go in them all the time, so that each is locked while its parent is read. That cannot be done with a
+    /// directory below it locked: a parent is locked before its child.
+    fn way_up(&self, below: InodeNo) -> Result<WayUp> {
+        let start = self.node(below);
+        let mut dirs = vec![below];
         let mut at = below;
-        for _ in 0..DEEPEST {
-            if at == above {
-                return Ok(true);
-            }
-            if at == InodeNo::ROOT {
-                return Ok(false);
-            }
+        while at != InodeNo::ROOT {
+            let node = self.node(at);
+            let _state = node.read();
             let dir = self.inode(at)?;
             self.is_directory(&dir)?;
             let parent = self.parent_of(&dir)?;
-            if !self.may_be_named(parent) || parent == at {
-                break;
+            if !self.may_be_named(parent) || parent == at || dirs.len() > DEEPEST {
+                return Err(Self::leads_back(below));
             }
+            dirs.push(parent);
             at = parent;
         }
-        Err(Self::leads_back(below))
+        Ok(WayUp { start, dirs })
     }
 
     /// No directory gets below itself, and none that a locked directory is below is replaced.
-    fn no_loops(
-        &self,
-        old_dir: InodeNo,
-        new_dir: InodeNo,
-        source: &Found,
-        target: Option<&Found>,
-        exchange: bool,
-    ) -> Result<()> {
+    fn no_loops(old: &WayUp, new: &WayUp, source: &Found, target: Option<&Found>, exchange: bool) -> Result<()> {
+        for way in [old, new] {
+            if way.start.is_gone() {
+                // removed before it was locked: what has its number now stands somewhere else
+                return Err(Error::Stale(way.dirs[0]));
+            }
+        }
         let below_itself = || Error::Invalid("a directory would get below itself");
-        // neither name may lead to the directory it stands in
-        if source.inode == old_dir || target.is_some_and(|target| target.inode == new_dir) {
-            return Err(Self::leads_back(old_dir));
-        }
-        if old_dir == new_dir {
-            return Ok(());
-        }
-        if self.is_above(source.inode, new_dir)? {
+        if new.leads_over(source.inode) {
             return Err(below_itself());
         }
         match target {
-            Some(target) if self.is_above(target.inode, old_dir)? => {
+            Some(target) if old.leads_over(target.inode) => {
                 Err(if exchange { below_itself() } else { Error::NotEmpty })
             }
             _ => Ok(()),
