@@ -462,10 +462,11 @@ impl<B> Gate<B> {
         self.emptying.store(false, SeqCst);
     }
 
-    /// Notes something about the transaction there is.
+    /// Notes something about the transaction there is. Changes that were under way when it was to begin are none of it.
     pub(crate) fn note(&self, what: impl FnOnce(&mut Current<B>)) {
         if self.is_closed()
             && let Some(now) = self.lock().as_mut()
+            && now.phase != Phase::Begins
         {
             what(now);
         }
@@ -484,5 +485,36 @@ impl<B> Gate<B> {
                 Some(_) => current = self.wait(current, LOOK_AGAIN),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_from_before_a_transaction_are_none_of_it() {
+        let gate = Gate::<()>::new();
+        let number = InodeNo;
+        let made = |n| {
+            gate.note(|now| {
+                now.made.insert(number(n));
+            });
+        };
+        std::thread::scope(|scope| {
+            let before = gate.try_change().expect("the gate is open");
+            let begins = scope.spawn(|| gate.begin(Duration::MAX));
+            while !gate.is_closed() {
+                std::thread::yield_now();
+            }
+            // it passed the gate in time, and makes a file only now
+            made(12);
+            drop(before);
+            begins.join().expect("a thread").expect("it begins");
+        });
+        gate.run(());
+        made(13);
+        let noted = gate.lock().as_ref().map(|now| now.made.clone());
+        assert_eq!(noted, Some(BTreeSet::from([number(13)])));
     }
 }
