@@ -69,9 +69,17 @@ impl Pages {
         let before = self.synced.load(SeqCst);
         // found in this mount alone, so that nothing else that may be mounted over it is meant
         let place = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
-        let mut command = Command::new("sync");
-        command.args(["-f", "--"]).arg(place).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
-        let ran = command.output().map_err(|e| Error::Start(format!("the program sync cannot be started: {e}")))?;
+        let run = || {
+            let mut command = Command::new("sync");
+            command.args(["-f", "--"]).arg(&place).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+            command.output().map_err(|e| Error::Start(format!("the program sync cannot be started: {e}")))
+        };
+        let mut ran = run()?;
+        if !ran.status.success() {
+            // the kernel says once that pages could not be written, which may be long ago, or have been those of a transaction
+            // that was rolled back
+            ran = run()?;
+        }
         if !ran.status.success() {
             return Err(Error::Write(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
         }
