@@ -8,16 +8,16 @@
 //! does not exist any more is seen by its number.
 
 use crate::ops::number_of;
-use crate::request::{Operation, Request};
+use crate::request::{Changes, Operation, Request, SetTime};
 use fs::{InodeNo, Volume};
 
-/// Who owns a file, and who may do what with it.
+/// Who owns a file, and who may do what with it where that counts.
 #[derive(Debug, PartialEq, Eq)]
 struct File {
     generation: u32,
     uid: u32,
     gid: u32,
-    mode: u16,
+    mode: Option<u16>,
 }
 
 /// What a request relies on.
@@ -34,20 +34,21 @@ impl Seen {
         let mut seen = Self::default();
         let here = request.node;
         match request.operation {
-            Operation::Unlink { name }
-            | Operation::RmDir { name }
-            | Operation::MkNod { name, .. }
-            | Operation::MkDir { name, .. }
-            | Operation::Symlink { name, .. }
-            | Operation::Create { name: Some(name), .. } => seen.name(volume, here, name),
+            // if there is something of that name by now, the answer is that it exists
+            Operation::MkNod { .. } | Operation::MkDir { .. } | Operation::Symlink { .. } => seen.file(volume, here),
+            Operation::Unlink { name } | Operation::RmDir { name } | Operation::Create { name: Some(name), .. } => {
+                seen.name(volume, here, name);
+            }
             Operation::Rename { name, to, new_name, .. } => {
                 seen.name(volume, here, name);
                 seen.name(volume, to, new_name);
             }
-            Operation::Link { target, name } => {
-                seen.name(volume, here, name);
+            Operation::Link { target, .. } => {
+                seen.file(volume, here);
                 seen.file(volume, target);
             }
+            // an owner may do it whatever the mode
+            Operation::SetAttr(ref changes) if !by_mode(changes) => seen.owner(volume, here),
             Operation::Create { name: None, .. }
             | Operation::SetAttr(_)
             | Operation::SetXattr { .. }
@@ -59,11 +60,11 @@ impl Seen {
     }
 
     fn file(&mut self, volume: &Volume, node: u64) {
-        let of = |number| {
-            let a = volume.attributes_of(number).ok()?;
-            Some(File { generation: a.generation, uid: a.uid, gid: a.gid, mode: a.mode })
-        };
-        self.files.push(number_of(node).and_then(of));
+        self.files.push(file(volume, node));
+    }
+
+    fn owner(&mut self, volume: &Volume, node: u64) {
+        self.files.push(file(volume, node).map(|file| File { mode: None, ..file }));
     }
 
     /// A name, the file it leads to (whose owner counts in sticky directories), and its directory.
@@ -76,4 +77,15 @@ impl Seen {
         }
         self.names.push(number);
     }
+}
+
+fn file(volume: &Volume, node: u64) -> Option<File> {
+    let a = volume.attributes_of(number_of(node)?).ok()?;
+    Some(File { generation: a.generation, uid: a.uid, gid: a.gid, mode: Some(a.mode) })
+}
+
+/// Whether attributes are changed that others than the owner may change, if the mode lets them write.
+fn by_mode(changes: &Changes) -> bool {
+    let now = |time: &Option<SetTime>| matches!(time, Some(SetTime::Now));
+    changes.size.is_some() || now(&changes.atime) || now(&changes.mtime)
 }

@@ -360,8 +360,10 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                 shared.answered.fetch_add(1, Ordering::SeqCst);
                 Some(One::of(&shared.answering))
             });
-            if let Some(pass) = shared.volume.changing_within(most).map_err(|e| errno(&e))? {
-                drop(place.take());
+            // whoever hears of a page did not ask to change anything
+            let error = |e: fs::Error| if late { Errno::IO } else { errno(&e) };
+            if let Some(pass) = shared.volume.changing_within(most).map_err(error)? {
+                let place = place.take().filter(|_: &waiting::Place<'_>| member.is_none());
                 if member.is_none() {
                     if shared.is_doomed(task) {
                         return Err(Errno::CANCELED);
@@ -369,8 +371,9 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                     shared.waiting.pass(task);
                     // a rollback took away what it relies on: the kernel looks again
                     if seen.take().is_some_and(|seen| seen != Seen::of(&shared.volume, request)) {
-                        return Err(Errno::STALE);
+                        return Err(place.map_or(Errno::STALE, |place| place.sent_back(request)));
                     }
+                    drop(place);
                     if !prepared && self.inner.would_wait(request) {
                         // it waits for other requests, which must not wait for this one
                         drop(pass);

@@ -66,6 +66,7 @@ pub(crate) struct World {
     stop: AtomicBool,
     hurry: AtomicBool,
     ending: AtomicBool,
+    detached: AtomicBool,
     /// 2n before transaction n, 2n + 1 while it may run.
     phase: AtomicU64,
     /// The transaction that runs for sure and will be rolled back, and 0 for none.
@@ -103,6 +104,7 @@ impl World {
             stop: AtomicBool::new(false),
             hurry: AtomicBool::new(false),
             ending: AtomicBool::new(false),
+            detached: AtomicBool::new(false),
             phase: AtomicU64::new(0),
             held: AtomicU64::new(0),
             calm: RwLock::new(()),
@@ -174,9 +176,13 @@ impl World {
     }
 
     pub(crate) fn syncfs(&self) {
-        if let Some((root, _)) = &*self.root.read().unwrap()
-            && let Err(e) = rustix::fs::syncfs(root)
-        {
+        let Some((root, _)) = &*self.root.read().unwrap() else { return };
+        // the kernel says once, to each who had the mount open, that pages were refused: those of transactions rolled back
+        let mut outcome = rustix::fs::syncfs(root);
+        if self.native && outcome == Err(Errno::IO) {
+            outcome = rustix::fs::syncfs(root);
+        }
+        if let Err(e) = outcome {
             self.failed("everybody", "syncfs", &e.into());
         }
     }
@@ -206,6 +212,7 @@ impl World {
 
     /// `umount -l`: the server ends with the last descriptor.
     pub(crate) fn detach(&self) {
+        self.detached.store(true, Ordering::SeqCst);
         run("umount", &["-l".as_ref(), self.mnt().as_os_str()]);
     }
 
@@ -263,6 +270,11 @@ impl World {
     /// From now on, calls may fail with any error.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether paths lead past the volume, and only what was open leads there.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_ending(&self) -> bool {

@@ -13,7 +13,7 @@
 //! without a lock (FUSE_NOTIFY_INC_EPOCH), but it then unmounts whatever is mounted on any directory of the volume.
 
 use super::members::Members;
-use super::{LOOK, NAP, Running, Shared, lock};
+use super::{LOOK, NAP, Running, Shared, lock, members};
 use crate::ops::node_of;
 use crate::reply::Reply;
 use crate::request::{Caller, Operation, Request};
@@ -21,9 +21,10 @@ use crate::transport::{Filesystem, Kernel};
 use fs::{InodeNo, Touched};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, syncfs};
+use rustix::thread::gettid;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -147,11 +148,21 @@ fn tell(
     // what others have locked may take until they go on, and must not keep the rest
     let locked = shared.waiting.locked();
     all.sort_by_key(|what| locked.contains(&what.node()));
-    let progress = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    forget_all(shared, all)
+}
+
+/// Has the kernel forget all that. Returns when it has, or while it still does so, where it needs what others have locked
+/// that wait.
+fn forget_all(shared: &Arc<Shared>, all: Vec<Forgotten>) -> Option<JoinHandle<()>> {
+    if all.is_empty() {
+        return None;
+    }
+    let (progress, task) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicI32::new(0)));
     let work = {
-        let (shared, progress) = (Arc::clone(shared), Arc::clone(&progress));
+        let (shared, progress, task) = (Arc::clone(shared), Arc::clone(&progress), Arc::clone(&task));
         move || {
             let Some(kernel) = shared.kernel.get() else { return };
+            task.store(gettid().as_raw_nonzero().get(), Ordering::SeqCst);
             for what in all {
                 what.tell(kernel);
                 progress.fetch_add(1, Ordering::SeqCst);
@@ -162,7 +173,9 @@ fn tell(
     let mut last = (0, Instant::now());
     while !forgetting.is_finished() {
         let now = progress.load(Ordering::SeqCst);
-        if now != last.0 {
+        // one that waits for a processor goes on by itself
+        let sleeps = members::sleeps(task.load(Ordering::SeqCst));
+        if now != last.0 || !sleeps {
             last = (now, Instant::now());
         } else if last.1.elapsed() > FORGET && shared.waiting.count() > 0 {
             break;

@@ -69,6 +69,12 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
+/// Whether a thread of this process sleeps in the kernel, where no signal wakes it.
+pub(super) fn sleeps(task: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{task}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D'))
+}
+
 /// Whether a thread waits for a lock of the kernel's file systems.
 pub(super) fn sleeps_on_a_lock(process: u32, task: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{process}/task/{task}/stat")) else { return false };

@@ -21,8 +21,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// So soon a call that is done once more asks for something.
+/// So soon a call that is done once more asks for something on its way.
 const SOON: Duration = Duration::from_secs(10);
+/// So long it may take until it comes again: many may queue for the same folder.
+const QUEUES: Duration = Duration::from_secs(600);
 /// How often in a row members must seem to be stuck before somebody is told EBUSY: on a busy machine it takes a while until
 /// who got a lock runs.
 const BUSY: u32 = 8;
@@ -60,6 +62,8 @@ struct Waiter {
     names: Vec<(u64, Vec<u8>)>,
     /// It only looks, so it is not told that it was in the way.
     looks: bool,
+    /// The kernel does the call for the second time, and will not for a third.
+    again: bool,
     interrupted: bool,
     /// How often others have been sent away while it waited.
     spared: u32,
@@ -118,6 +122,24 @@ impl Place<'_> {
     }
 }
 
+impl Place<'_> {
+    /// A rollback took away what a request relies on that has waited here: what it is sent away with, so that the kernel
+    /// looks again. What goes by a name waits then for the next transaction before it looks, if there is one.
+    pub(super) fn sent_back(self, request: &Request<'_>) -> Errno {
+        let names = locked(request).1;
+        let list = &mut *lock(&self.waiting.list);
+        let waiter = list.waiting.get(&self.unique);
+        if waiter.is_some_and(|waiter| waiter.again) {
+            return Errno::BUSY;
+        }
+        if request.caller.pid != 0 && !names.is_empty() {
+            list.back.insert(request.caller.pid, Back { names, since: Instant::now(), waited: false });
+            self.waiting.any_back.store(true, Ordering::Release);
+        }
+        Errno::STALE
+    }
+}
+
 /// The nodes that the kernel has locked for a request, and the names in question where it can be done once more.
 fn locked(request: &Request<'_>) -> (Vec<u64>, Vec<(u64, Vec<u8>)>) {
     let node = request.node;
@@ -156,16 +178,22 @@ impl Waiting {
         let (locks, mut names) = locked(request);
         let looks = matches!(request.operation, Operation::Lookup { .. } | Operation::GetAttr);
         let mut list = lock(&self.list);
+        let mut again = false;
         if looks {
             if let Some(back) = list.back.get_mut(&task) {
                 (back.waited, back.since) = (true, Instant::now());
             }
-        } else if task == 0 || list.back.remove(&task).is_some_and(|back| back.since.elapsed() < SOON) {
-            // the kernel does it once more once
-            names.clear();
+        } else {
+            let back = list.back.remove(&task).filter(|back| back.since.elapsed() < QUEUES);
+            again = back.is_some_and(|back| back.names == names);
+            if again || task == 0 {
+                // the kernel does it once more once
+                names.clear();
+            }
         }
         let interrupted = list.interrupted.contains(&unique);
-        list.waiting.insert(unique, Waiter { task, locks, names, looks, interrupted, spared: 0, verdict: None });
+        let waiter = Waiter { task, locks, names, looks, again, interrupted, spared: 0, verdict: None };
+        list.waiting.insert(unique, waiter);
         self.count.fetch_add(1, Ordering::SeqCst);
         Place { waiting: self, unique }
     }
@@ -198,7 +226,7 @@ impl Waiting {
         if self.any_back.load(Ordering::Acquire) {
             let mut list = lock(&self.list);
             list.back.remove(&task);
-            list.back.retain(|_, back| back.since.elapsed() < SOON);
+            list.back.retain(|_, back| back.since.elapsed() < QUEUES);
             self.any_back.store(!list.back.is_empty(), Ordering::Release);
         }
     }
