@@ -7,10 +7,12 @@
 //! | `facts`, `output` | what is said of a file, in text and in JSON |
 //! | `failure` | what cannot be done: one sentence, an exit status |
 //! | `progress` | a bar with the remaining time |
+//! | `allocator` | where the program's memory comes from |
 //! | `multicall` | `fsck.ext4`, `mount.extant` and other names of this program |
 #![forbid(unsafe_code)]
 
 mod age;
+mod allocator;
 mod bench;
 mod cat;
 mod check;
