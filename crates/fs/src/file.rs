@@ -113,7 +113,7 @@ impl Volume {
         Ok(())
     }
 
-    fn read_mapped(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_mapped(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let block_size = u64::from(self.sb.geometry.block_size);
         let mut reads: Vec<DataRead<'_>> = Vec::new();
         let (mut rest, mut at) = (buf, offset);

@@ -11,12 +11,13 @@
 //!   compare them without case and can be changed: the kernel compares bytes, so what it does under one spelling leaves
 //!   the others as they were. Not in directories that do not fold either: they may begin to, and what is renamed from
 //!   them into others keeps the time that it had;
-//! - OPEN and OPENDIR are answered once with ENOSYS: the kernel then sends neither them nor FLUSH, RELEASE and RELEASEDIR
-//!   again, and keeps pages and listings across openings. Not where single files may be unreadable (encryption), where
-//!   each user has to be judged (allow_root), with auto_unmount, or where reading is recorded. Otherwise a file that is
-//!   immutable or append-only can be opened, and refuses the write;
-//! - CREATE is answered with ENOSYS as well: the kernel then makes the file by MKNOD and opens it without a question.
-//!   A file that CREATE opened would be let go by a RELEASE for as long as nobody has opened any other.
+//! - OPENDIR is answered once with ENOSYS, and where nothing can be written OPEN as well: the kernel then sends neither them
+//!   nor FLUSH, RELEASE and RELEASEDIR again, and keeps pages and listings across openings. Not where single files may be
+//!   unreadable (encryption), where each user has to be judged (allow_root), with auto_unmount, or where reading is recorded;
+//! - OPEN has an answer of its own where files can be changed: one that is immutable or append-only must refuse to be opened,
+//!   for the kernel asks nobody before it lets a program write to its pages through a mapping, and shows them to all others.
+//!   ENOSYS would be for all files and for good, and any file may get the flags. The answer lets the kernel keep its pages;
+//! - CREATE is answered where OPEN is.
 //!
 //! With the option `writeback_cache` the kernel also owns the size and the times of change of regular files: what it hands
 //! over late changes the content alone, and it says the times with SETATTR.
@@ -43,7 +44,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use write::{CAPABILITY, Making};
 
 /// The root, as FUSE numbers it.
@@ -104,8 +105,12 @@ pub(crate) struct Ops {
     only: Option<u32>,
     /// Whether the kernel checks permissions.
     kernel_checks: bool,
-    /// Whether the kernel has to ask before each opening.
+    /// Whether the kernel has to ask before each opening of a file.
     ask_opens: bool,
+    /// The same for directories.
+    ask_dir_opens: bool,
+    /// Where the kernel can be told of what it is to forget.
+    kernel: OnceLock<Kernel>,
     /// Whether the kernel keeps what is written, and sizes and times with it.
     keeps_writes: bool,
     /// For how many seconds the kernel may keep attributes.
@@ -199,6 +204,8 @@ impl Filesystem for Ops {
     /// Files that the kernel remembers are held for it. Where those take too much memory, it is asked to let go of some that
     /// no program uses.
     fn connected(&self, kernel: Kernel) {
+        // there is one connection
+        let _ = self.kernel.set(kernel.clone());
         if self.volume.consistency().is_none() || !kernel.lets_go() {
             return;
         }
@@ -228,9 +235,14 @@ impl Filesystem for Ops {
         wanted.set(Features::POSIX_ACL, self.kernel_checks && self.has_xattrs());
         wanted.set(Features::DONT_MASK | Features::HANDLE_KILLPRIV_V2, self.volume.consistency().is_some());
         wanted.set(Features::WRITEBACK_CACHE, self.keeps_writes);
-        let no_opens = Features::NO_OPEN_SUPPORT | Features::NO_OPENDIR_SUPPORT;
-        wanted.set(no_opens, !self.ask_opens);
+        wanted.set(Features::NO_OPEN_SUPPORT, !self.ask_opens);
+        wanted.set(Features::NO_OPENDIR_SUPPORT, !self.ask_dir_opens);
         wanted
+    }
+
+    fn would_wait(&self, request: &Request<'_>) -> bool {
+        // for pages that the kernel hands over
+        Self::locks_file(&request.operation)
     }
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
@@ -280,7 +292,8 @@ impl Ops {
         // where some files cannot be opened (encrypted, no key), or not by everybody; and the helper that unmounts for a
         // process that was killed knows by the answer to an opening that it is dead
         let encrypted = volume.superblock().features.incompat.contains(Incompat::ENCRYPT);
-        let ask_opens = encrypted || only.is_some() || options.auto_unmount || options.atime != Atime::Never;
+        let ask_dir_opens = encrypted || only.is_some() || options.auto_unmount || options.atime != Atime::Never;
+        let ask_opens = ask_dir_opens || volume.consistency().is_some();
         let keep = if only.is_some() { 0 } else { ALWAYS };
         let kernel_checks = options.kernel_checks();
         // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
@@ -296,6 +309,8 @@ impl Ops {
             only,
             kernel_checks,
             ask_opens,
+            ask_dir_opens,
+            kernel: OnceLock::new(),
             keeps_writes,
             keep,
             keep_names,
@@ -311,9 +326,11 @@ impl Ops {
         }
     }
 
-    /// The same for a volume that is a snapshot; `above` tells its files from those of all others.
-    pub(crate) fn of_snapshot(volume: Arc<Volume>, above: u64, options: &MountOptions, teller: Teller) -> Self {
-        Self { above, ..Self::new(volume, options, teller) }
+    /// The same for a volume that is a snapshot of this one; `above` tells its files from those of all others.
+    pub(crate) fn of_snapshot(&self, volume: Arc<Volume>, above: u64, options: &MountOptions, teller: Teller) -> Self {
+        // ENOSYS would be for the files of all
+        let (ask_opens, ask_dir_opens) = (self.ask_opens, self.ask_dir_opens);
+        Self { above, ask_opens, ask_dir_opens, ..Self::new(volume, options, teller) }
     }
 
     fn answer_to(&self, caller: &Caller, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
@@ -339,7 +356,7 @@ impl Ops {
                 // reads that are to be recorded have to be seen
                 reply.opened(self.atime == Atime::Never)
             }
-            Operation::OpenDir if self.ask_opens => reply.opened_dir(),
+            Operation::OpenDir if self.ask_dir_opens => reply.opened_dir(),
             Operation::Read { offset, size } => {
                 reply.fill(size, |buf| {
                     self.answer_for(node, |v, inode| {
@@ -383,13 +400,14 @@ impl Ops {
             Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
             Operation::Link { target, name } => self.link(target, node, name, reply),
             Operation::Write { offset, data, late: true, .. } if self.keeps_writes => {
-                let written = self.write_late(node, offset, data)?;
+                let written = self.write_late(node, offset, data).inspect_err(|e| refuse_pages(*e, request, reply))?;
                 // how much space it takes now, which the kernel expects to change with its own requests only
                 reply.attributes_changed(node);
                 reply.written(written)
             }
-            Operation::Write { offset, data, kill_privileges, append, .. } => {
-                let written = self.write(node, (offset, data), (append, kill_privileges), caller)?;
+            Operation::Write { offset, data, kill_privileges, append, late } => {
+                let written = self.write(node, (offset, data), (append, kill_privileges, late), caller);
+                let written = written.inspect_err(|e| refuse_pages(*e, request, reply))?;
                 if written.dropped || written.at != offset {
                     reply.attributes_changed(node);
                 }
@@ -819,6 +837,14 @@ fn may_be_opened(how: OFlags, file: InodeFlags) -> Answer<()> {
     let appends = how.contains(OFlags::APPEND) && !how.contains(OFlags::TRUNC);
     let refused = file.contains(InodeFlags::IMMUTABLE) || (file.contains(InodeFlags::APPEND) && !appends);
     if writes && refused { Err(Errno::PERM) } else { Ok(()) }
+}
+
+/// Where a page of the kernel's was refused because the file must not be changed so, the kernel has to forget it: it shows it
+/// to everybody as what the file holds.
+fn refuse_pages(why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
+    if let (Errno::PERM, Operation::Write { offset, late: true, .. }) = (why, &request.operation) {
+        reply.content_changed(request.node, *offset);
+    }
 }
 
 /// The flags that statx(2) knows.

@@ -103,7 +103,7 @@ impl Filesystem for WithSnapshots {
     fn would_wait(&self, request: &Request<'_>) -> bool {
         // for pages that the kernel hands over, for requests about a snapshot that goes
         let waits = matches!(request.operation, Operation::MkDir { .. } | Operation::RmDir { .. });
-        waits && request.node == SNAPSHOTS
+        waits && request.node == SNAPSHOTS || self.live.would_wait(request)
     }
 
     fn prepare(&self, request: &Request<'_>) -> Answer<()> {
@@ -305,7 +305,7 @@ impl WithSnapshots {
             }
             let volume: Volume = self.live.volume.open_snapshot(&info.name, CACHE).map_err(|e| errno(&e))?;
             let (volume, teller) = (Arc::new(volume), Arc::clone(&self.teller));
-            Ok(Ops::of_snapshot(volume, self.views.number_of(info) << 32, &self.options, teller))
+            Ok(self.live.of_snapshot(volume, self.views.number_of(info) << 32, &self.options, teller))
         })
     }
 

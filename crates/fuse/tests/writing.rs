@@ -275,6 +275,100 @@ fn many_threads_at_once() {
     }
 }
 
+/// Opens a file in ways that an immutable and an append-only one refuse, and says how each went.
+const WAYS: &str = "import fcntl, mmap, os, sys\n\
+    path, how = sys.argv[1:]\n\
+    def way(name, work):\n\
+    \x20   try: work(); print(name, end=' ')\n\
+    \x20   except OSError as e: print(name + '=' + os.strerror(e.errno).split()[0], end=' ')\n\
+    def write(flags, then=None):\n\
+    \x20   f = os.open(path, flags)\n\
+    \x20   if then is not None: fcntl.fcntl(f, fcntl.F_SETFL, then)\n\
+    \x20   os.pwrite(f, b'X', 0); os.fsync(f); os.close(f)\n\
+    def mapped():\n\
+    \x20   f = os.open(path, os.O_RDWR); m = mmap.mmap(f, 4); m[0:4] = b'ZZZZ'; m.flush()\n\
+    way('read', lambda: os.close(os.open(path, os.O_RDONLY)))\n\
+    way('write', lambda: write(os.O_WRONLY))\n\
+    way('map', mapped)\n\
+    way('cut', lambda: os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_TRUNC)))\n\
+    way('shorten', lambda: os.truncate(path, 0))\n\
+    way('append', lambda: write(os.O_WRONLY | os.O_APPEND))\n\
+    if how == 'a': way('unflagged', lambda: write(os.O_WRONLY | os.O_APPEND, 0))\n";
+
+#[test]
+fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
+    if !ready() || !tools::is_root() || !testkit::need(&["chattr", "python3"]) {
+        return;
+    }
+    let more = ["", ",writeback_cache", ",noatime,nofuseblk"];
+    for (format, options) in FORMATS.iter().zip(more).chain([(&FORMATS[0], more[1])]) {
+        let image = Image::mke2fs(format, 32 << 20).build();
+        let served = serve_writable(image.path(), &format!("{}{options}", TRANSPORTS[1]));
+        for (flag, refused, content) in [
+            ("i", "read write=Operation map=Operation cut=Operation shorten=Operation append=Operation ", "one\n"),
+            (
+                "a",
+                "read write=Operation map=Operation cut=Operation shorten=Operation append unflagged=Operation ",
+                "one\nX",
+            ),
+        ] {
+            let path = served.path().join(flag);
+            fs::write(&path, "one\n").expect("write");
+            tools::must("chattr", &[format!("+{flag}").as_ref(), path.as_os_str()]);
+            let ways = Command::new("python3").args(["-c", WAYS]).arg(&path).arg(flag).output().expect("python3");
+            assert_eq!(String::from_utf8_lossy(&ways.stdout), refused, "{format:?} {options}: {ways:?}");
+            assert_eq!(fs::read_to_string(&path).expect("read"), content, "{format:?} {options}");
+            tools::must("chattr", &[format!("-{flag}").as_ref(), path.as_os_str()]);
+            fs::write(&path, "other\n").expect("write");
+        }
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+    }
+}
+
+/// Changes a file through a mapping before it gets a flag, and after.
+const MAPPED: &str = "import mmap, os, subprocess, sys\n\
+    path, flag = sys.argv[1:]\n\
+    f = os.open(path, os.O_RDWR); m = mmap.mmap(f, 8192)\n\
+    m[0:6] = b'before'\n\
+    subprocess.run(['chattr', '+' + flag, path], check=True)\n\
+    m[0:6] = b'behind'\n\
+    try: m.flush(); print('flushed')\n\
+    except OSError: pass\n";
+
+#[test]
+fn what_mappings_change_of_a_file_that_becomes_immutable_or_append_only_is_seen_by_nobody() {
+    if !ready() || !tools::is_root() || !testkit::need(&["chattr", "python3"]) {
+        return;
+    }
+    for options in ["noatime", "writeback_cache"] {
+        let image = Image::mke2fs(FORMATS[0], 32 << 20).build();
+        let served = serve_writable(image.path(), options);
+        for flag in ["i", "a"] {
+            let path = served.path().join(flag);
+            fs::write(&path, [b'o'; 8192]).expect("write");
+            let done = Command::new("python3").args(["-c", MAPPED]).arg(&path).arg(flag).output().expect("python3");
+            assert!(done.status.success() && done.stdout.is_empty(), "{options} +{flag}: {done:?}");
+            // what was written before stays, as on ext4
+            let mut expected = [b'o'; 8192];
+            expected[..6].copy_from_slice(b"before");
+            let begin = std::time::Instant::now();
+            // the kernel forgets the page after it was refused
+            while fs::read(&path).expect("read") != expected {
+                assert!(
+                    begin.elapsed().as_secs() < 30,
+                    "{options} +{flag}: {:?}",
+                    &fs::read(&path).expect("read")[..6]
+                );
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            tools::must("chattr", &[format!("-{flag}").as_ref(), path.as_os_str()]);
+        }
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+    }
+}
+
 #[test]
 fn unmounted_with_data_in_flight_again_and_again() {
     if !ready() || !tools::is_root() || !testkit::need(&["umount", "losetup"]) {

@@ -1,6 +1,7 @@
 //! A regular file while it is changed: its lock held, its inode as it is now.
 
 use crate::change::Change;
+use crate::inline::is_inline;
 use crate::map::{CLEARING, Steps};
 use crate::node::{Node, NodeState};
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Place, Result, Run, Timestamp, Volume};
@@ -98,6 +99,16 @@ impl FileEdit<'_> {
     /// What is known of the map is not true any more.
     pub(crate) fn map_changes(&mut self) {
         self.state.hole = None;
+    }
+
+    /// Reads what the file holds before its end, with delayed content.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if is_inline(&self.inode) {
+            return self.volume.read_content(&self.inode, offset, buf).map(drop);
+        }
+        self.volume.read_mapped(&self.inode, offset, buf)?;
+        self.state.delayed.lay_over(self.block_size(), offset, buf);
+        Ok(())
     }
 
     /// The run that begins at a block.

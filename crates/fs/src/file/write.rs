@@ -67,6 +67,9 @@ pub struct WriteHow<'a> {
     pub drop_privileges: Option<&'a dyn Fn(u32) -> bool>,
     /// The times stay as they are: whoever kept the content until now sets them.
     pub keep_times: bool,
+    /// The content is that of whole pages of a cache, with what they held before. In a file that may only grow, such a page
+    /// may fill what is zero, and has to hold what is there else.
+    pub pages: bool,
 }
 
 /// What was written.
@@ -110,6 +113,9 @@ impl Volume {
         let (at, dropped) = (Cell::new(None), Cell::new(false));
         let (bytes, sync) = self.edit_file(number, |file| {
             if at.get().is_none() {
+                if !how.append {
+                    file.may_overwrite(offset, data, how.pages)?;
+                }
                 at.set(Some(if how.append { file.end_for(offset)? } else { offset }));
             }
             if let Some(in_group) = how.drop_privileges.filter(|_| !data.is_empty())
@@ -278,6 +284,19 @@ impl FileEdit<'_> {
             // of several pieces that are appended at once, one that is not the first
             Some(_) => Err(Error::Busy),
         }
+    }
+
+    /// Refuses content that an append-only file must not get. Pages that were appended come in any order, each with what
+    /// stood in it: a page may come when the file is longer already.
+    fn may_overwrite(&self, offset: u64, data: &[u8], pages: bool) -> Result<()> {
+        let inside = self.size().saturating_sub(offset).min(data.len() as u64) as usize;
+        if inside == 0 || !self.inode.raw().flags().contains(InodeFlags::APPEND) {
+            return Ok(());
+        }
+        let mut there = vec![0; if pages { inside } else { 0 }];
+        self.read(offset, &mut there)?;
+        let keeps = pages && there.iter().zip(data).all(|(there, new)| there == new || *there == 0);
+        if keeps { Ok(()) } else { Err(Error::NotPermitted("the file may only grow")) }
     }
 
     /// Whoever holds the file assumes that it ends at `end` at least.

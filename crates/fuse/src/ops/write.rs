@@ -1,6 +1,6 @@
 //! Requests that change a volume.
 
-use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, lock};
+use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, SET_FLAGS, SET_FSXATTR, lock};
 use crate::reply::{Answer, Reply};
 use crate::request::{Caller, Changes, Operation, Request, SetTime};
 use fs::{AllocateMode, Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
@@ -8,7 +8,7 @@ use fs::{Timestamp, WriteHow, Written, XattrMode, without_privileges};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Set-group-id.
 const S_ISGID: u16 = 0o2000;
@@ -16,6 +16,8 @@ const S_ISGID: u16 = 0o2000;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Most bytes copied in one request, so that none runs for long; programs ask again for the rest.
 const MOST_COPIED: u64 = 64 << 20;
+/// How long the kernel may take to hand over the pages of a file.
+const HAND_OVER: Duration = Duration::from_secs(1);
 /// Bytes copied at once.
 const PIECE: usize = 1 << 20;
 
@@ -237,14 +239,14 @@ impl Ops {
         &self,
         node: u64,
         (offset, data): (u64, &[u8]),
-        (append, kill_privileges): (bool, bool),
+        (append, kill_privileges, pages): (bool, bool, bool),
         caller: &Caller,
     ) -> Answer<Written> {
         let number = self.number(node)?;
         self.drop_capability(number)?;
         let in_group = |group| is_in_group(caller, group);
         let drop_privileges = if kill_privileges { Some(&in_group as _) } else { None };
-        let how = WriteHow { append, drop_privileges, ..WriteHow::default() };
+        let how = WriteHow { append, drop_privileges, pages, ..WriteHow::default() };
         self.outcome(number, self.volume.write_with(number, offset, data, &how))
     }
 
@@ -253,7 +255,7 @@ impl Ops {
     pub(super) fn write_late(&self, node: u64, offset: u64, data: &[u8]) -> Answer<u32> {
         let number = self.number(node)?;
         self.drop_capability(number)?;
-        let how = WriteHow { keep_times: true, ..WriteHow::default() };
+        let how = WriteHow { keep_times: true, pages: true, ..WriteHow::default() };
         let written = self.outcome(number, self.volume.write_with(number, offset, data, &how))?;
         // a request has at most 1 MiB
         Ok(u32::try_from(written.bytes).unwrap_or(u32::MAX))
@@ -425,8 +427,43 @@ impl Ops {
         let number = self.number(node)?;
         let a = self.outcome(number, self.volume.attributes_of(number))?;
         let flags = InodeFlags::from_bits_retain(a.flags.bits() & !MODIFIABLE | flags & MODIFIABLE);
+        self.hand_over_before(node, &a, flags);
         let set = SetAttributes { flags: Some(flags), ..SetAttributes::default() };
         self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
+    }
+
+    /// Has the kernel hand over what was written through mappings of a file that is about to become immutable or
+    /// append-only, as ext4 does: with the flag set it is refused. The kernel then has no page of the file that a mapping
+    /// could change unseen.
+    fn hand_over_before(&self, node: u64, a: &Attributes, flags: InodeFlags) {
+        let (locking, kernel) = (InodeFlags::IMMUTABLE | InodeFlags::APPEND, self.kernel.get().cloned());
+        if a.kind != FileKind::Regular || !(flags & !a.flags).intersects(locking) {
+            return;
+        }
+        let (done, told) = std::sync::mpsc::channel();
+        let hand_over = move || {
+            if let Some(kernel) = kernel {
+                kernel.forget_inode(node);
+            }
+            // nobody may listen any more
+            let _ = done.send(());
+        };
+        // whoever keeps a page locked for longer may wait for this request
+        if std::thread::Builder::new().name("fuse-pages".to_owned()).spawn(hand_over).is_ok() {
+            let _ = told.recv_timeout(HAND_OVER);
+        }
+    }
+
+    /// Whether a request makes a file immutable or append-only, as far as it can be told from the request.
+    pub(super) fn locks_file(operation: &Operation<'_>) -> bool {
+        let Operation::Ioctl { command, input, .. } = operation else { return false };
+        let Ok((flags, _)) = <u32 as zerocopy::FromBytes>::read_from_prefix(input) else { return false };
+        match *command {
+            SET_FLAGS => InodeFlags::from_bits_retain(flags).intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND),
+            // the first two of XFLAGS
+            SET_FSXATTR => flags & 0x18 != 0,
+            _ => false,
+        }
     }
 
     /// FS_IOC_FSGETXATTR.
@@ -451,6 +488,7 @@ impl Ops {
             flags.set(*flag, asked.flags & bit != 0);
             flags
         });
+        self.hand_over_before(node, &a, flags);
         let project = (asked.project != a.project).then_some(asked.project);
         let set = SetAttributes { flags: Some(flags), project, ..SetAttributes::default() };
         self.outcome(number, self.volume.set_attributes(number, &set)).map(drop)
