@@ -21,9 +21,11 @@ use format::extent::{Extent, room};
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Claim;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+/// Why an append-only file refuses content.
+const ONLY_GROWS: &str = "the file may only grow";
 /// So many bytes of whole blocks without a place are not delayed.
 const BULK: usize = 256 << 10;
 /// Most bytes that get their place in one change.
@@ -68,7 +70,7 @@ pub struct WriteHow<'a> {
     /// The times stay as they are: whoever kept the content until now sets them.
     pub keep_times: bool,
     /// The content is that of whole pages of a cache, with what they held before. In a file that may only grow, such a page
-    /// may fill what is zero, and has to hold what is there else.
+    /// fills what is zero; where it does not hold what is there else, that stays, and it is an error.
     pub pages: bool,
 }
 
@@ -111,10 +113,11 @@ impl Volume {
     pub fn write_with(&self, number: InodeNo, offset: u64, data: &[u8], how: &WriteHow<'_>) -> Result<Written> {
         // where it is tried again, what is appended goes to the same place
         let (at, dropped) = (Cell::new(None), Cell::new(false));
+        let allowed = RefCell::new(None);
         let (bytes, sync) = self.edit_file(number, |file| {
             if at.get().is_none() {
                 if !how.append {
-                    file.may_overwrite(offset, data, how.pages)?;
+                    *allowed.borrow_mut() = file.may_overwrite(offset, data, how.pages)?;
                 }
                 at.set(Some(if how.append { file.end_for(offset)? } else { offset }));
             }
@@ -125,12 +128,15 @@ impl Volume {
                 dropped.set(true);
             }
             file.keep_times = how.keep_times;
-            let bytes = file.write(at.get().unwrap_or(offset), data)?;
+            let bytes = file.write(at.get().unwrap_or(offset), allowed.borrow().as_deref().unwrap_or(data))?;
             file.assume_end(offset.saturating_add(bytes as u64));
             Ok((bytes, file.inode.raw().flags().contains(InodeFlags::SYNC)))
         })?;
         if sync {
             self.fsync(number, false)?;
+        }
+        if allowed.into_inner().is_some() {
+            return Err(Error::NotPermitted(ONLY_GROWS));
         }
         Ok(Written { at: at.get().unwrap_or(offset), bytes, dropped: dropped.get() })
     }
@@ -287,16 +293,23 @@ impl FileEdit<'_> {
     }
 
     /// Refuses content that an append-only file must not get. Pages that were appended come in any order, each with what
-    /// stood in it: a page may come when the file is longer already.
-    fn may_overwrite(&self, offset: u64, data: &[u8], pages: bool) -> Result<()> {
+    /// stood in it: a page may come when the file is longer already. What may be written of a page that is to be refused
+    /// comes back: it may hold what others appended.
+    fn may_overwrite(&self, offset: u64, data: &[u8], pages: bool) -> Result<Option<Vec<u8>>> {
         let inside = self.size().saturating_sub(offset).min(data.len() as u64) as usize;
         if inside == 0 || !self.inode.raw().flags().contains(InodeFlags::APPEND) {
-            return Ok(());
+            return Ok(None);
         }
-        let mut there = vec![0; if pages { inside } else { 0 }];
+        if !pages {
+            return Err(Error::NotPermitted(ONLY_GROWS));
+        }
+        let mut there = vec![0; inside];
         self.read(offset, &mut there)?;
-        let keeps = pages && there.iter().zip(data).all(|(there, new)| there == new || *there == 0);
-        if keeps { Ok(()) } else { Err(Error::NotPermitted("the file may only grow")) }
+        let mut allowed = data.to_vec();
+        for (new, there) in allowed.iter_mut().zip(there).filter(|(_, there)| *there != 0) {
+            *new = there;
+        }
+        Ok(Some(allowed).filter(|allowed| allowed != data))
     }
 
     /// Whoever holds the file assumes that it ends at `end` at least.
