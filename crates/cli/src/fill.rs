@@ -9,9 +9,12 @@ use crate::output::{counted, human};
 use crate::progress::Bar;
 use check::render::escape;
 use fs::{Error, FileKind, InodeNo, NewFile, SetAttributes, Timestamp, Volume, XattrMode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,17 +71,74 @@ pub(crate) struct Filler<'a> {
     interrupted: Arc<AtomicBool>,
     buffer: Vec<u8>,
     copied: Copied,
+    /// The file in the making that is to replace another.
+    replacing: Option<Replacing>,
+}
+
+/// A file that gets the name of another when it is whole.
+struct Replacing {
+    number: InodeNo,
+    dir: InodeNo,
+    /// The name that it has until then.
+    temporary: Vec<u8>,
+    name: Vec<u8>,
+    /// Not all of it could be copied.
+    broken: bool,
 }
 
 /// Set by the signals that ask a program to end, which do nothing else from now on; the second one ends it at once, in
 /// case it waits for something that never comes.
+///
+/// Those that this process was told to ignore (`nohup`, or `&` in a script) stay ignored.
 pub(crate) fn on_signals() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in heard([SIGINT, SIGTERM, SIGHUP]) {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
     Ok(flag)
+}
+
+/// Those of several signals that this process does not ignore.
+pub(crate) fn heard<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    signals.into_iter().filter(move |signal| ignored >> (signal - 1) & 1 == 0)
+}
+
+/// What may have nothing to read for long: a signal ends the wait for it.
+pub(crate) struct Input<F> {
+    file: F,
+    interrupted: Arc<AtomicBool>,
+}
+
+/// How long a wait may go on that a signal should have ended: it may come just before the wait.
+const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+impl<F: AsFd> Input<F> {
+    pub(crate) fn new(file: F, interrupted: Arc<AtomicBool>) -> Self {
+        Self { file, interrupted }
+    }
+}
+
+impl<F: AsFd> Read for Input<F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(io::Error::other("interrupted"));
+            }
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&WAIT)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                // of an end, too, the read says it
+                Ok(_) => match rustix::io::read(&self.file, &mut *buffer) {
+                    Err(Errno::INTR | Errno::AGAIN) => {}
+                    read => return Ok(read?),
+                },
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
 }
 
 /// A directory, and a name in it.
@@ -96,6 +156,7 @@ impl<'a> Filler<'a> {
             interrupted,
             buffer: vec![0; BUFFER],
             copied: Copied::default(),
+            replacing: None,
         }
     }
 
@@ -138,21 +199,70 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Whether a file can be made at a place: nothing is there, or was replaced.
-    fn clear(&mut self, place: Place<'_>, path: &[u8]) -> Result<bool, Stop> {
+    /// The name under which a file can be made for a place: its own where nothing is there, else another, under which it
+    /// is until it is whole.
+    fn name_for(&mut self, place: Place<'_>, path: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
         self.go_on()?;
-        let Some(number) = self.at(place, path)? else { return Ok(true) };
+        let Some(number) = self.at(place, path)? else { return Ok(Some(place.1.to_vec())) };
         let kind = self.volume.inode(number).map(|inode| inode.kind);
         if kind.is_ok_and(|kind| kind == FileKind::Directory) {
             self.complain(path, "there is a directory of that name");
-            return Ok(false);
+            return Ok(None);
         }
         if !self.force {
             self.complain(path, "exists already (--force replaces files)");
-            return Ok(false);
+            return Ok(None);
         }
-        let removed = self.volume.unlink(place.0, place.1);
-        Ok(self.judge(path, removed)?.is_some())
+        for count in 0u64.. {
+            let name = format!(".extant-{}-{count}", std::process::id()).into_bytes();
+            if self.at((place.0, &name), path)?.is_none() {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Notes under which name a file was made for a place; its number.
+    fn made(&mut self, (dir, name): Place<'_>, temporary: Vec<u8>, made: Option<InodeNo>) -> Option<InodeNo> {
+        self.count_file(made.is_some());
+        if let Some(number) = made.filter(|_| temporary != name) {
+            self.replacing = Some(Replacing { number, dir, temporary, name: name.to_vec(), broken: false });
+        }
+        made
+    }
+
+    /// Not all of the file that is being made could be copied.
+    pub(crate) fn incomplete(&mut self) {
+        if let Some(replacing) = &mut self.replacing {
+            replacing.broken = true;
+        }
+    }
+
+    /// A file is as it is to be: it takes the place of the one that it replaces, which stays where the new one is not whole.
+    fn replace(&mut self, number: InodeNo, path: &[u8]) -> Result<(), Stop> {
+        let Some(new) = self.replacing.take_if(|replacing| replacing.number == number) else { return Ok(()) };
+        if new.broken {
+            self.complain(path, "the file that was there stays");
+            self.copied.files = self.copied.files.saturating_sub(1);
+            let removed = self.volume.unlink(new.dir, &new.temporary);
+            return self.judge(path, removed).map(drop);
+        }
+        let flags = fs::RenameFlags::default();
+        let renamed = self.volume.rename(new.dir, &new.temporary, new.dir, &new.name, flags);
+        if renamed.is_err() {
+            self.replacing = Some(new);
+        }
+        self.judge(path, renamed)?;
+        self.abandon();
+        Ok(())
+    }
+
+    /// Removes what was to replace a file, and does not any more.
+    fn abandon(&mut self) {
+        if let Some(new) = self.replacing.take() {
+            // where nothing can be written any more it stays under its temporary name
+            let _ = self.volume.unlink(new.dir, &new.temporary);
+        }
     }
 
     /// Makes a directory, or joins one that exists; the flag says that it is new. It gets its looks last
@@ -188,45 +298,48 @@ impl<'a> Filler<'a> {
         kind: FileKind,
         device: (u32, u32),
     ) -> Result<Option<InodeNo>, Stop> {
-        if !self.clear(place, path)? {
-            return Ok(None);
-        }
-        let made =
-            self.volume.create(place.0, place.1, &NewFile { kind, mode: 0o600, umask: 0, uid: 0, gid: 0, device });
-        let made = self.judge(path, made)?;
-        self.count_file(made.is_some());
-        Ok(made.map(|inode| inode.number))
+        let Some(name) = self.name_for(place, path)? else { return Ok(None) };
+        let new = NewFile { kind, mode: 0o600, umask: 0, uid: 0, gid: 0, device };
+        let made = self.volume.create(place.0, &name, &new);
+        let made = self.judge(path, made)?.map(|inode| inode.number);
+        Ok(self.made(place, name, made))
     }
 
     pub(crate) fn symlink(&mut self, place: Place<'_>, path: &[u8], target: &[u8]) -> Result<Option<InodeNo>, Stop> {
-        if !self.clear(place, path)? {
-            return Ok(None);
-        }
-        let made = self.volume.symlink(place.0, place.1, target, 0, 0);
-        let made = self.judge(path, made)?;
-        self.count_file(made.is_some());
-        Ok(made.map(|inode| inode.number))
+        let Some(name) = self.name_for(place, path)? else { return Ok(None) };
+        let made = self.volume.symlink(place.0, &name, target, 0, 0);
+        let made = self.judge(path, made)?.map(|inode| inode.number);
+        Ok(self.made(place, name, made))
     }
 
     /// Gives a file one more name.
     pub(crate) fn link(&mut self, number: InodeNo, place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
-        if self.at(place, path)? == Some(number) || !self.clear(place, path)? {
+        if self.at(place, path)? == Some(number) {
             return Ok(());
         }
-        let made = self.volume.link(number, place.0, place.1);
-        let made = self.judge(path, made)?.is_some();
-        self.count_file(made);
-        Ok(())
+        let Some(name) = self.name_for(place, path)? else { return Ok(()) };
+        let made = self.volume.link(number, place.0, &name);
+        let made = self.judge(path, made)?.map(|_| number);
+        self.made(place, name, made);
+        self.replace(number, path)
     }
 
     fn count_file(&mut self, made: bool) {
         self.copied.files += u64::from(made);
     }
 
-    /// Gives a file its owner, permissions, attributes and times.
+    /// Gives a file its owner, permissions, attributes and times, which is the last that is done with it.
     pub(crate) fn dress(&mut self, number: InodeNo, path: &[u8], dress: &Dress) -> Result<(), Stop> {
+        self.put_on(number, path, dress)?;
+        self.replace(number, path)
+    }
+
+    fn put_on(&mut self, number: InodeNo, path: &[u8], dress: &Dress) -> Result<(), Stop> {
         let inode = self.volume.inode(number);
-        let Some(inode) = self.judge(path, inode)? else { return Ok(()) };
+        let Some(inode) = self.judge(path, inode)? else {
+            self.incomplete();
+            return Ok(());
+        };
         let mode = (inode.kind != FileKind::Symlink).then_some(dress.mode & 0o7777);
         let looks = SetAttributes { mode, uid: Some(dress.uid), gid: Some(dress.gid), ..SetAttributes::default() };
         let inherited = self.volume.list_xattrs(&inode);
@@ -271,14 +384,19 @@ impl<'a> Filler<'a> {
             let filled = match fill(from, &mut buffer[..room]) {
                 Ok(0) => break Ok(at),
                 Ok(filled) => filled,
+                Err(_) if self.go_on().is_err() => break Err(Stop::Interrupted),
                 Err(e) => {
                     self.complain(path, format!("copied up to byte {at} only: {e}"));
+                    self.incomplete();
                     break Ok(at);
                 }
             };
             match self.write(number, path, at, &buffer[..filled]) {
                 Ok(true) => at += filled as u64,
-                Ok(false) => break Ok(at),
+                Ok(false) => {
+                    self.incomplete();
+                    break Ok(at);
+                }
                 Err(stop) => break Err(stop),
             }
         };
@@ -301,13 +419,16 @@ impl<'a> Filler<'a> {
     /// Gives a file its length, where it ends with a hole.
     pub(crate) fn set_len(&mut self, number: InodeNo, path: &[u8], len: u64) -> Result<(), Stop> {
         let set = self.volume.truncate(number, len);
-        self.judge(path, set)?;
+        if self.judge(path, set)?.is_none() {
+            self.incomplete();
+        }
         Ok(())
     }
 
     /// Says with how it ended what was copied: the exit status, and the figures for JSON.
-    pub(crate) fn finish(self, outcome: Result<(), Stop>, verbose: bool) -> (u8, serde_json::Value) {
+    pub(crate) fn finish(mut self, outcome: Result<(), Stop>, verbose: bool) -> (u8, serde_json::Value) {
         self.bar.finish();
+        self.abandon();
         let Copied { directories, files, bytes } = self.copied;
         let status = match outcome {
             Ok(()) => u8::from(self.failed > 0).max(self.complaints.exit()),

@@ -4,6 +4,7 @@
 //! and times are kept, and as root owners and device nodes. How names are kept inside the destination: [`below`].
 
 use crate::failure::{Complaints, Failure, Result, say, short, without_errno};
+use crate::fill::on_signals;
 use crate::output::{counted, human};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{Opened, Source};
@@ -20,6 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 mod below;
 
@@ -39,7 +41,9 @@ const SHARED: u64 = 2;
   extant get volume.img /a /b /c some-directory
 
 Where DEST is a directory, files land in it under their own names; else it is the new name of the one that is \
-    copied. Files that exist are left alone unless --force is given; directories are joined. Symbolic links are \
+    copied. Files that exist are left alone unless --force is given, and then stay until the new one is \
+    whole: there must be room for both. Directories are joined. Device nodes and pipes of this machine are replaced by \
+    their like alone. Symbolic links are \
     copied as they are, except the one that PATH itself may be, which is followed inside the volume. Nothing is \
     written outside DEST, whatever the names on the volume are, and of each PATH at most twice the volume's size. Owners, device nodes and the \
     set-user-id bits of other owners are kept only for root. PATH may also be an inode's number in angle brackets, '<12>'.
@@ -90,6 +94,9 @@ struct Copier<'a> {
     buffer: Vec<u8>,
     copied: Copied,
     bar: Bar,
+    interrupted: Arc<AtomicBool>,
+    /// A signal came before all was copied.
+    cut: bool,
 }
 
 #[derive(Default)]
@@ -120,6 +127,8 @@ impl Get {
             buffer: vec![0; BUFFER],
             copied: Copied::default(),
             bar: Bar::hidden(),
+            interrupted: on_signals()?,
+            cut: false,
         };
         let mut sources = Vec::new();
         for path in paths {
@@ -139,6 +148,9 @@ impl Get {
             copier.bar = Bar::new("copying", total, Unit::Bytes);
         }
         for (path, inode) in sources {
+            if copier.stopped() {
+                break;
+            }
             let own_name = name.as_deref().unwrap_or_else(|| last_name(path));
             copier.copy(path, &inode, own_name);
         }
@@ -149,6 +161,13 @@ impl Get {
     fn destination(&self, dest: &OsString, paths: &[OsString]) -> Result<(Below, Option<Vec<u8>>)> {
         let path = Path::new(dest);
         let failure = |why: &dyn ToString| Failure::on(&path.display().to_string(), why.to_string());
+        if let Ok(there) = rustix::fs::stat(path)
+            && let Some(what) = below::node_name(rustix::fs::FileType::from_raw_mode(there.st_mode))
+        {
+            let why =
+                format!("it is {what}, in whose place no file is made: `extant cat` writes what a file holds into it");
+            return Err(failure(&why));
+        }
         if path.is_dir() {
             return Ok((Below::open(path, self.force).map_err(|e| failure(&e))?, None));
         }
@@ -164,6 +183,12 @@ impl Get {
 }
 
 impl<'a> Copier<'a> {
+    /// To be asked while there is something left to do.
+    fn stopped(&mut self) -> bool {
+        self.cut |= self.interrupted.load(Ordering::Relaxed);
+        self.cut
+    }
+
     /// Copies the file or directory at `path` under `name`. An empty name stands for the destination itself.
     fn copy(&mut self, path: &[u8], inode: &Arc<Inode>, name: &[u8]) {
         let base = match self.base.descend(&[]) {
@@ -184,6 +209,9 @@ impl<'a> Copier<'a> {
         };
         let mut levels = Vec::from_iter(first);
         while let Some(level) = levels.last_mut() {
+            if self.stopped() {
+                return;
+            }
             if self.left == 0 {
                 let why =
                     "files share blocks, and more was copied than the volume has: check it first. The rest is left out";
@@ -305,17 +333,21 @@ impl<'a> Copier<'a> {
     fn regular(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
         // before there is a file that would stay empty
         self.opened.volume.readable(inode).map_err(|e| e.to_string())?;
-        let file = into.create_file(name).map_err(|e| creation(&e))?;
+        let (file, temporary) = into.create_file(name).map_err(|e| creation(&e))?;
         let content = self.content(&file, inode);
         let dress = self.dress_of(path, inode);
         let done = dress_open(&file, &dress);
         self.dressed(path, done);
-        content
+        let Some(temporary) = temporary else { return content };
+        let settled = into.settle(&temporary, name, content.is_ok());
+        content.map_err(|why| format!("{why}; the file that was there stays"))?;
+        settled.map_err(|e| creation(&e))
     }
 
     /// Copies the data of a file and leaves the holes.
     fn content(&mut self, file: &File, inode: &Inode) -> Result<(), String> {
-        let volume = &self.opened.volume;
+        let opened = self.opened;
+        let volume = &opened.volume;
         let geometry = &volume.superblock().geometry;
         // a damaged map may name the same blocks again and again
         let most = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
@@ -325,6 +357,9 @@ impl<'a> Copier<'a> {
             let end = volume.seek_hole(inode, start).map_err(|e| ended(start, &e))?.unwrap_or(inode.size);
             at = start;
             while at < end {
+                if self.stopped() {
+                    return Err(ended(at, &"interrupted"));
+                }
                 let len = usize::try_from(end - at).map_or(BUFFER, |left| left.min(BUFFER));
                 let buffer = &mut self.buffer[..len];
                 let len = volume.read_at(inode, at, buffer).map_err(|e| ended(at, &e))?;
@@ -426,6 +461,9 @@ impl<'a> Copier<'a> {
 
     fn finish(self, verbose: bool) -> u8 {
         self.bar.finish();
+        if self.cut {
+            say("interrupted: not all was copied");
+        }
         if let (count, Some(first)) = &self.undressed {
             let count = counted(*count, "extended attribute", "extended attributes");
             say(&format!("{count} could not be set in the destination, the first: {first}"));
@@ -436,7 +474,7 @@ impl<'a> Copier<'a> {
             let files = counted(files, "file", "files");
             say(&format!("{directories} and {files} copied, {} of data", human(bytes)));
         }
-        self.complaints.exit()
+        self.complaints.exit().max(u8::from(self.cut))
     }
 }
 

@@ -26,8 +26,8 @@ use std::time::SystemTime;
 Where DEST is a directory of the volume, files land in it under their own names; else it is the new name of \
     the one that is copied. What arrives is what cp -a would copy to a mounted volume: owners, permissions, \
     times, extended attributes and access control lists are kept, holes stay holes, hard links one file. No \
-    privilege is needed beyond reading the files. Files that exist are left alone unless --force is given; \
-    directories are joined. Symbolic links are copied as they are.
+    privilege is needed beyond reading the files. Files that exist are left alone unless --force is given, \
+    and then stay until the new one is whole: there must be room for both. Directories are joined. Symbolic links are copied as they are.
 
 The volume must not be mounted. On SIGINT and SIGTERM the copy ends, and the volume is sound.
 

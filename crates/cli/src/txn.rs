@@ -1,6 +1,7 @@
 //! `extant txn`: a command whose changes to a mounted volume happen whole or not at all.
 
 use crate::failure::{Failure, Result, say, without_errno};
+use crate::fill::heard;
 use check::render::escape;
 use clap::Args;
 use fuse::MountedTransaction;
@@ -88,7 +89,7 @@ impl Signalled {
     /// From now on signals do not end this process.
     fn catch() -> io::Result<Arc<Self>> {
         let this = Arc::new(Self::default());
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        let mut signals = Signals::new(heard([SIGTERM, SIGINT, SIGHUP]))?;
         let handed_on = Arc::clone(&this);
         std::thread::spawn(move || {
             for signal in signals.forever() {

@@ -40,6 +40,7 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
                 lists += u64::from(member.has_acl_text);
                 unpacker.member(member)?;
             }
+            Err(_) if unpacker.filler.go_on().is_err() => break Err(Stop::Interrupted),
             Err(e) => break Err(broken(e)),
         }
     };

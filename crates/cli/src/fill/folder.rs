@@ -1,6 +1,6 @@
 //! A tree of this machine into a volume, as `cp -a` copies it.
 
-use super::{Dress, Filler, Place, Stop};
+use super::{Dress, Filler, Input, Place, Stop};
 use crate::ls::join;
 use crate::progress::Bar;
 use fs::{FileKind, InodeNo, Timestamp};
@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Copies of trees into one volume, which share their hard links.
 pub(crate) struct Folder<'f, 'v> {
@@ -72,7 +73,8 @@ impl<'f, 'v> Folder<'f, 'v> {
     /// Makes a file of what standard input gives, owned by who runs this.
     pub(crate) fn standard_input(&mut self, place: Place<'_>, path: &[u8], now: Timestamp) -> Result<(), Stop> {
         let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(()) };
-        self.filler.stream(number, path, &mut io::stdin().lock(), (0, u64::MAX))?;
+        let mut input = Input::new(io::stdin(), Arc::clone(&self.filler.interrupted));
+        self.filler.stream(number, path, &mut input, (0, u64::MAX))?;
         let dress = Dress {
             mode: 0o644,
             uid: rustix::process::geteuid().as_raw(),
@@ -223,12 +225,14 @@ impl<'f, 'v> Folder<'f, 'v> {
                 }
                 Err(e) => {
                     self.wrong(source, e);
+                    self.filler.incomplete();
                     return Ok(at);
                 }
             };
             let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)).unwrap_or(u64::MAX);
             if let Err(e) = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(start)) {
                 self.wrong(source, e);
+                self.filler.incomplete();
                 return Ok(at);
             }
             let most = end.saturating_sub(start);

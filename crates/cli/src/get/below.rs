@@ -3,12 +3,13 @@
 //! 1. A name is one component. The empty name, `.`, `..`, and names with a slash or a NUL are refused.
 //! 2. Every step is relative to a directory that is open, and follows no symbolic link, so whatever was put there (by the
 //!    volume a moment ago, or by anyone else) nothing is written outside the directory the user named.
-//! 3. Nothing that exists is opened for writing: files are made new, and what is to be replaced is unlinked first.
+//! 3. Nothing that exists is opened for writing: files are made new, and what is to be replaced stays until the new one is
+//!    whole and takes its name. Device nodes, pipes and sockets are never replaced by anything but their like.
 
 use fs::{FileKind, Timestamp};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fsetxattr, linkat,
-    lsetxattr, makedev, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
+    lsetxattr, makedev, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -80,15 +81,26 @@ impl Below {
         }
     }
 
-    /// A new empty file, for this user alone.
-    pub(super) fn create_file(&self, name: &[u8]) -> io::Result<File> {
+    /// A new empty file, for this user alone. Where it is to replace another it has the name that is given back, until
+    /// [`Below::settle`].
+    pub(super) fn create_file(&self, name: &[u8]) -> io::Result<(File, Option<Vec<u8>>)> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.put(name, |name| openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR))?;
-        Ok(File::from(fd))
+        let (fd, temporary) = self.begin(name, None, |name| openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR))?;
+        Ok((File::from(fd), temporary))
+    }
+
+    /// Has a new file replace the one of that name, or go where it is not whole.
+    pub(super) fn settle(&self, temporary: &[u8], name: &[u8], whole: bool) -> io::Result<()> {
+        let renamed = if whole { renameat(&self.fd, temporary, &self.fd, component(name)?) } else { Ok(()) };
+        // a name that leads to the same file as the other is left by the renaming
+        if !whole || renamed.is_err() || statat(&self.fd, temporary, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            unlinkat(&self.fd, temporary, AtFlags::empty())?;
+        }
+        Ok(renamed?)
     }
 
     pub(super) fn create_symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
-        self.put(name, |name| symlinkat(target, &self.fd, name))
+        self.put(name, None, |name| symlinkat(target, &self.fd, name))
     }
 
     /// A device, pipe or socket, with these permission bits: the process has no umask.
@@ -100,25 +112,56 @@ impl Below {
             _ => FileType::Fifo,
         };
         let (major, minor) = device;
-        self.put(name, |name| mknodat(&self.fd, name, file_type, permissions(mode), makedev(major, minor)))
+        let number = makedev(major, minor);
+        let like = (file_type, if number_matters(file_type) { number } else { 0 });
+        self.put(name, Some(like), |name| mknodat(&self.fd, name, file_type, permissions(mode), number))
     }
 
     /// One more name for the file `old` of the directory `from`.
     pub(super) fn link(&self, name: &[u8], from: &Self, old: &[u8]) -> io::Result<()> {
         let old = component(old)?;
-        self.put(name, |name| linkat(&from.fd, old, &self.fd, name, AtFlags::empty()))
+        self.put(name, None, |name| linkat(&from.fd, old, &self.fd, name, AtFlags::empty()))
     }
 
-    /// Makes something of that name; what has it already is unlinked where that was asked for.
-    fn put<T>(&self, name: &[u8], make: impl Fn(&[u8]) -> rustix::io::Result<T>) -> io::Result<T> {
+    /// Makes something of that name, in place of what has it already where that was asked for.
+    fn put(&self, name: &[u8], like: Option<Node>, make: impl Fn(&[u8]) -> rustix::io::Result<()>) -> io::Result<()> {
+        match self.begin(name, like, make)? {
+            ((), Some(temporary)) => self.settle(&temporary, name, true),
+            ((), None) => Ok(()),
+        }
+    }
+
+    /// Makes something of that name, or under one that is free where the name is taken and may be replaced: that one comes
+    /// back as well. `like` is the only kind of node that is replaced.
+    fn begin<T>(
+        &self,
+        name: &[u8],
+        like: Option<Node>,
+        make: impl Fn(&[u8]) -> rustix::io::Result<T>,
+    ) -> io::Result<(T, Option<Vec<u8>>)> {
         let name = component(name)?;
         match make(name) {
-            Err(Errno::EXIST) if self.replace => {
-                unlinkat(&self.fd, name, AtFlags::empty())?;
-                Ok(make(name)?)
-            }
-            made => Ok(made?),
+            Err(Errno::EXIST) if self.replace => {}
+            made => return Ok((made?, None)),
         }
+        let there = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = FileType::from_raw_mode(there.st_mode);
+        if kind == FileType::Directory {
+            return Err(Errno::ISDIR.into());
+        }
+        if let Some(what) = node_name(kind)
+            && like != Some((kind, if number_matters(kind) { there.st_rdev } else { 0 }))
+        {
+            return Err(io::Error::other(format!("there is {what} of that name, which --force does not replace")));
+        }
+        for count in 0u64.. {
+            let temporary = format!(".extant-{}-{count}", std::process::id()).into_bytes();
+            match make(&temporary) {
+                Err(Errno::EXIST) => {}
+                made => return Ok((made?, Some(temporary))),
+            }
+        }
+        Err(Errno::EXIST.into())
     }
 
     /// Dresses what was made under that name and is neither file nor directory. Its mode it has already.
@@ -138,6 +181,25 @@ impl Below {
     /// Dresses the directory itself.
     pub(super) fn dress(&self, dress: &Dress) -> io::Result<Vec<Undressed>> {
         dress_open(&self.fd, dress)
+    }
+}
+
+/// A device, pipe or socket: its type, and a device's number.
+type Node = (FileType, u64);
+
+/// Whether a node of a type is told from others by its number.
+fn number_matters(kind: FileType) -> bool {
+    matches!(kind, FileType::CharacterDevice | FileType::BlockDevice)
+}
+
+/// What a device, pipe or socket is called; `None` for everything else.
+pub(super) fn node_name(kind: FileType) -> Option<&'static str> {
+    match kind {
+        FileType::CharacterDevice => Some("a character device"),
+        FileType::BlockDevice => Some("a block device"),
+        FileType::Fifo => Some("a pipe"),
+        FileType::Socket => Some("a socket"),
+        _ => None,
     }
 }
 

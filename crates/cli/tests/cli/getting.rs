@@ -1,6 +1,6 @@
 //! get: what is copied equals what was put in, and nothing lands outside the destination.
 
-use crate::common::{exits, fails, plain, prints, ready, sample, text};
+use crate::common::{EXTANT, exits, fails, plain, prints, ready, sample, text};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -113,6 +113,56 @@ fn what_get_refuses() {
 }
 
 #[test]
+fn what_is_replaced_stays_until_the_copy_is_whole() {
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    fs::write(&large, vec![7; 3 << 20]).unwrap();
+    let image = plain();
+    let volume = text(image.path());
+    exits(0, &["put", volume, text(&large), "/large"]);
+    fs::write(&large, "mine").unwrap();
+    // a file of so many bytes is not to be had there
+    let limited = "ulimit -f 64; trap '' XFSZ; exec \"$@\"";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", limited, "sh", EXTANT, "get", "-f", volume, "/large", text(&large)]);
+    let ran = tools::run_with(&mut command, b"", tools::LIMIT);
+    assert!(ran.exit == Some(1) && ran.text().contains("the file that was there stays"), "{}", ran.text());
+    assert_eq!(fs::read(&large).unwrap(), b"mine");
+    assert_eq!(names(folder.path()), ["large"].map(PathBuf::from));
+    prints(&["get", "-f", volume, "/large", text(&large)]);
+    assert_eq!(fs::metadata(&large).unwrap().len(), 3 << 20);
+    assert_eq!(names(folder.path()), ["large"].map(PathBuf::from));
+}
+
+#[test]
+fn devices_and_pipes_are_not_replaced_by_files() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let volume = text(image.path());
+    let sentence = fails(1, &["get", "-f", volume, "/etc/motd", "/dev/null"]);
+    assert!(sentence.contains("/dev/null: it is a character device"), "{sentence}");
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("motd");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("motd", &link).unwrap();
+    for dest in [&pipe, &link] {
+        let sentence = fails(1, &["get", "-f", volume, "/etc/motd", text(dest)]);
+        assert!(sentence.contains("it is a pipe"), "{sentence}");
+    }
+    let sentence = fails(1, &["get", "-f", volume, "/etc/motd", text(folder.path())]);
+    assert!(sentence.contains("a pipe of that name"), "{sentence}");
+    assert!(!pipe.symlink_metadata().unwrap().is_file() && link.is_symlink());
+    assert_eq!(names(folder.path()), ["link", "motd"].map(PathBuf::from));
+}
+
+#[test]
 fn holes_stay_holes() {
     if !ready() {
         return;
@@ -143,7 +193,7 @@ fn set_user_id_is_for_root() {
     let public = tempfile::tempdir().unwrap();
     fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (program, volume) = (public.path().join("extant"), public.path().join("volume.img"));
-    fs::copy(crate::common::EXTANT, &program).unwrap();
+    fs::copy(EXTANT, &program).unwrap();
     fs::copy(image.path(), &volume).unwrap();
     fs::set_permissions(&volume, fs::Permissions::from_mode(0o644)).unwrap();
     let args = ["--reuid=65534", "--regid=65534", "--clear-groups"].map(OsStr::new);

@@ -1,6 +1,6 @@
 //! `mkfs -d`, `put` and `rm`: what arrives in a volume, what leaves it, and that the volume stays sound.
 
-use crate::common::{command, exits, fails, json, prints, text};
+use crate::common::{EXTANT, command, exits, fails, json, prints, text};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -259,13 +259,74 @@ fn a_signal_leaves_the_volume_sound() {
         stdin.write_all(&vec![1; 1 << 20]).unwrap();
         stdin.write_all(&vec![2; 1 << 20]).unwrap();
         tools::must("kill", &["-INT", &child.id().to_string()]);
-        // it hears of it when there is something to read
-        while stdin.write_all(&[3; 4096]).is_ok() {}
-        drop(stdin);
+        // although nothing more comes, and no end
         let output = child.wait_with_output().unwrap();
+        drop(stdin);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("interrupted: the volume is sound"), "{shape}: {said}");
         assert_eq!(output.status.code(), Some(1));
         made.sound(shape);
     }
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    if !ready() || !testkit::need(&["kill"]) {
+        return;
+    }
+    let made = Made::new("-t ext4", 16 * M, &[]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh", EXTANT, "put", text(&made.image()), "-", "/all"]);
+    let mut child = shell.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // more than a pipe holds: it has begun to read
+    stdin.write_all(&vec![1; 1 << 20]).unwrap();
+    stdin.write_all(&vec![1; 1 << 20]).unwrap();
+    tools::must("kill", &["-HUP", &child.id().to_string()]);
+    stdin.write_all(&vec![1; 1 << 20]).unwrap();
+    drop(stdin);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(prints(&["ls", "-l", text(&made.image()), "/all"]).contains("3145728"));
+}
+
+#[test]
+fn what_is_replaced_stays_until_the_new_file_is_whole() {
+    if !ready() || !testkit::need(&["kill"]) {
+        return;
+    }
+    let made = Made::new("-t ext4", 16 * M, &[]);
+    let image = made.image();
+    let image = text(&image);
+    let file = made.folder.path().join("file");
+    std::fs::write(&file, "old").unwrap();
+    prints(&["put", image, text(&file), "/f"]);
+    let stays = |names: &str| {
+        assert_eq!(prints(&["cat", image, "/f"]), "old");
+        assert_eq!(prints(&["ls", "-a", image, "/"]).lines().collect::<Vec<_>>().join(" "), names);
+        made.sound(names);
+    };
+    // no room
+    File::create(&file).unwrap().write_all(&vec![7; 20 << 20]).unwrap();
+    fails_with_notes(&["put", "-f", image, text(&file), "/f"]);
+    stays(". .. f lost+found");
+    // a signal
+    let mut put = command(&["put", "-f", image, "-", "/f"]);
+    let mut child = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&vec![1; 1 << 20]).unwrap();
+    tools::must("kill", &["-TERM", &child.id().to_string()]);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+    drop(stdin);
+    stays(". .. f lost+found");
+    // and what is whole takes the place of anything but a directory
+    std::fs::write(&file, "new").unwrap();
+    let link = made.folder.path().join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    prints(&["put", "-f", image, text(&file), "/f"]);
+    assert_eq!(prints(&["cat", image, "/f"]), "new");
+    prints(&["put", "-f", image, text(&link), "/f"]);
+    prints(&["put", "-f", image, text(&file), "/f"]);
+    assert_eq!(prints(&["cat", image, "/f"]), "new");
+    assert_eq!(prints(&["ls", "-a", image, "/"]).lines().collect::<Vec<_>>().join(" "), ". .. f lost+found");
+    made.sound("replaced");
 }
