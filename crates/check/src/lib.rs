@@ -63,6 +63,7 @@ pub mod table;
 
 pub use checker::{Options, Progress, Repair, check, check_held};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
+pub use native::is_native;
 pub use open::Refusal;
 pub use repair::{first_sight, repair, replay, unfinished};
 pub use rules::{Rule, Rules};

@@ -85,7 +85,7 @@ impl NodeName {
 }
 
 /// Whether a device begins as a native volume does.
-pub(crate) fn is_native(device: &dyn BlockDevice) -> bool {
+pub fn is_native(device: &dyn BlockDevice) -> bool {
     (0..COPIES).any(|copy| {
         let mut block = vec![0; BLOCK_SIZE as usize];
         let read = device.read(copy * SIZE, &mut block).is_ok();

@@ -333,6 +333,10 @@ impl Check {
 
     fn estimate(&self, device: &dyn BlockDevice, options: &Options) -> Result<u8, Failure> {
         match check::estimate(device, options, None) {
+            Err(_) if check::is_native(device) => {
+                let why = "an estimate is not available for native volumes: check -fn checks it";
+                Err(Failure::on(self.called(), why))
+            }
             Err(refusal) => self.refused(&refusal),
             Ok(estimate) if self.json => {
                 print_json(&Foretold { device: self.called(), estimate })?;
@@ -384,7 +388,7 @@ impl Check {
         let printed =
             if self.json { self.print_report(report, false) } else { print_text(&manner.text(report, false)) };
         match printed {
-            Err(Failure::Message(message) | Failure::Refused(message)) => {
+            Err(Failure::Message(message) | Failure::Refused(message) | Failure::Usage(message)) => {
                 say(&message);
                 Ok(report.exit | exit::OPERATIONAL)
             }

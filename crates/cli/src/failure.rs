@@ -10,6 +10,8 @@ pub(crate) enum Failure {
     Message(String),
     /// A sentence as well: what was asked for contradicts the volume, or others use it, so that less is no answer either.
     Refused(String),
+    /// A sentence as well: the command line asks for what is not known, or for what does not go together.
+    Usage(String),
     /// Whoever read the output wants no more of it (`| head`): no failure, nothing to say.
     ReaderGone,
 }
@@ -49,6 +51,16 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 /// Says one sentence on standard error. There is nobody to tell where that fails.
 pub(crate) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "extant: {sentence}");
+}
+
+/// Names where a volume that is in use is mounted, for whoever has to unmount it.
+pub(crate) fn with_place(device: &str, failure: Failure) -> Failure {
+    match (failure, blockdev::mounted(device)) {
+        (Failure::Refused(why), Some(mounted)) => {
+            Failure::Refused(format!("{why}; it is mounted {}: unmount it first", escape(mounted.place().as_bytes())))
+        }
+        (failure, _) => failure,
+    }
 }
 
 /// A sentence without the number that the standard library puts behind the words of the operating system.

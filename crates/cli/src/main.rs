@@ -119,7 +119,16 @@ impl Command {
         }
     }
 
-    /// The exit status where a command ends in a [`Failure`].
+    /// The exit status where a command's words mean nothing to it.
+    fn usage(&self) -> u8 {
+        match self {
+            Command::Check(_) => check::Check::USAGE,
+            Command::Mount(command) => command.usage(),
+            _ => 2,
+        }
+    }
+
+    /// The exit status where a command ends in any other [`Failure`].
     fn failure(&self) -> u8 {
         match self {
             Command::Check(_) => check::Check::FAILURE,
@@ -149,6 +158,10 @@ fn main() -> ExitCode {
         Err(Failure::Message(sentence) | Failure::Refused(sentence)) => {
             say(&sentence);
             cli.command.failure().into()
+        }
+        Err(Failure::Usage(sentence)) => {
+            say(&sentence);
+            cli.command.usage().into()
         }
     }
 }

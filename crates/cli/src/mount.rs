@@ -5,7 +5,8 @@
 //! first ends with success on that word, and with the second's exit status where it ends before: it has said why. No
 //! process forks after it has threads or an open device.
 
-use crate::failure::{Failure, Result, say, without_errno};
+use crate::failure::{Failure, Result, say, with_place, without_errno};
+use crate::fill::heard;
 use crate::source::{Opened, Source};
 use check::render::escape;
 use clap::Args;
@@ -44,7 +45,8 @@ It returns when the volume can be used, and a process in the background serves i
 `extant umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files are errors for those who read
 them; each is told of once, in the system's log (with -f: on standard error). A volume that cannot be
 written (marked as having errors, write-protected, with features that only can be read) is mounted
-read-only with the reason; with -o rw it is not mounted. Options that the volume cannot honour, as
+read-only with the reason; with -o rw it is not mounted (mount(8) always says rw, so that means nothing
+from there). Options that the volume cannot honour, as
 consistency=journal where it has no journal, are errors. A volume that is mounted for writing already,
 by whatever way (a loop device, a partition, another name), is not mounted at all.
 
@@ -87,8 +89,7 @@ Options for -o, in lists as mount(8) takes them:
                 the format stays as it is
   noatime, relatime or atime, strictatime
                 whether reading is recorded in files: no (the default), if the record is older than
-                the last change or a day, always; the last two have each opening of a file asked for,
-                and what one opening reads twice is recorded once
+                the last change or a day, always; what one opening reads twice is recorded once
   remount       with ro, rw, nodev, nosuid, noexec, nosymfollow or their opposites: change these of a
                 mounted volume, and nothing else
   nodev, nosuid, noexec, nosymfollow
@@ -159,7 +160,11 @@ const LETTING_GO: Duration = Duration::from_secs(10);
 impl Mount {
     pub(crate) fn run(&self) -> Result<u8> {
         let lists = self.lists();
-        let mut options = MountOptions::parse(&lists).map_err(|e| sentence(&e))?;
+        let parse = if self.as_mount { MountOptions::parse_of_mount } else { MountOptions::parse };
+        let mut options = parse(&lists).map_err(|e| match sentence(&e) {
+            Failure::Message(sentence) => Failure::Usage(sentence),
+            failure => failure,
+        })?;
         if options.remount {
             fuse::remount(&self.dir, &self.options, self.as_mount).map_err(|e| sentence(&e))?;
             return Ok(0);
@@ -177,7 +182,7 @@ impl Mount {
         options.source.get_or_insert_with(|| self.source_name());
         options.device = std::fs::canonicalize(&self.source.device).ok();
         // before the mount: from then on a signal must not leave it behind
-        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+        let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let tell = move |problem: &str| if behind { log(problem) } else { say(problem) };
         let volume = std::sync::Arc::clone(&opened.volume);
         let session = options.fit(&volume).and_then(|()| fuse::mount(volume, &self.dir, &options, tell));
@@ -214,6 +219,11 @@ impl Mount {
         if self.as_mount { MOUNT_FAILED } else { 1 }
     }
 
+    /// The exit status where the options mean nothing.
+    pub(crate) fn usage(&self) -> u8 {
+        if self.as_mount { MOUNT_FAILED } else { 2 }
+    }
+
     /// Opens the volume as the options say; for reading only, with the reason, where it cannot be written and need not be.
     fn open(&self, options: &mut MountOptions) -> Result<(Opened, Option<String>)> {
         let open = |options: &MountOptions, patience| {
@@ -230,11 +240,8 @@ impl Mount {
         let why = match (open(options, patience), mounted) {
             (Ok(opened), _) => return Ok((opened, None)),
             (Err(Failure::Message(why)), _) if !options.read_only && !options.insist => why,
-            (Err(Failure::Refused(why)), Some(mounted)) => {
-                let place = escape(mounted.place().as_bytes());
-                return Err(Failure::Refused(format!("{why}; it is mounted {place}: unmount it first")));
-            }
-            (Err(failure), _) => return Err(failure),
+            (Err(failure), Some(_)) => return Err(with_place(&self.source.device, failure)),
+            (Err(failure), None) => return Err(failure),
         };
         options.read_only = true;
         match open(options, Duration::ZERO) {

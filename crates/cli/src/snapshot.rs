@@ -1,13 +1,13 @@
 //! `extant snapshot`: versions of a native volume.
 
 use crate::failure::{Failure, Result, say};
-use crate::output::{MINUTES, human, local_time, print_json, stdout, utc_time};
+use crate::output::{MINUTES, Text, human, local_time, print_json, stdout, utc_time};
 use crate::source::Source;
 use check::render::escape;
 use clap::{Args, Subcommand};
 use fs::{SnapshotInfo, Timestamp};
 use fuse::MountedSnapshots;
-use serde_json::json;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,8 @@ use std::path::Path;
   extant snapshot delete volume.img before-upgrade
 
 Making one takes no space and no time that depends on the volume; it holds what is changed or removed later. \
-    TARGET is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted.
+    TARGET is a volume that is not mounted (a path), or a folder of one that `extant mount` mounted. There mkdir and rmdir \
+    in .extant/snapshots make and delete snapshots, too; rmdir asks for no empty one.
 
 Exit status: 0 done, 1 not done, 2 wrong usage."
 )]
@@ -188,9 +189,11 @@ impl List {
             }
         };
         if self.json {
-            let one = |(info, space): &(SnapshotInfo, Option<u64>)| {
-                let (name, time) = (String::from_utf8_lossy(&info.name), utc_time(time(info)));
-                json!({ "name": name, "time": time, "generation": info.generation, "bytes": space })
+            let one = |(info, space): &(SnapshotInfo, Option<u64>)| Listed {
+                name: Text::new("name", &info.name),
+                time: utc_time(time(info)),
+                generation: info.generation,
+                bytes: *space,
             };
             print_json(&list.iter().map(one).collect::<Vec<_>>())?;
             return Ok(0);
@@ -203,6 +206,16 @@ impl List {
         out.flush()?;
         Ok(0)
     }
+}
+
+/// A snapshot as JSON.
+#[derive(Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    name: Text,
+    time: String,
+    generation: u64,
+    bytes: Option<u64>,
 }
 
 fn time(info: &SnapshotInfo) -> Timestamp {

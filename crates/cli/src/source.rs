@@ -1,6 +1,6 @@
 //! DEVICE as the commands that look into a volume take it, and how they find a file on it.
 
-use crate::failure::{Failure, Result, say};
+use crate::failure::{Failure, Result, say, with_place};
 use crate::output::human;
 use blockdev::{BlockDevice, Trace};
 use check::render::escape;
@@ -62,7 +62,7 @@ impl Source {
     pub(crate) fn open_for_writing(&self, write: fs::WriteOptions) -> Result<Opened> {
         let way = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
         let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
-        let opened = self.open_any(&[way], access)?;
+        let opened = self.open_any(&[way], access).map_err(|e| with_place(&self.device, e))?;
         opened.volume.start_background();
         Ok(opened)
     }
@@ -95,9 +95,11 @@ impl Source {
             };
             Volume::open(Arc::clone(&device), &options)
         };
+        let asked = self.superblock.is_some() || ways.iter().any(|way| way.superblock.is_some());
+        let snapshot = ways.iter().find_map(|way| way.snapshot.as_deref());
         let opened = ways.iter().map(open).reduce(|before, next| before.or(next));
         let opened = opened.ok_or_else(|| Failure::on(&self.device, "no copy of the superblock can lie there"))?;
-        let volume = Arc::new(opened.map_err(|e| match Failure::on(&self.device, no_volume(&e)) {
+        let volume = Arc::new(opened.map_err(|e| match Failure::on(&self.device, no_volume(&e, asked, snapshot)) {
             Failure::Message(sentence) if matches!(e, fs::Error::Impossible(_)) => Failure::Refused(sentence),
             failure => failure,
         })?);
@@ -165,13 +167,23 @@ pub(crate) fn placement(word: &str) -> Result<fs::Placement, String> {
     fs::Placement::named(word).ok_or_else(|| "usual and hint are known".into())
 }
 
-/// Why a volume could not be opened. Most who see this gave the wrong file, and some a damaged volume.
-fn no_volume(e: &fs::Error) -> String {
-    let fs::Error::NoSuperblock(why) = e else { return e.to_string() };
+/// Why a volume could not be opened. Most who see this gave the wrong file, and some a damaged volume. `asked`: a copy of the
+/// superblock was asked for already; `snapshot`: the one that was.
+fn no_volume(e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
+    let why = match (e, snapshot) {
+        (fs::Error::NoSuperblock(why), _) => why,
+        (fs::Error::NotFound, Some(name)) => {
+            return format!("it has no snapshot `{}` (`extant snapshot list` shows them)", escape(name));
+        }
+        _ => return e.to_string(),
+    };
     let what = match &**why {
         fs::Error::Corrupt { what, .. } => what.split(": this is").next().unwrap_or(what).to_owned(),
         other => other.to_string(),
     };
+    if asked {
+        return format!("there is no copy of a superblock at that place ({what})");
+    }
     format!(
         "this is no ext2, ext3 or ext4 volume, or a damaged one ({what}); a damaged one may have a copy of its superblock: \
          try -b 32768, or -b 8193 for blocks of 1 KiB"

@@ -80,7 +80,7 @@ impl MountedSnapshots {
     /// `AlreadyExists`, `InvalidInput` for a name that none may have, `PermissionDenied` to whoever is neither root nor the
     /// mount's owner, `StorageFull`, `ReadOnlyFilesystem`, and others of the volume.
     pub fn create(&self, name: &[u8]) -> io::Result<()> {
-        std::fs::create_dir(self.of_name(name))
+        std::fs::create_dir(self.of_name(name)).map_err(|e| in_words(e, name))
     }
 
     /// Deletes a snapshot.
@@ -88,7 +88,7 @@ impl MountedSnapshots {
     /// # Errors
     /// `NotFound`, and as [`MountedSnapshots::create`].
     pub fn delete(&self, name: &[u8]) -> io::Result<()> {
-        std::fs::remove_dir(self.of_name(name))
+        std::fs::remove_dir(self.of_name(name)).map_err(|e| in_words(e, name))
     }
 
     /// Goes back to a snapshot when the volume is unmounted; with `None` it does not after all.
@@ -98,6 +98,22 @@ impl MountedSnapshots {
     pub fn rollback(&self, name: Option<&[u8]>) -> io::Result<()> {
         Ok(setxattr(&self.folder, ROLLBACK, name.unwrap_or_default(), XattrFlags::empty())?)
     }
+}
+
+/// The kernel hands on a number alone.
+fn in_words(e: io::Error, name: &[u8]) -> io::Error {
+    if e.kind() != io::ErrorKind::InvalidInput {
+        return e;
+    }
+    let is_name = (1..=128).contains(&name.len()) && !name.contains(&b'/') && name != b"." && name != b"..";
+    io::Error::new(
+        e.kind(),
+        if is_name {
+            "within a transaction no snapshot is made or deleted"
+        } else {
+            "a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor .."
+        },
+    )
 }
 
 fn text(path: &Path, name: &str) -> io::Result<String> {

@@ -126,6 +126,31 @@ impl MountOptions {
         for option in words(lists) {
             options.set(option)?;
         }
+        if options.insist && options.snapshot.is_some() {
+            return Err(Error::Option(
+                "`rw` and `snapshot` contradict each other: a snapshot cannot be changed".to_owned(),
+            ));
+        }
+        options.complete()
+    }
+
+    /// The same for lists that mount(8) hands to its helpers: it writes `rw` into all that do not say `ro`, so that this is
+    /// nobody's wish there.
+    ///
+    /// # Errors
+    /// As [`MountOptions::parse`].
+    pub fn parse_of_mount<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
+        let mut options = Self::default();
+        for option in words(lists) {
+            options.set(option)?;
+        }
+        options.insist = false;
+        options.complete()
+    }
+
+    /// What options that do not contradict each other mean together.
+    fn complete(mut self) -> Result<Self> {
+        let options = &mut self;
         // a snapshot is what it is
         options.read_only |= options.snapshot.is_some();
         if !options.read_only && !options.remount {
@@ -135,7 +160,7 @@ impl MountOptions {
                 }
             }
         }
-        Ok(options)
+        Ok(self)
     }
 
     fn set(&mut self, option: &str) -> Result<()> {

@@ -1,7 +1,9 @@
 //! `extant snapshot` on volumes that are mounted and on those that are not, and `.extant/snapshots`.
 
-use crate::common::{exits, extant, fails, json, prints, ready, text};
+use crate::common::{EXTANT, exits, extant, fails, json, prints, ready, text};
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use testkit::tools;
@@ -162,7 +164,21 @@ fn snapshots_of_a_mounted_volume() {
     assert_eq!(read("d/f"), "first");
     assert!(fs::write(at("d/f"), "x").is_err());
     place.unmount();
-    fails(1, &["mount", "-o", "snapshot=friday", text(&place.image()), text(&dir)]);
+    let sentence = fails(1, &["mount", "-o", "snapshot=friday", text(&place.image()), text(&dir)]);
+    assert!(sentence.contains("it has no snapshot `friday`"), "{sentence}");
+    // names need not be UTF-8
+    prints(
+        &["snapshot", "create", text(&place.image())]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([OsStr::from_bytes(b"\xff")])
+            .collect::<Vec<_>>(),
+    );
+    assert_eq!(json(&["snapshot", "list", "--json", text(&place.image())])[1]["name_bytes"], "ff");
+    place.mount();
+    let ran = exits(1, &["txn", text(&dir), "--", EXTANT, "snapshot", "create", text(&dir), "within"]);
+    assert!(ran.text().contains("within a transaction no snapshot is made"), "{}", ran.text());
+    place.unmount();
     let sentence = fails(1, &["snapshot", "list", text(place.folder.path())]);
     assert!(sentence.contains("not on a volume"), "{sentence}");
 }
