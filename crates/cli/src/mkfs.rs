@@ -1,7 +1,7 @@
 //! `extant mkfs`: makes a volume.
 
-use crate::failure::{Failure, Result, say, without_errno};
-use crate::fill::{Dress, Filler, Folder, bytes_below, on_signals, unpack};
+use crate::failure::{Failure, Result, say, with_place, without_errno};
+use crate::fill::{Dress, Filler, Folder, Input, bytes_below, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::placement;
@@ -45,8 +45,8 @@ rext3 is ext3 made to be checked fast: metadata lies in regions and says whose i
     32 groups (or as many as -G says) lie together. Regions grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
     kernel and e2fsck refuse it.
 
--d copies owners, permissions, times, extended attributes, holes and hard links. What cannot be read \
-    is told of; a volume that is too small, and SIGINT, leave it sound and filled in part.
+-d copies owners, permissions, times, extended attributes, holes and hard links. Where DIR or TAR itself cannot be \
+    opened nothing is made; of what is in it, what cannot be read is told of; a volume that is too small, and SIGINT, leave it sound and filled in part.
 
 Features for -O, each with ^ before it to leave it out, `none` for no feature:
   has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
@@ -180,8 +180,19 @@ pub(crate) struct Mkfs {
 impl Mkfs {
     pub(crate) fn run(&self) -> Result<u8> {
         let options = self.options()?;
-        let layout = if self.dry_run { self.plan(&options)? } else { self.make(&options)? };
-        let filled = self.from.as_ref().map(|from| self.fill_from(from, &options)).transpose()?;
+        // what cannot be read, or goes nowhere, must not cost what the device holds
+        let from = self.from.as_deref().map(Contents::open).transpose()?;
+        let begun = std::cell::Cell::new(false);
+        let layout = if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &begun) };
+        let filled = layout.and_then(|layout| {
+            let filled = from.map(|from| self.fill_from(from, &options)).transpose()?;
+            Ok((layout, filled))
+        });
+        if filled.is_err() && begun.get() {
+            // it is no volume, and the file was not there before
+            let _ = std::fs::remove_file(&self.device);
+        }
+        let (layout, filled) = filled?;
         for note in layout.notes() {
             say(&format!("{}: {note}", escape(self.device.as_bytes())));
         }
@@ -197,6 +208,10 @@ impl Mkfs {
     /// The options as the library takes them.
     fn options(&self) -> Result<MkfsOptions> {
         let kind = match self.kind.as_str() {
+            "extant" if self.journal || !self.journal_options.is_empty() => {
+                let why = "-j and -J: a volume of type extant has no journal, and needs none";
+                return Err(Failure::Usage(why.into()));
+            }
             "ext2" if self.journal || !self.journal_options.is_empty() => Kind::Ext3,
             "ext2" => Kind::Ext2,
             "ext3" => Kind::Ext3,
@@ -204,14 +219,14 @@ impl Mkfs {
             "rext3" => Kind::Rext3,
             "extant" => Kind::Extant,
             "spacemap" => {
-                return Err(Failure::Message(format!("volumes of type {} cannot be made by this version", self.kind)));
+                return Err(Failure::Usage(format!("volumes of type {} cannot be made by this version", self.kind)));
             }
             other => {
-                return Err(Failure::Message(format!("-t {other}: the types are extant, ext2, ext3, ext4 and rext3")));
+                return Err(Failure::Usage(format!("-t {other}: the types are extant, ext2, ext3, ext4 and rext3")));
             }
         };
         let mut options = MkfsOptions::new(kind);
-        self.fill(&mut options).map_err(Failure::Message)?;
+        self.fill(&mut options).map_err(Failure::Usage)?;
         Ok(options)
     }
 
@@ -276,17 +291,24 @@ impl Mkfs {
         }
     }
 
-    fn make(&self, options: &MkfsOptions) -> Result<Layout> {
+    /// Makes the volume; `begun` says that it made the file as well. `fills`: files come into it then.
+    fn make(&self, options: &MkfsOptions, fills: bool, begun: &std::cell::Cell<bool>) -> Result<Layout> {
+        let layout = |len, sector| {
+            let layout = self.layout(len, sector, options)?;
+            match fs::unwritable(&layout.features()).filter(|_| fills) {
+                Some(why) => Err(self.failure(format!("-d: {why}"))),
+                None => Ok(layout),
+            }
+        };
         match options.len {
             Some(len) if self.is_missing() => {
-                let layout = self.layout(len, 512, options)?;
-                let made = File::create_new(&self.device).and_then(|file| file.set_len(len));
-                let written = made.map_err(|e| self.failure(e)).and_then(|()| self.write(&self.open()?, &layout));
-                if written.is_err() {
-                    // what was begun is no volume, and the file was not there before
-                    let _ = std::fs::remove_file(&self.device);
-                }
-                written.map(|()| layout)
+                let layout = layout(len, 512)?;
+                let file = File::create_new(&self.device).map_err(|e| self.failure(e))?;
+                begun.set(true);
+                file.set_len(len).map_err(|e| self.failure(e))?;
+                drop(file);
+                self.write(&self.open()?, &layout)?;
+                Ok(layout)
             }
             len => {
                 let mut device = self.open()?;
@@ -298,13 +320,13 @@ impl Mkfs {
                 if let Some(len) = len.filter(|len| *len > device.geometry().len)
                     && Path::new(&self.device).is_file()
                 {
-                    self.layout(len, device.geometry().sector, options)?;
+                    layout(len, device.geometry().sector)?;
                     drop(device);
                     let grown = File::options().write(true).open(&self.device).and_then(|file| file.set_len(len));
                     grown.map_err(|e| self.failure(e))?;
                     device = self.open()?;
                 }
-                let layout = self.layout(device.geometry().len, device.geometry().sector, options)?;
+                let layout = layout(device.geometry().len, device.geometry().sector)?;
                 self.write(&device, &layout)?;
                 Ok(layout)
             }
@@ -313,7 +335,8 @@ impl Mkfs {
 
     /// Opens the device for writing, locked against all others.
     fn open(&self) -> Result<Arc<dyn BlockDevice>> {
-        Ok(blockdev::open(&self.device, OpenOptions { write: true, ..OpenOptions::default() })?)
+        let device = blockdev::open(&self.device, OpenOptions { write: true, ..OpenOptions::default() });
+        device.map_err(|e| with_place(&self.device, e.into()))
     }
 
     fn write(&self, device: &Arc<dyn BlockDevice>, layout: &Layout) -> Result<()> {
@@ -325,7 +348,7 @@ impl Mkfs {
 
     /// Fills the new volume: the exit status, and what was copied. The root gets the looks of the directory, or those that
     /// the archive has for it; its owner stays where one was asked for.
-    fn fill_from(&self, from: &Path, options: &MkfsOptions) -> Result<(u8, serde_json::Value)> {
+    fn fill_from(&self, from: Contents<'_>, options: &MkfsOptions) -> Result<(u8, serde_json::Value)> {
         let interrupted = on_signals()?;
         let time = options.time;
         let write = WriteOptions {
@@ -338,26 +361,29 @@ impl Mkfs {
         };
         let open = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
         let volume = Volume::open(self.open()?, &open).map_err(|e| self.failure(e))?;
+        let waits = Arc::clone(&interrupted);
         let mut filler = Filler::new(&volume, &self.device, true, interrupted);
-        let name = from.as_os_str().as_bytes();
-        let unreadable =
-            |e: std::io::Error| Failure::Message(format!("{}: {}", escape(name), without_errno(&e.to_string())));
-        let outcome = if from.is_dir() {
-            if on_terminal() {
-                let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
-                let total = bytes_below(from, &counting);
-                counting.finish();
-                filler.bar = Bar::new("copying", total, Unit::Bytes);
+        let outcome = match from {
+            Contents::Folder(from) => {
+                if on_terminal() {
+                    let counting = Bar::new("looking at what there is to copy", 0, Unit::Files);
+                    let total = bytes_below(from, &counting);
+                    counting.finish();
+                    filler.bar = Bar::new("copying", total, Unit::Bytes);
+                }
+                let owner = self.extended.iter().any(|list| list.contains("root_owner")).then_some(options.root_owner);
+                let change = move |dress: &mut Dress| (dress.uid, dress.gid) = owner.unwrap_or((dress.uid, dress.gid));
+                Folder::new(&mut filler, &self.device).contents(from, InodeNo::ROOT, b"/", Some(&change))
             }
-            let owner = self.extended.iter().any(|list| list.contains("root_owner")).then_some(options.root_owner);
-            let change = move |dress: &mut Dress| (dress.uid, dress.gid) = owner.unwrap_or((dress.uid, dress.gid));
-            Folder::new(&mut filler, &self.device).contents(from, InodeNo::ROOT, b"/", Some(&change))
-        } else if from == Path::new("-") {
-            unpack(&mut filler, std::io::stdin().lock(), name, InodeNo::ROOT)
-        } else {
-            let archive = File::open(from).map_err(unreadable)?;
-            filler.bar = Bar::new("copying", archive.metadata().map_or(0, |metadata| metadata.len()), Unit::Bytes);
-            unpack(&mut filler, BufReader::with_capacity(1 << 20, archive), name, InodeNo::ROOT)
+            Contents::StandardInput => {
+                let archive = BufReader::with_capacity(1 << 20, Input::new(std::io::stdin(), waits));
+                unpack(&mut filler, archive, b"-", InodeNo::ROOT)
+            }
+            Contents::Archive(name, archive) => {
+                filler.bar = Bar::new("copying", archive.metadata().map_or(0, |metadata| metadata.len()), Unit::Bytes);
+                let archive = BufReader::with_capacity(1 << 20, Input::new(archive, waits));
+                unpack(&mut filler, archive, name.as_os_str().as_bytes(), InodeNo::ROOT)
+            }
         };
         let done = filler.finish(outcome, self.verbose);
         volume.unmount().map_err(|e| self.failure(e))?;
@@ -412,7 +438,7 @@ impl Mkfs {
             "blocks": layout.device_blocks(),
             "cluster_size": geometry.block_size.saturating_mul(geometry.cluster_blocks),
             "reserved_blocks": superblock.disk.reserved_blocks_count(),
-            "free_blocks": superblock.disk.free_blocks_count(),
+            "free_blocks": layout.free_blocks(),
             "journal_blocks": layout.journal_blocks(),
             "inodes": geometry.inodes,
             "inode_size": geometry.inode_size,
@@ -423,6 +449,29 @@ impl Mkfs {
             "backup_superblocks": backup_blocks(layout).map(FsBlock::get).collect::<Vec<_>>(),
             "notes": layout.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
         })
+    }
+}
+
+/// What -d names, found readable.
+enum Contents<'a> {
+    Folder(&'a Path),
+    StandardInput,
+    Archive(&'a Path, File),
+}
+
+impl<'a> Contents<'a> {
+    fn open(from: &'a Path) -> Result<Self> {
+        let name = from.as_os_str().as_bytes();
+        let unreadable =
+            |e: std::io::Error| Failure::Message(format!("{}: {}", escape(name), without_errno(&e.to_string())));
+        if from == Path::new("-") {
+            return Ok(Self::StandardInput);
+        }
+        if from.metadata().map_err(unreadable)?.is_dir() {
+            std::fs::read_dir(from).map_err(unreadable)?;
+            return Ok(Self::Folder(from));
+        }
+        Ok(Self::Archive(from, File::open(from).map_err(unreadable)?))
     }
 }
 

@@ -82,5 +82,6 @@ pub use store::native::Facts as NativeFacts;
 pub use transaction::Transaction;
 pub use volume::{OpenOptions, Volume};
 pub use walk::Walk;
+pub use writable::unwritable;
 pub use writing::{Clock, Consistency, DataMode, LetGo, Placement, WriteOptions};
 pub use xattr::XattrMode;

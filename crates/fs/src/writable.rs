@@ -30,6 +30,14 @@ const LEAST_DIRTY: usize = 512;
 /// Most bytes of content that may have to be written between two signs that the volume is in use.
 const MOST_BETWEEN_SIGNS: usize = 64 << 20;
 
+/// Why a volume with these features cannot be written; `None` where it can, as far as they say.
+#[must_use]
+pub fn unwritable(features: &Features) -> Option<String> {
+    let unknown = Features { ro_compat: features.ro_compat - WRITABLE, ..Features::default() };
+    let names = || format!("writing is not supported with {}", unknown.names().join(", "));
+    (!unknown.ro_compat.is_empty()).then(names)
+}
+
 impl Volume {
     /// Begins writing to a volume whose journal, if it has one, is empty.
     /// The cache has `cache` bytes, and may have `most_cached`.
@@ -99,9 +107,8 @@ impl Volume {
             // before anything is written, as a replayed journal
             self.possible_consistency(write)?;
         }
-        let unknown = Features { ro_compat: self.sb.features.ro_compat - WRITABLE, ..Features::default() };
-        if !unknown.ro_compat.is_empty() {
-            return refuse(&format!("writing is not supported with {}", unknown.names().join(", ")));
+        if let Some(why) = unwritable(&self.sb.features) {
+            return refuse(&why);
         }
         if self.device().geometry().read_only {
             return refuse("the device is read-only");

@@ -287,6 +287,26 @@ fn what_is_there_is_not_overwritten_unasked() {
 }
 
 #[test]
+fn what_cannot_be_filled_is_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (volume, new, typo) = (at("volume"), at("new"), at("typo"));
+    prints(&["mkfs", "-q", "-t", "ext4", &volume, "8M"]);
+    let before = std::fs::read(&volume).unwrap();
+    std::fs::create_dir(at("folder")).unwrap();
+    for (words, why) in [
+        (&["-d", &typo][..], "typo: No such file"),
+        (&["-t", "ext4", "-O", "quota", "-d", &at("folder")], "writing is not supported with quota"),
+    ] {
+        let sentence = fails(1, &[&["mkfs", "-F"], words, &[&volume]].concat());
+        assert!(sentence.contains(why), "{sentence}");
+        assert!(std::fs::read(&volume).unwrap() == before, "{why}");
+        fails(1, &[&["mkfs"], words, &[&new, "32M"]].concat());
+        assert!(!Path::new(&new).exists(), "{why}");
+    }
+}
+
+#[test]
 fn the_size_makes_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new.img");
@@ -340,13 +360,26 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -E stride=x", "8M", "a number is needed"),
         ("-t ext4 -E foo", "8M", "no extended option"),
         ("-t ext4 -U nobody", "8M", "is no UUID"),
+        ("-t extant -j", "32M", "-j and -J"),
+        ("-t extant -J size=4", "32M", "-j and -J"),
         ("-t ext4 -L a-label-of-17-byte", "8M", "may have 16 bytes"),
         ("-t ext2", "8", "no room for a volume"),
         ("-t ext2", "nonsense", "is not a size"),
         ("-t ext2 -b 1024", "5T", "more than 32 bits count"),
     ] {
         let words = [&["mkfs"][..], &options.split(' ').collect::<Vec<_>>(), &[name, size]].concat();
-        let sentence = fails(1, &words);
+        // words that mean nothing are wrong usage
+        let nothing = [
+            "the types are",
+            "is no feature",
+            "cannot be made with",
+            "a number is",
+            "no extended",
+            "is no UUID",
+            "is not a size",
+            "-j and -J",
+        ];
+        let sentence = fails(if nothing.iter().any(|words| why.contains(words)) { 2 } else { 1 }, &words);
         assert!(sentence.contains(why), "{options}: {sentence}");
         assert!(!path.exists(), "{options}");
     }

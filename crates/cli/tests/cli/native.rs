@@ -11,6 +11,9 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     let image = folder.path().join("volume");
     let report = prints(&["mkfs", text(&image), "32M"]);
     assert!(report.contains("is now extant, 32 MiB in 8192 blocks of 4 KiB"), "{report}");
+    let facts = json(&["mkfs", "-F", "--json", text(&image)]);
+    assert_eq!(facts["blocks"], 8192);
+    assert_eq!(facts["free_blocks"], json(&["info", "--json", text(&image)])["space"]["free_blocks"]);
     let file = folder.path().join("file");
     std::fs::write(&file, vec![b'x'; 100_000]).unwrap();
     exits(0, &["put", text(&image), text(&file), "/there"]);
@@ -20,6 +23,7 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     exits(0, &["rm", text(&image), "/there"]);
     exits(0, &["check", "-fy", text(&image)]);
     prints(&["info", text(&image)]);
+    assert!(fails(8, &["check", "--estimate", text(&image)]).contains("not available for native volumes"));
     // it is not overwritten unasked
     let sentence = fails(1, &["mkfs", "-t", "ext4", text(&image)]);
     assert!(sentence.contains("a native Extant volume"), "{sentence}");

@@ -114,6 +114,15 @@ impl Layout {
         self.native.map_or(self.superblock.geometry.blocks, |native| native.shape.blocks())
     }
 
+    /// Blocks that nothing uses, of those that [`Layout::device_blocks`] counts.
+    #[must_use]
+    pub fn free_blocks(&self) -> u64 {
+        let Some(native) = self.native else { return self.superblock.disk.free_blocks_count() };
+        // what is free for metadata lies behind the device's own blocks, and has a block of these only when it is used
+        let blocks = native.shape.blocks();
+        blocks.saturating_sub(clusters(&self.superblock.geometry, &self.used, 0..blocks))
+    }
+
     /// What the user should know.
     #[must_use]
     pub fn notes(&self) -> &[Note] {
