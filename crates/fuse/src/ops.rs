@@ -352,7 +352,14 @@ impl Ops {
                     v.readable(inode)?;
                     Ok(inode.raw().flags())
                 })?;
-                may_be_opened(OFlags::from_bits_retain(flags), flags_of_file)?;
+                let flags = OFlags::from_bits_retain(flags);
+                may_be_opened(flags, flags_of_file)?;
+                let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+                if writes && flags_of_file.contains(InodeFlags::APPEND) && !self.keeps_writes {
+                    // fcntl(2) takes O_APPEND away, and mappings have none: the kernel would show what is refused later.
+                    // Where it keeps times, it would not know of those that writes past its pages set
+                    return reply.opened_direct();
+                }
                 // reads that are to be recorded have to be seen
                 reply.opened(self.atime == Atime::Never)
             }
@@ -405,13 +412,16 @@ impl Ops {
                 reply.attributes_changed(node);
                 reply.written(written)
             }
-            Operation::Write { offset, data, kill_privileges, append, late } => {
+            Operation::Write { offset, data, kill_privileges, append, late, direct } => {
                 let written = self.write(node, (offset, data), (append, kill_privileges, late), caller);
                 let written = written.inspect_err(|e| refuse_pages(*e, request, reply))?;
                 if written.dropped || written.at != offset {
                     reply.attributes_changed(node);
                 }
-                if written.at != offset {
+                if direct {
+                    // a reader's page may end where the file did
+                    reply.content_changed(node, offset.min(written.at));
+                } else if written.at != offset {
                     // the kernel has put it elsewhere into its pages
                     reply.content_changed(node, offset.min(written.at));
                 }

@@ -132,6 +132,16 @@ impl<'a> Reply<'a> {
         self.put(&wire::OpenOut { handle: 0, flags: keep | wire::OPEN_NOFLUSH, backing: 0 })
     }
 
+    /// Says that a file is open, and that what is read and written through this opening goes past the kernel's pages, which
+    /// stay; it cannot be mapped to be shared. Its writes say that they are [`direct`](crate::Operation::Write).
+    ///
+    /// # Errors
+    /// E2BIG where there is no room.
+    pub fn opened_direct(&mut self) -> Answer<()> {
+        let flags = wire::OPEN_DIRECT_IO | wire::OPEN_KEEP_CACHE | wire::OPEN_NOFLUSH;
+        self.put(&wire::OpenOut { handle: wire::DIRECT, flags, backing: 0 })
+    }
+
     /// Says that a directory is open, and that the listing the kernel has is good.
     ///
     /// # Errors

@@ -98,8 +98,9 @@ pub enum Operation<'a> {
     /// Content is read.
     Read { offset: u64, size: u32 },
     /// Content is written. `late`: by the kernel, from its pages, some time after whoever wrote it. `append`: to a file that
-    /// was opened with O_APPEND, of which the kernel believes that it ends at `offset`.
-    Write { offset: u64, data: &'a [u8], kill_privileges: bool, late: bool, append: bool },
+    /// was opened with O_APPEND, of which the kernel believes that it ends at `offset`. `direct`: past the kernel's pages, as
+    /// [`Reply::opened_direct`](crate::Reply::opened_direct) said.
+    Write { offset: u64, data: &'a [u8], kill_privileges: bool, late: bool, append: bool, direct: bool },
     /// What statfs(2) shows.
     StatFs,
     /// An open file is let go.
@@ -267,7 +268,8 @@ impl<'a> Operation<'a> {
                 let late = a.write_flags & wire::WRITE_CACHE != 0;
                 // the flags of open(2), as the descriptor has them; pages of the kernel's have none
                 let append = !late && a.flags & OFlags::APPEND.bits() != 0;
-                Self::Write { offset: a.offset, data: bytes(rest, a.size)?, kill_privileges, late, append }
+                let direct = !late && a.handle == wire::DIRECT;
+                Self::Write { offset: a.offset, data: bytes(rest, a.size)?, kill_privileges, late, append, direct }
             }
             opcode::STATFS => Self::StatFs,
             opcode::RELEASE => Self::Release,
@@ -385,7 +387,7 @@ mod tests {
         let arguments =
             wire::WriteIn { handle: 0, offset: 9, size: 3, write_flags: 5, lock_owner: 0, flags: 0o2001, padding: 0 };
         let request = Request::parse(&header(opcode::WRITE), arguments.as_bytes(), b"abc").expect("a request");
-        let Operation::Write { offset: 9, data: b"abc", kill_privileges: true, late: true, append: false } =
+        let Operation::Write { offset: 9, data: b"abc", kill_privileges: true, late: true, append: false, .. } =
             request.operation
         else {
             panic!("{request:?}")

@@ -287,11 +287,14 @@ const WAYS: &str = "import fcntl, mmap, os, sys\n\
     \x20   os.pwrite(f, b'X', 0); (then is None) or os.fsync(f); os.close(f)\n\
     def mapped():\n\
     \x20   f = os.open(path, os.O_RDWR); m = mmap.mmap(f, 4); m[0:4] = b'ZZZZ'; m.flush()\n\
+    def shared():\n\
+    \x20   f = os.open(path, os.O_RDWR | os.O_APPEND); m = mmap.mmap(f, 4); m[0:4] = b'ZZZZ'; m.flush()\n\
     way('read', lambda: os.close(os.open(path, os.O_RDONLY)))\n\
     way('write', lambda: write(os.O_WRONLY))\n\
     way('map', mapped)\n\
     way('cut', lambda: os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_TRUNC)))\n\
     way('shorten', lambda: os.truncate(path, 0))\n\
+    way('share', shared)\n\
     way('append', lambda: write(os.O_WRONLY | os.O_APPEND))\n\
     if how == 'a': way('unflagged', lambda: write(os.O_WRONLY | os.O_APPEND, 0))\n";
 
@@ -305,10 +308,14 @@ fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
         let image = Image::mke2fs(format, 32 << 20).build();
         let served = serve_writable(image.path(), &format!("{}{options}", TRANSPORTS[1]));
         for (flag, refused, content) in [
-            ("i", "read write=Operation map=Operation cut=Operation shorten=Operation append=Operation ", "one\n"),
+            (
+                "i",
+                "read write=Operation map=Operation cut=Operation shorten=Operation share=Operation append=Operation ",
+                "one\n",
+            ),
             (
                 "a",
-                "read write=Operation map=Operation cut=Operation shorten=Operation append unflagged=Operation ",
+                "read write=Operation map=Operation cut=Operation shorten=Operation share=No append unflagged=Operation ",
                 "one\nX",
             ),
         ] {
@@ -316,8 +323,23 @@ fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
             fs::write(&path, "one\n").expect("write");
             tools::must("chattr", &[format!("+{flag}").as_ref(), path.as_os_str()]);
             let ways = Command::new("python3").args(["-c", WAYS]).arg(&path).arg(flag).output().expect("python3");
+            let kept = options.contains("writeback");
+            let refused = if kept { refused.replace("share=No", "share=Operation") } else { refused.to_owned() };
             assert_eq!(String::from_utf8_lossy(&ways.stdout), refused, "{format:?} {options}: {ways:?}");
             is_soon(&path, content.as_bytes());
+            if flag == "a" {
+                // what is appended past the kernel's pages is in what others read
+                let (mut log, mut reader) =
+                    (OpenOptions::new().append(true).open(&path).expect("open"), File::open(&path).expect("open"));
+                let mut seen = String::new();
+                for line in 0..300 {
+                    reader.read_to_string(&mut seen).expect("read");
+                    write!(log, "line {line}\n").expect("write");
+                }
+                reader.read_to_string(&mut seen).expect("read");
+                let expected: String = (0..300).map(|line| format!("line {line}\n")).collect();
+                assert_eq!(seen, format!("{content}{expected}"), "{format:?} {options}");
+            }
             tools::must("chattr", &[format!("-{flag}").as_ref(), path.as_os_str()]);
             fs::write(&path, "other\n").expect("write");
         }
