@@ -27,6 +27,7 @@
 //! 2. A damaged file is an error for that file, told once.
 
 mod holes;
+mod opening;
 mod write;
 
 use crate::errno::{errno, is_problem};
@@ -39,6 +40,7 @@ use crate::transport::{Filesystem, Kernel};
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume};
 use holes::Holes;
+use opening::refuse_pages;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -347,22 +349,7 @@ impl Ops {
             Operation::Access { mask } => self.access(node, mask),
             Operation::StatX => reply.statx(&self.statx(&self.getattr(node)?)),
             Operation::ReadLink => reply.bytes(&self.answer_for(node, |v, inode| v.read_link(inode))?),
-            Operation::Open { flags } if self.ask_opens => {
-                let flags_of_file = self.answer_for(node, |v, inode| {
-                    v.readable(inode)?;
-                    Ok(inode.raw().flags())
-                })?;
-                let flags = OFlags::from_bits_retain(flags);
-                may_be_opened(flags, flags_of_file)?;
-                let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
-                if writes && flags_of_file.contains(InodeFlags::APPEND) && !self.keeps_writes {
-                    // fcntl(2) takes O_APPEND away, and mappings have none: the kernel would show what is refused later.
-                    // Where it keeps times, it would not know of those that writes past its pages set
-                    return reply.opened_direct();
-                }
-                // reads that are to be recorded have to be seen
-                reply.opened(self.atime == Atime::Never)
-            }
+            Operation::Open { flags } if self.ask_opens => self.open(node, OFlags::from_bits_retain(flags), reply),
             Operation::OpenDir if self.ask_dir_opens => reply.opened_dir(),
             Operation::Read { offset, size } => {
                 reply.fill(size, |buf| {
@@ -838,22 +825,6 @@ impl Ops {
             Ok(n) if (geometry.first_inode..=geometry.inodes).contains(&n) => Ok(InodeNo(n)),
             _ => Err(Errno::STALE),
         }
-    }
-}
-
-/// Whether a file with such flags may be opened so.
-fn may_be_opened(how: OFlags, file: InodeFlags) -> Answer<()> {
-    let writes = how.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-    let appends = how.contains(OFlags::APPEND) && !how.contains(OFlags::TRUNC);
-    let refused = file.contains(InodeFlags::IMMUTABLE) || (file.contains(InodeFlags::APPEND) && !appends);
-    if writes && refused { Err(Errno::PERM) } else { Ok(()) }
-}
-
-/// Where a page of the kernel's was refused because the file must not be changed so, the kernel has to forget it: it shows it
-/// to everybody as what the file holds.
-fn refuse_pages(why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
-    if let (Errno::PERM, Operation::Write { offset, late: true, .. }) = (why, &request.operation) {
-        reply.content_changed(request.node, *offset);
     }
 }
 

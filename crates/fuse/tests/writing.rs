@@ -334,7 +334,7 @@ fn immutable_and_append_only_files_are_neither_opened_nor_overwritten() {
                 let mut seen = String::new();
                 for line in 0..300 {
                     reader.read_to_string(&mut seen).expect("read");
-                    write!(log, "line {line}\n").expect("write");
+                    writeln!(log, "line {line}").expect("write");
                 }
                 reader.read_to_string(&mut seen).expect("read");
                 let expected: String = (0..300).map(|line| format!("line {line}\n")).collect();
