@@ -281,11 +281,33 @@ mod tests {
             assert!(below.enter(b"up").is_err());
             assert!(below.descend(&[b"up", b"dest"]).is_err());
             assert!(below.make_directory(b"up").is_err());
-            assert_eq!(below.create_file(b"file").is_ok(), replace);
+            let made = below.create_file(b"file");
+            assert_eq!(made.is_ok(), replace);
+            if let Ok((_, temporary)) = made {
+                below.settle(&temporary.unwrap(), b"file", true).unwrap();
+            }
             assert_eq!(std::fs::read(folder.path().join("outside")).unwrap(), b"untouched");
             let is_link = folder.path().join("dest/file").symlink_metadata().unwrap().is_symlink();
             assert_eq!(is_link, !replace);
         }
+    }
+
+    #[test]
+    fn nodes_are_replaced_by_their_like_alone() {
+        let (folder, mut below) = destination();
+        below.replace = true;
+        let names = || std::fs::read_dir(folder.path().join("dest")).unwrap().count();
+        for _ in 0..2 {
+            below.create_node(b"pipe", FileKind::Fifo, (0, 0), 0o600).unwrap();
+        }
+        assert!(below.create_node(b"pipe", FileKind::Socket, (0, 0), 0o600).is_err());
+        assert!(below.create_symlink(b"pipe", b"x").is_err() && below.create_file(b"pipe").is_err());
+        assert_eq!(names(), 1);
+        // a second name for a file takes the place of that file's own
+        drop(below.create_file(b"a").unwrap());
+        below.link(b"b", &below, b"a").unwrap();
+        below.link(b"b", &below, b"a").unwrap();
+        assert_eq!(names(), 3);
     }
 
     #[test]
