@@ -31,6 +31,7 @@ use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
@@ -43,6 +44,8 @@ const MAX_HEADER: usize = 4096;
 const MAX_BACKGROUND: u16 = 64;
 /// Nodes that the kernel is asked to let go of in one message.
 const PRUNED_AT_ONCE: usize = 4096;
+/// Most threads at once that have the kernel forget pages: what it hands over on the way may fail the same way, and so on.
+const FORGETTING: usize = 32;
 /// How long an answer waits for the kernel to forget pages, of which it may have one locked until it has the answer.
 const PAGE_LOCK: Duration = Duration::from_millis(20);
 /// What every transport can carry.
@@ -188,6 +191,8 @@ struct Link {
     features: Features,
     stand_ins: StandIns,
     pace: Pace,
+    /// Threads that have the kernel forget pages.
+    forgetting: Arc<AtomicUsize>,
 }
 
 /// Answers the requests on a connection until the file system is unmounted.
@@ -195,8 +200,14 @@ struct Link {
 /// # Errors
 /// The connection broke, or the kernel is too old.
 pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transport: Transport) -> io::Result<()> {
-    let mut link =
-        Link { connection, filesystem, features: Features::empty(), stand_ins: StandIns::default(), pace: Pace::new() };
+    let mut link = Link {
+        connection,
+        filesystem,
+        features: Features::empty(),
+        stand_ins: StandIns::default(),
+        pace: Pace::new(),
+        forgetting: Arc::default(),
+    };
     // made before the kernel is told that they will be there: from then on nothing can fail for want of memory
     let queues = match transport {
         Transport::Best => uring::Queues::new(link.connection.as_fd()).ok(),
@@ -338,10 +349,16 @@ fn forget_attributes(link: &Link, node: u64) {
 /// may have the last page of what is written locked until it has the answer: nobody reads that one before, and it is
 /// forgotten then. So this does not wait for it for long.
 fn forget_content(link: &Link, node: u64, from: u64) {
+    if link.forgetting.load(Ordering::SeqCst) >= FORGETTING {
+        return;
+    }
     let Ok(connection) = link.connection.try_clone() else { return };
     let (done, told) = std::sync::mpsc::channel();
+    let forgetting = Arc::clone(&link.forgetting);
     let forget = move || {
+        forgetting.fetch_add(1, Ordering::SeqCst);
         forget_inode(connection.as_fd(), node, i64::try_from(from).unwrap_or(i64::MAX));
+        forgetting.fetch_sub(1, Ordering::SeqCst);
         // nobody may listen any more
         let _ = done.send(());
     };
