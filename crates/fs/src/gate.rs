@@ -495,10 +495,9 @@ mod tests {
     #[test]
     fn changes_from_before_a_transaction_are_none_of_it() {
         let gate = Gate::<()>::new();
-        let number = InodeNo;
         let made = |n| {
             gate.note(|now| {
-                now.made.insert(number(n));
+                now.made.insert(InodeNo(n));
             });
         };
         std::thread::scope(|scope| {
@@ -515,6 +514,6 @@ mod tests {
         gate.run(());
         made(13);
         let noted = gate.lock().as_ref().map(|now| now.made.clone());
-        assert_eq!(noted, Some(BTreeSet::from([number(13)])));
+        assert_eq!(noted, Some(BTreeSet::from([InodeNo(13)])));
     }
 }

@@ -23,7 +23,7 @@ use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_
 use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE};
 use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut};
 use crate::reply::{Answer, Reply};
-use crate::request::{Request, arguments};
+use crate::request::{Operation, Request, arguments};
 use pace::Pace;
 use rustix::io::Errno;
 use standin::{Queue, StandIns};
@@ -44,7 +44,8 @@ const MAX_HEADER: usize = 4096;
 const MAX_BACKGROUND: u16 = 64;
 /// Nodes that the kernel is asked to let go of in one message.
 const PRUNED_AT_ONCE: usize = 4096;
-/// Most threads at once that have the kernel forget pages: what it hands over on the way may fail the same way, and so on.
+/// So many threads at once that have the kernel forget pages that it handed over and that were refused: what it hands over
+/// on the way may be refused too, and so on.
 const FORGETTING: usize = 32;
 /// How long an answer waits for the kernel to forget pages, of which it may have one locked until it has the answer.
 const PAGE_LOCK: Duration = Duration::from_millis(20);
@@ -329,7 +330,11 @@ fn respond(
                 forget_attributes(link, node);
             }
             if let Some((node, from)) = reply.moved() {
-                forget_content(link, node, from);
+                let page = matches!(request.operation, Operation::Write { late: true, .. });
+                // what was appended elsewhere has to be forgotten in any case
+                if !page || link.forgetting.load(Ordering::SeqCst) < FORGETTING {
+                    forget_content(link, node, from);
+                }
             }
             outcome
         }
@@ -349,9 +354,6 @@ fn forget_attributes(link: &Link, node: u64) {
 /// may have the last page of what is written locked until it has the answer: nobody reads that one before, and it is
 /// forgotten then. So this does not wait for it for long.
 fn forget_content(link: &Link, node: u64, from: u64) {
-    if link.forgetting.load(Ordering::SeqCst) >= FORGETTING {
-        return;
-    }
     let Ok(connection) = link.connection.try_clone() else { return };
     let (done, told) = std::sync::mpsc::channel();
     let forgetting = Arc::clone(&link.forgetting);
