@@ -41,6 +41,7 @@ mod tree;
 mod txn;
 mod umount;
 mod undo;
+mod watchdog;
 
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result, say};
@@ -90,6 +91,7 @@ enum Command {
     Damage(damage::Damage),
     Completions(completions::Completions),
     Man(man::Man),
+    Watchdog(watchdog::Watchdog),
 }
 
 impl Command {
@@ -116,6 +118,7 @@ impl Command {
             Command::Damage(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
+            Command::Watchdog(command) => command.run(),
         }
     }
 

@@ -8,6 +8,7 @@
 use crate::failure::{Failure, Result, say, with_place, without_errno};
 use crate::fill::heard;
 use crate::source::{Opened, Source};
+use crate::watchdog;
 use check::render::escape;
 use clap::Args;
 use fuse::{MountOptions, Session};
@@ -181,6 +182,7 @@ impl Mount {
         let (opened, reason) = self.open(&mut options)?;
         options.source.get_or_insert_with(|| self.source_name());
         options.device = std::fs::canonicalize(&self.source.device).ok();
+        options.watchdog = watchdog::line();
         // before the mount: from then on a signal must not leave it behind
         let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let tell = move |problem: &str| if behind { log(problem) } else { say(problem) };

@@ -5,6 +5,7 @@
 //! | `options`, `options/others` | what `-o` may say: ours, and what comes of the options of mount(8) and ext4(5) |
 //! | `mount` | attaching the file system to a directory and detaching it, as root or through fusermount3 |
 //! | `remount`, `mountinfo` | changing the flags of a mount, and what the kernel's list of mounts says of it |
+//! | `watchdog` | the process that ends the connection of a server that was killed |
 //! | `programs` | where losetup and fusermount3 lie |
 //! | `claim` | a block device for the kernel to mount, so that it tells of sync(2) and umount(2) |
 //! | `session` | a mounted file system from its mounting to its end |
@@ -48,6 +49,7 @@ mod session;
 mod snapshots;
 mod transactions;
 mod transport;
+mod watchdog;
 
 pub use error::{Error, Result};
 pub use mount::{mount_point, unmount};
@@ -61,3 +63,4 @@ pub use rustix::io::Errno;
 pub use session::{Session, Unmounter, mount, mount_filesystem};
 pub use transactions::MountedTransaction;
 pub use transport::{Filesystem, Kernel, Transport};
+pub use watchdog::watchdog;

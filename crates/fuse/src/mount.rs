@@ -11,6 +11,7 @@ use crate::claim::{self, Claim};
 use crate::mountinfo::mounted_on;
 use crate::ops::{DAEMON, SYNC};
 use crate::options::{Access, Atime, MountOptions};
+use crate::watchdog::Watchdog;
 use crate::{Error, Result, programs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -18,7 +19,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, geteuid, getgid, getuid, pidfd_open};
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fmt::Write;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -62,6 +63,11 @@ impl Mount {
 
     pub(crate) fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
+    }
+
+    /// What ends its connection when this process is killed.
+    pub(crate) fn watchdog(&self, line: &[OsString]) -> Watchdog {
+        Watchdog::new(line, &self.dir)
     }
 
     /// Detaches it, unless that was done already. With files still open it disappears from the directory tree at once

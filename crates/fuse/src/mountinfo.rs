@@ -9,6 +9,8 @@ use std::path::Path;
 /// A line of /proc/self/mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mounted {
+    /// The number of the device that the kernel gave it, as the kernel has it: the major number above 20 bits of the minor.
+    pub(crate) device: u32,
     /// The file system's type.
     pub(crate) kind: OsString,
     /// The flags of the mount and of the file system below it.
@@ -36,12 +38,13 @@ pub(crate) fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
     Ok(find(&std::fs::read("/proc/self/mountinfo")?, dir))
 }
 
-/// proc(5): the fifth field is the mount point, the sixth has the flags of the mount; the first after a lone "-" is the
-/// type, the third the options of the file system.
+/// proc(5): the third field is the device's number, the fifth the mount point, the sixth has the flags of the mount; the first
+/// after a lone "-" is the type, the third the options of the file system.
 fn find(mounts: &[u8], dir: &Path) -> Option<Mounted> {
     let read = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b' ');
-        let mounted_on = unescape(fields.nth(4)?);
+        let device = device(fields.nth(2)?)?;
+        let mounted_on = unescape(fields.nth(1)?);
         let of_mount = fields.next()?;
         let mut below = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, _source, of_system) = (below.next()?, below.next(), below.next().unwrap_or_default());
@@ -54,9 +57,15 @@ fn find(mounts: &[u8], dir: &Path) -> Option<Mounted> {
             flags.set(flag, words().any(|w| w == word.as_bytes()));
         }
         let user = words().find_map(|word| std::str::from_utf8(word.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-        Some(Mounted { kind: unescape(kind), flags, user })
+        Some(Mounted { device, kind: unescape(kind), flags, user })
     };
     mounts.split(|&byte| byte == b'\n').filter_map(read).next_back()
+}
+
+/// `major:minor`.
+fn device(field: &[u8]) -> Option<u32> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
 }
 
 /// proc(5): spaces and other bytes that would part fields are written as `\040`.
@@ -87,11 +96,12 @@ mod tests {
     fn the_last_mount_on_a_directory_is_found() {
         let mounts = b"22 28 0:20 / /mnt/a\\040b rw - ext4 /dev/vda rw\n\
             23 28 0:21 / /mnt/a\\040b rw,nosuid,relatime shared:5 master:1 - fuse.extant disk\\134x ro,sync,user_id=1000,group_id=0\n\
-            24 28 0:22 / /mnt/other rw,noatime - tmpfs tmpfs rw\n";
+            24 28 7:22 / /mnt/other rw,noatime - tmpfs tmpfs rw\n";
         let found = find(mounts, Path::new("/mnt/a b")).expect("it is mounted");
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::RELATIME | MountFlags::SYNCHRONOUS;
-        assert_eq!(found, Mounted { kind: "fuse.extant".into(), flags, user: Some(1000) });
+        assert_eq!(found, Mounted { device: 21, kind: "fuse.extant".into(), flags, user: Some(1000) });
         let other = find(mounts, Path::new("/mnt/other")).expect("it is mounted");
+        assert_eq!(other.device, 7 << 20 | 22);
         assert_eq!((other.kind.to_str(), other.flags, other.user), (Some("tmpfs"), MountFlags::NOATIME, None));
         assert_eq!(find(mounts, Path::new("/mnt")), None);
     }

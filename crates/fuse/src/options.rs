@@ -5,6 +5,7 @@ mod others;
 use crate::{Error, Result, Transport};
 use fs::{Consistency, DataMode, FsBlock, Placement, Volume, WriteOptions};
 use others::{Meaning, meaning};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -102,6 +103,10 @@ pub struct MountOptions {
     pub device: Option<PathBuf>,
     /// They are of the plain kind, as asked for.
     pub nofuseblk: bool,
+    /// The command line, without its arguments, of a process that calls [`watchdog`](crate::watchdog()) with them. None is
+    /// started where this is empty: a server that is killed may then leave a mount that hangs until its connection is
+    /// aborted.
+    pub watchdog: Vec<OsString>,
     /// Which way requests take.
     pub transport: Transport,
     /// What the list of mounts names as its source. The device unless set.

@@ -108,7 +108,7 @@ mod tests {
     use crate::mountinfo::Mounted;
 
     fn mounted(flags: MountFlags, user: u32) -> Mounted {
-        Mounted { kind: "fuse.extant".into(), flags, user: Some(user) }
+        Mounted { device: 0, kind: "fuse.extant".into(), flags, user: Some(user) }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::problems::Teller;
 use crate::snapshots::WithSnapshots;
 use crate::transactions::WithTransactions;
 use crate::transport::{Filesystem, Transport, serve};
+use crate::watchdog::Watchdog;
 use crate::{Error, Result};
 use fs::Volume;
 use std::os::fd::OwnedFd;
@@ -18,6 +19,7 @@ pub struct Session {
     filesystem: Arc<dyn Filesystem>,
     connection: OwnedFd,
     transport: Transport,
+    watchdog: Watchdog,
     mount: Arc<Mount>,
 }
 
@@ -61,7 +63,8 @@ pub fn mount_filesystem(filesystem: Arc<dyn Filesystem>, dir: &Path, options: &M
     let (mount, connection) = Mount::new(dir, options)?;
     // a ring lets go of the connection a while after its process has ended
     let transport = if options.auto_unmount { Transport::Device } else { options.transport };
-    Ok(Session { filesystem, connection, transport, mount: Arc::new(mount) })
+    let watchdog = mount.watchdog(&options.watchdog);
+    Ok(Session { filesystem, connection, transport, watchdog, mount: Arc::new(mount) })
 }
 
 impl Session {
@@ -71,7 +74,8 @@ impl Session {
     /// [`Error::Connection`] where the kernel closed it in another way; [`Error::Finish`] where something that was
     /// written did not reach the device.
     pub fn run(self) -> Result<()> {
-        let served = serve(self.connection, Arc::clone(&self.filesystem), self.transport).map_err(Error::Connection);
+        let served = serve(self.connection, Arc::clone(&self.filesystem), self.transport, self.watchdog)
+            .map_err(Error::Connection);
         let finished = self.filesystem.finish().map_err(Error::Finish);
         drop(self.mount);
         served.and(finished)

@@ -212,6 +212,7 @@ impl Shared {
     fn clear(&self) {
         self.any.store(false, Ordering::Release);
         *lock(&self.current) = None;
+        self.waiting.over();
     }
 
     /// Whether a task was a member of a transaction that was rolled back.
@@ -228,9 +229,19 @@ impl Shared {
             && members::process(request.caller.pid).is_none_or(|(process, _)| process != std::process::id())
     }
 
+    fn begin_waiting(&self, request: &Request<'_>) -> waiting::Place<'_> {
+        self.waiting.begin(request, |node| self.forget_attributes(node))
+    }
+
+    fn forget_attributes(&self, node: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.forget_attributes(node);
+        }
+    }
+
     /// Waits until a transaction is over.
     fn wait_for(&self, running: &Arc<Running>, request: &Request<'_>) -> Answer<()> {
-        let place = self.waiting.begin(request);
+        let place = self.begin_waiting(request);
         while self.is_current(running) && !running.is_over() && place.goes_on()? {
             std::thread::sleep(NAP);
         }
@@ -387,7 +398,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             most = WAIT;
             if member.is_none() {
                 seen.get_or_insert_with(|| Seen::of(&shared.volume, request));
-                place.get_or_insert_with(|| shared.waiting.begin(request)).goes_on()?;
+                place.get_or_insert_with(|| shared.begin_waiting(request)).goes_on()?;
             }
         }
     }

@@ -24,6 +24,7 @@ use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTI
 use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut};
 use crate::reply::{Answer, Reply};
 use crate::request::{Operation, Request, arguments};
+use crate::watchdog::Watchdog;
 use pace::Pace;
 use rustix::io::Errno;
 use standin::{Queue, StandIns};
@@ -129,6 +130,7 @@ impl Kernel {
     /// Has it forget the attributes and the content of a node.
     pub fn forget_inode(&self, node: u64) {
         if let Some(link) = self.link.upgrade() {
+            link.watchdog.start();
             forget_inode(link.connection.as_fd(), node, 0);
         }
     }
@@ -146,6 +148,9 @@ impl Kernel {
     /// and unmounts what is mounted on them.
     pub fn let_go(&self, nodes: &[u64]) -> bool {
         let Some(link) = self.link.upgrade() else { return false };
+        if !nodes.is_empty() {
+            link.watchdog.start();
+        }
         let what = NotifyPruneOut { count: nodes.len() as u32, ..NotifyPruneOut::default() };
         notify(link.connection.as_fd(), NOTIFY_PRUNE, &[what.as_bytes(), nodes.as_bytes()])
     }
@@ -165,6 +170,7 @@ impl Kernel {
     /// Gives it content of a node, with which the file ends: where the size that it has of the file is smaller, it grows.
     pub fn lengthen(&self, node: u64, offset: u64, content: &[u8]) {
         let Some(link) = self.link.upgrade() else { return };
+        link.watchdog.start();
         let what = NotifyStoreOut { node, offset, size: content.len() as u32, padding: 0 };
         let _ = notify(link.connection.as_fd(), NOTIFY_STORE, &[what.as_bytes(), content]);
     }
@@ -179,6 +185,7 @@ impl Kernel {
     /// Has it forget a name of a directory. It locks the directory, so this waits for requests that change it.
     pub fn forget_name(&self, dir: u64, name: &[u8]) {
         let Some(link) = self.link.upgrade() else { return };
+        link.watchdog.start();
         let what = NotifyInvalEntryOut { dir, length: name.len() as u32, flags: 0 };
         let _ = notify(link.connection.as_fd(), NOTIFY_INVAL_ENTRY, &[what.as_bytes(), name, &[0]]);
     }
@@ -192,6 +199,8 @@ struct Link {
     features: Features,
     stand_ins: StandIns,
     pace: Pace,
+    /// Started before the first message that waits for locks of the kernel.
+    watchdog: Watchdog,
     /// Threads that have the kernel forget pages.
     forgetting: Arc<AtomicUsize>,
 }
@@ -200,13 +209,19 @@ struct Link {
 ///
 /// # Errors
 /// The connection broke, or the kernel is too old.
-pub(crate) fn serve(connection: OwnedFd, filesystem: Arc<dyn Filesystem>, transport: Transport) -> io::Result<()> {
+pub(crate) fn serve(
+    connection: OwnedFd,
+    filesystem: Arc<dyn Filesystem>,
+    transport: Transport,
+    watchdog: Watchdog,
+) -> io::Result<()> {
     let mut link = Link {
         connection,
         filesystem,
         features: Features::empty(),
         stand_ins: StandIns::default(),
         pace: Pace::new(),
+        watchdog,
         forgetting: Arc::default(),
     };
     // made before the kernel is told that they will be there: from then on nothing can fail for want of memory
@@ -355,6 +370,7 @@ fn forget_attributes(link: &Link, node: u64) {
 /// forgotten then. So this does not wait for it for long.
 fn forget_content(link: &Link, node: u64, from: u64) {
     let Ok(connection) = link.connection.try_clone() else { return };
+    link.watchdog.start();
     let (done, told) = std::sync::mpsc::channel();
     let forgetting = Arc::clone(&link.forgetting);
     let forget = move || {

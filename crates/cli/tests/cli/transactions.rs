@@ -512,3 +512,61 @@ fn what_goes_wrong_is_one_sentence() {
     assert_eq!(place.run(&[], "kill -9 $$").status.code(), Some(137));
     place.end();
 }
+
+/// The process beside the server that ends its connection, where there is one.
+fn watchdog(of: Pid) -> Option<Pid> {
+    let is_it = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains("(fuse-watchdog)") && stat.contains(&format!(") S {of} "))
+    };
+    let numbers = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    numbers.filter(is_it).find_map(Pid::from_raw)
+}
+
+#[test]
+fn the_server_has_a_watchdog_from_when_it_may_hang() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    for killed in [false, true] {
+        let place = Place::new("transport=best");
+        let server = place.server();
+        assert_eq!(watchdog(server), None);
+        assert_eq!(place.run(&[], "echo new > f1; exit 7").status.code(), Some(7));
+        let mut started = None;
+        for _ in 0..500 {
+            started = watchdog(server);
+            if started.is_some() {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        let started = started.expect("a rollback has the kernel forget what it changed");
+        if killed {
+            kill_process(server, Signal::KILL).unwrap();
+            wait_for_its_end(server);
+        } else {
+            place.end();
+        }
+        wait_for_its_end(started);
+    }
+}
+
+#[test]
+fn a_watchdog_ends_the_connection_of_a_server_that_answers_no_more() {
+    if !ready() || !tools::has_fuse() || !tools::is_root() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = mounts.lines().find(|line| line.contains(text(&place.mnt()))).unwrap();
+    let (major, minor) = line.split(' ').nth(2).unwrap().split_once(':').unwrap();
+    let number = major.parse::<u32>().unwrap() << 20 | minor.parse::<u32>().unwrap();
+    // nobody's number
+    exits(1, &["watchdog", "1", "4000000000"]);
+    fs::write(place.mnt().join("x"), "y").unwrap();
+    // a server that is not above it has ended
+    let _open = fs::File::open(place.mnt()).unwrap();
+    exits(0, &["watchdog", "1", &number.to_string()]);
+    assert!(fs::metadata(place.mnt().join("d/f1")).is_err());
+}

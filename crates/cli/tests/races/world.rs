@@ -177,9 +177,12 @@ impl World {
 
     pub(crate) fn syncfs(&self) {
         let Some((root, _)) = &*self.root.read().unwrap() else { return };
-        // the kernel says once, to each who had the mount open, that pages were refused: those of transactions rolled back
+        // the kernel says, to each who has the mount open, that pages were refused: those of transactions rolled back, also
+        // while their members are still there to change them
         let mut outcome = rustix::fs::syncfs(root);
-        if self.native && outcome == Err(Errno::IO) {
+        let until = Instant::now() + STUCK;
+        while self.native && outcome == Err(Errno::IO) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
             outcome = rustix::fs::syncfs(root);
         }
         if let Err(e) = outcome {

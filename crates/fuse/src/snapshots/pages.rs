@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_millis(50);
 /// Longest that is waited for that: somebody may write all the time.
 const LONGEST: Duration = Duration::from_secs(5);
+/// So often the kernel is asked to hand over pages, while some of them cannot be written.
+const TRIES: u32 = 10;
 
 /// What comes from the kernel's pages.
 #[derive(Default)]
@@ -74,10 +76,13 @@ impl Pages {
             command.args(["-f", "--"]).arg(&place).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
             command.output().map_err(|e| Error::Start(format!("the program sync cannot be started: {e}")))
         };
+        // the kernel says once that pages could not be written, which may be long ago, or have been those of a transaction that
+        // was rolled back: their writers were told, and there may be others by now
         let mut ran = run()?;
-        if !ran.status.success() {
-            // the kernel says once that pages could not be written, which may be long ago, or have been those of a transaction
-            // that was rolled back
+        for _ in 1..TRIES {
+            if ran.status.success() {
+                break;
+            }
             ran = run()?;
         }
         if !ran.status.success() {

@@ -256,12 +256,7 @@ pub(super) fn watch(
 
 fn make_way(shared: &Shared, running: &Running, quiet: u32) -> bool {
     let needed = |node| super::inode_of(node).is_some_and(|inode| running.transaction.has_touched(inode));
-    let forget = |node| {
-        if let Some(kernel) = shared.kernel.get() {
-            kernel.forget_attributes(node);
-        }
-    };
-    shared.waiting.make_way(quiet, needed, forget)
+    shared.waiting.make_way(quiet, needed, |node| shared.forget_attributes(node))
 }
 
 /// Waits a moment; whether the process that began has ended.

@@ -6,6 +6,7 @@
 //! 1. A request about a name is answered ESTALE. The kernel lets go of the directory and does the whole call once more; the
 //!    program hears nothing of it. On its way to the name it asks for the directories above (LOOKUP_REVAL), or for the
 //!    attributes of this one, which it was told to forget: with nothing locked. That is where it waits from then on.
+//!    Many may queue for the directory behind it: as soon as they come, they are answered so, too.
 //! 2. Where it does not ask on its way (a name in the directory that is mounted, or next to an open one, and a mount in which
 //!    the kernel checks no permissions) it comes back with the lock. It, and requests that cannot be done once more (a write,
 //!    fchmod), are told EBUSY: those first that lock what members have changed, then the older half of all, and so on.
@@ -52,6 +53,8 @@ struct List {
     interrupted: VecDeque<u64>,
     /// Tasks that were sent back.
     back: HashMap<u32, Back>,
+    /// Directories from which they were sent, in this transaction.
+    left: HashSet<u64>,
 }
 
 struct Waiter {
@@ -160,7 +163,22 @@ fn locked(request: &Request<'_>) -> (Vec<u64>, Vec<(u64, Vec<u8>)>) {
     }
 }
 
+impl List {
+    fn send_back(&mut self, waiter: &mut Waiter, forget: impl Fn(u64)) {
+        waiter.names.iter().for_each(|(dir, _)| forget(*dir));
+        self.left.extend(waiter.names.iter().map(|(dir, _)| *dir));
+        let names = waiter.names.clone();
+        self.back.insert(waiter.task, Back { names, since: Instant::now(), waited: false });
+        waiter.verdict = Some(Verdict::Again);
+    }
+}
+
 impl Waiting {
+    /// A transaction is over: who waits with a directory locked is in nobody's way.
+    pub(super) fn over(&self) {
+        lock(&self.list).left.clear();
+    }
+
     /// How many wait.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
@@ -172,8 +190,8 @@ impl Waiting {
         list.waiting.values().filter(|w| w.verdict.is_none()).flat_map(|w| w.locks.iter().copied()).collect()
     }
 
-    /// A request begins to wait.
-    pub(super) fn begin(&self, request: &Request<'_>) -> Place<'_> {
+    /// A request begins to wait. If it is sent back at once, the kernel is to `forget` the attributes of its directories.
+    pub(super) fn begin(&self, request: &Request<'_>, forget: impl Fn(u64)) -> Place<'_> {
         let (unique, task) = (request.unique, request.caller.pid);
         let (locks, mut names) = locked(request);
         let looks = matches!(request.operation, Operation::Lookup { .. } | Operation::GetAttr);
@@ -192,7 +210,11 @@ impl Waiting {
             }
         }
         let interrupted = list.interrupted.contains(&unique);
-        let waiter = Waiter { task, locks, names, looks, again, interrupted, spared: 0, verdict: None };
+        let mut waiter = Waiter { task, locks, names, looks, again, interrupted, spared: 0, verdict: None };
+        if waiter.names.iter().any(|(dir, _)| list.left.contains(dir)) {
+            list.send_back(&mut waiter, forget);
+            self.any_back.store(true, Ordering::Release);
+        }
         list.waiting.insert(unique, waiter);
         self.count.fetch_add(1, Ordering::SeqCst);
         Place { waiting: self, unique }
@@ -248,16 +270,17 @@ impl Waiting {
     /// `forget` the attributes.
     pub(super) fn make_way(&self, stuck: u32, needed: impl Fn(u64) -> bool, forget: impl Fn(u64)) -> bool {
         let list = &mut *lock(&self.list);
+        let mut waiting = std::mem::take(&mut list.waiting);
         let mut sent_back = false;
-        for waiter in list.waiting.values_mut().filter(|w| w.verdict.is_none() && !w.names.is_empty()) {
-            waiter.names.iter().for_each(|(dir, _)| forget(*dir));
-            let names = waiter.names.clone();
-            list.back.insert(waiter.task, Back { names, since: Instant::now(), waited: false });
-            waiter.verdict = Some(Verdict::Again);
+        for waiter in waiting.values_mut().filter(|w| w.verdict.is_none() && !w.names.is_empty()) {
+            list.send_back(waiter, &forget);
             sent_back = true;
         }
+        list.waiting = waiting;
         if sent_back {
+            // others may queue behind them; nobody is told EBUSY before those have come
             self.any_back.store(true, Ordering::Release);
+            return true;
         }
         if stuck < BUSY {
             return false;
@@ -298,22 +321,31 @@ mod tests {
         let waiting = Waiting::default();
         let make = request(10, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 });
         let write = request(11, 8, 6, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
-        let (first, second) = (waiting.begin(&make), waiting.begin(&write));
+        let (first, second) = (waiting.begin(&make, |_| ()), waiting.begin(&write, |_| ()));
         let forgotten = RefCell::new(Vec::new());
         waiting.make_way(2, |_| true, |node| forgotten.borrow_mut().push(node));
-        assert_eq!(forgotten.into_inner(), [5]);
         assert_eq!((first.goes_on(), second.goes_on()), (Err(Errno::STALE), Ok(true)));
         drop(first);
+        // one that queued behind it goes as well
+        let mkdir = Operation::MkDir { name: b"y", mode: 0, umask: 0 };
+        let behind = waiting.begin(&request(13, 10, 5, mkdir), |node| forgotten.borrow_mut().push(node));
+        assert_eq!(behind.goes_on(), Err(Errno::STALE));
+        drop(behind);
+        waiting.over();
+        let other = waiting.begin(&request(15, 11, 5, Operation::MkDir { name: b"y", mode: 0, umask: 0 }), |_| ());
+        assert_eq!(other.goes_on(), Ok(true));
+        drop(other);
+        assert_eq!(forgotten.into_inner(), [5, 5]);
         // on its way it waits, but not for the name itself, and once
         assert!(!waiting.is_back(&request(12, 7, 5, Operation::Lookup { name: b"x" })));
         assert!(!waiting.is_back(&request(12, 9, 1, Operation::Lookup { name: b"d" })));
         assert!(waiting.is_back(&request(12, 7, 1, Operation::Lookup { name: b"d" })));
         assert!(waiting.is_back(&request(12, 7, 5, Operation::GetAttr)));
-        drop(waiting.begin(&request(12, 7, 5, Operation::GetAttr)));
+        drop(waiting.begin(&request(12, 7, 5, Operation::GetAttr), |_| ()));
         waiting.has_waited(7);
         assert!(!waiting.is_back(&request(13, 7, 5, Operation::GetAttr)));
         // where it has to wait with the lock after all, it cannot be asked for a third time
-        let again = waiting.begin(&request(14, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 }));
+        let again = waiting.begin(&request(14, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 }), |_| ());
         assert!(!waiting.make_way(2, |node| node == 5, |_| ()));
         waiting.make_way(BUSY, |node| node == 5, |_| ());
         assert_eq!((again.goes_on(), second.goes_on()), (Err(Errno::BUSY), Ok(true)));
@@ -323,7 +355,7 @@ mod tests {
     fn of_those_that_have_a_lock_the_ones_in_question_go_first() {
         let waiting = Waiting::default();
         let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
-        let places: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n))).collect();
+        let places: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n), |_| ())).collect();
         let outcomes = || places.iter().map(|place| place.goes_on().is_err()).collect::<Vec<_>>();
         waiting.make_way(BUSY, |node| node == 22, |_| ());
         assert_eq!(outcomes(), [false, false, true, false]);
@@ -338,10 +370,10 @@ mod tests {
     fn who_comes_back_at_once_does_not_spare_the_others() {
         let waiting = Waiting::default();
         let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
-        let in_the_way = waiting.begin(&write(1, 30));
+        let in_the_way = waiting.begin(&write(1, 30), |_| ());
         for unique in 2..4 {
             assert_eq!(in_the_way.goes_on(), Ok(true));
-            let again = waiting.begin(&write(unique, 22));
+            let again = waiting.begin(&write(unique, 22), |_| ());
             waiting.make_way(BUSY, |node| node == 22, |_| ());
             assert_eq!(again.goes_on(), Err(Errno::BUSY));
         }
@@ -354,11 +386,11 @@ mod tests {
         let fallocate = |unique, task| request(unique, task, 3, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
         waiting.interrupt(2);
         // there is no such process
-        let places = [waiting.begin(&fallocate(1, u32::MAX)), waiting.begin(&fallocate(2, u32::MAX))];
+        let places = [waiting.begin(&fallocate(1, u32::MAX), |_| ()), waiting.begin(&fallocate(2, u32::MAX), |_| ())];
         assert_eq!(places.each_ref().map(Place::goes_on), [Ok(true), Err(Errno::INTR)]);
         waiting.interrupt(1);
         assert_eq!(places[0].goes_on(), Err(Errno::INTR));
-        let other = waiting.begin(&fallocate(3, std::process::id()));
+        let other = waiting.begin(&fallocate(3, std::process::id()), |_| ());
         waiting.interrupt(3);
         assert_eq!(other.goes_on(), Ok(true));
     }
