@@ -83,7 +83,8 @@ Options for -o, in lists as mount(8) takes them:
                 returns; slow
   errors=continue|remount-ro
                 when damage is met, the volume is marked as needing a check, and with remount-ro
-                nothing is written to it any more; without it, damage is an error for its file alone
+                nothing is written to it any more; without it, what `tune2fs -e` says: remount-ro (and
+                panic) as here, else damage is an error for its file alone
   commit=N      changes reach the device after N seconds at the latest (5)
   placement=hint
                 new metadata goes to the front of each group, so that a check has to go to fewer places;
@@ -171,8 +172,11 @@ impl Mount {
             return Ok(0);
         }
         let behind = std::env::var_os(BEHIND).is_some();
-        if !self.foreground && !behind {
-            return start_behind();
+        if !behind {
+            close_inherited();
+            if !self.foreground {
+                return start_behind();
+            }
         }
         let place = fuse::mount_point(&self.dir).map_err(|e| sentence(&e))?;
         if blockdev::mounted(&self.source.device).is_some_and(|mounted| mounted.at.as_deref() == Some(&*place)) {
@@ -265,7 +269,6 @@ fn sentence(e: &fuse::Error) -> Failure {
 
 /// Starts the process that serves, and ends when that is ready.
 fn start_behind() -> Result<u8> {
-    close_inherited();
     let cannot = |e: io::Error| Failure::Message(format!("cannot start the process that serves: {e}"));
     let mut line = std::env::args_os();
     // by its path, so that lists of processes name it; that path may have gone

@@ -297,7 +297,7 @@ impl Ops {
         let ask_dir_opens = encrypted || only.is_some() || options.auto_unmount || options.atime != Atime::Never;
         let ask_opens = ask_dir_opens || volume.consistency().is_some();
         let keep = if only.is_some() { 0 } else { ALWAYS };
-        let kernel_checks = options.kernel_checks();
+        let (kernel_checks, errors) = (options.kernel_checks(), options.on_damage(&volume));
         // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
         let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
         let keep_names = if folds && volume.consistency().is_some() { 0 } else { keep };
@@ -323,7 +323,7 @@ impl Ops {
             ended: Arc::default(),
             sync: options.sync,
             dirsync: options.dirsync || options.sync,
-            errors: options.errors,
+            errors,
             damaged: AtomicBool::new(false),
         }
     }

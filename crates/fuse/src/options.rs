@@ -64,7 +64,8 @@ pub struct MountOptions {
     pub consistency: Option<Consistency>,
     /// What is done about file data; the usual unless set.
     pub data: Option<DataMode>,
-    /// What is done when damage is met, beside the error for whoever met it; nothing unless set.
+    /// What is done when damage is met, beside the error for whoever met it. Unless set, what the superblock says: nothing
+    /// is written any more, or nothing is done.
     pub errors: Option<OnDamage>,
     /// The journal must have checksums.
     pub journal_checksum: bool,
@@ -242,6 +243,15 @@ impl MountOptions {
             return Err(Error::Option(why.to_owned()));
         }
         Ok(())
+    }
+
+    /// What is done when damage is met: as said, else as the superblock says (`tune2fs -e`). A panic of the machine is not
+    /// ours to make.
+    pub(crate) fn on_damage(&self, volume: &Volume) -> Option<OnDamage> {
+        const REMOUNT_RO: u16 = 2;
+        const PANIC: u16 = 3;
+        let asked = matches!(volume.superblock().disk.s_errors.get(), REMOUNT_RO | PANIC);
+        self.errors.or(asked.then_some(OnDamage::ReadOnly))
     }
 
     /// The ways to open the volume that these options may mean, one for each block size that a copy of the superblock

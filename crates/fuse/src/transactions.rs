@@ -229,8 +229,8 @@ impl Shared {
             && members::process(request.caller.pid).is_none_or(|(process, _)| process != std::process::id())
     }
 
-    fn begin_waiting(&self, request: &Request<'_>) -> waiting::Place<'_> {
-        self.waiting.begin(request, |node| self.forget_attributes(node))
+    fn begin_waiting(&self, request: &Request<'_>, again: bool) -> waiting::Place<'_> {
+        self.waiting.begin(request, again, |node| self.forget_attributes(node))
     }
 
     fn forget_attributes(&self, node: u64) {
@@ -241,7 +241,7 @@ impl Shared {
 
     /// Waits until a transaction is over.
     fn wait_for(&self, running: &Arc<Running>, request: &Request<'_>) -> Answer<()> {
-        let place = self.begin_waiting(request);
+        let place = self.begin_waiting(request, false);
         while self.is_current(running) && !running.is_over() && place.goes_on()? {
             std::thread::sleep(NAP);
         }
@@ -356,7 +356,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let task = request.caller.pid;
         let late = matches!(request.operation, Operation::Write { late: true, .. });
         let (mut place, mut seen, mut most) = (None, None, Duration::ZERO);
-        let mut prepared = false;
+        let (mut prepared, mut again) = (false, false);
         loop {
             // asked each time: it may begin, and with it whoever asks be a member, while this waits
             let running = shared.running();
@@ -375,6 +375,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             let error = |e: fs::Error| if late { Errno::IO } else { errno(&e) };
             if let Some(pass) = shared.volume.changing_within(most).map_err(error)? {
                 let place = place.take().filter(|_: &waiting::Place<'_>| member.is_none());
+                again |= place.as_ref().is_some_and(|place| place.again);
                 if member.is_none() {
                     if shared.is_doomed(task) {
                         return Err(Errno::CANCELED);
@@ -398,7 +399,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             most = WAIT;
             if member.is_none() {
                 seen.get_or_insert_with(|| Seen::of(&shared.volume, request));
-                place.get_or_insert_with(|| shared.begin_waiting(request)).goes_on()?;
+                place.get_or_insert_with(|| shared.begin_waiting(request, again)).goes_on()?;
             }
         }
     }

@@ -246,6 +246,33 @@ fn a_snapshot_takes_along_what_the_kernel_has() {
 }
 
 #[test]
+fn a_file_of_a_snapshot_cannot_be_opened_for_writing() {
+    const PROGRAM: &str = "import errno, mmap, os, sys\n\
+        path = sys.argv[1]\n\
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_TRUNC):\n\
+        \x20   try: os.open(path, flags); print('opened')\n\
+        \x20   except OSError as e: print(errno.errorcode[e.errno])\n\
+        f = os.open(path, os.O_RDONLY); m = mmap.mmap(f, 0, flags=mmap.MAP_PRIVATE); m[0:1] = b'X'\n\
+        try: mmap.mmap(f, 0, flags=mmap.MAP_SHARED); print('mapped')\n\
+        except OSError as e: print(errno.errorcode[e.errno])\n";
+    if !ready() || !testkit::need(&["python3"]) {
+        return;
+    }
+    let ways =
+        ["", "writeback_cache,"].into_iter().flat_map(|way| TRANSPORTS.map(|transport| format!("{way}{transport}")));
+    for options in ways {
+        let served = serve(&options);
+        files::write(served.path().join("f"), "old content").expect("write");
+        files::create_dir(folder(&served).join("s")).expect("a snapshot");
+        let path = folder(&served).join("s/f");
+        let ran = Command::new("python3").args(["-c", PROGRAM]).arg(&path).output().expect("python3");
+        let said = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert_eq!((&*said.0, &*said.1), ("EROFS\nEROFS\nEROFS\nEROFS\nEACCES\n", ""), "{options}");
+        assert_eq!(files::read_to_string(&path).expect("read"), "old content");
+    }
+}
+
+#[test]
 fn snapshots_are_for_whoever_mounted_the_volume_unless_said_otherwise() {
     if !ready() || !tools::is_root() || !testkit::need(&["setpriv", "getfattr"]) {
         return;

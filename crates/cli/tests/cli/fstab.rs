@@ -206,10 +206,15 @@ fn damage_makes_it_read_only_where_that_was_asked_for() {
     if !can_mount() {
         return;
     }
-    for (options, goes_on, marked) in
-        [("commit=1", true, false), ("errors=continue", true, true), ("errors=remount-ro", false, true)]
-    {
+    for (options, superblock, goes_on, marked) in [
+        ("commit=1", "continue", true, false),
+        ("errors=continue", "remount-ro", true, true),
+        ("errors=remount-ro", "continue", false, true),
+        ("commit=1", "remount-ro", false, true),
+        ("commit=1", "panic", false, true),
+    ] {
         let image = plain();
+        tools::run("tune2fs", &["-e", superblock, text(image.path())]);
         image.debugfs(&["set_inode_field /etc/motd block[0] 0"]);
         let folder = Folder::new();
         prints(&["mount", "-o", options, text(image.path()), folder.text()]);

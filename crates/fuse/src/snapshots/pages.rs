@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Where the kernel does not wait for what it handed over, all has come when nothing came for so long.
 const QUIET: Duration = Duration::from_millis(50);
-/// Longest that is waited for that: somebody may write all the time.
+/// Longest that is waited for that, and for a time in which no page is refused: somebody may write all the time.
 const LONGEST: Duration = Duration::from_secs(5);
-/// So often the kernel is asked to hand over pages, while some of them cannot be written.
-const TRIES: u32 = 10;
 
 /// What comes from the kernel's pages.
 #[derive(Default)]
@@ -77,12 +75,10 @@ impl Pages {
             command.output().map_err(|e| Error::Start(format!("the program sync cannot be started: {e}")))
         };
         // the kernel says once that pages could not be written, which may be long ago, or have been those of a transaction that
-        // was rolled back: their writers were told, and there may be others by now
-        let mut ran = run()?;
-        for _ in 1..TRIES {
-            if ran.status.success() {
-                break;
-            }
+        // was rolled back: their writers were told, and members that have not ended yet may change more of them
+        let (began, mut ran) = (Instant::now(), run()?);
+        while !ran.status.success() && began.elapsed() < LONGEST {
+            std::thread::sleep(QUIET / 10);
             ran = run()?;
         }
         if !ran.status.success() {

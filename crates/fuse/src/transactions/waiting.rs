@@ -85,6 +85,7 @@ enum Verdict {
 
 /// A task whose call is being done once more.
 struct Back {
+    /// None for one by a path alone, or by a descriptor, which the kernel does not do once more.
     names: Vec<(u64, Vec<u8>)>,
     since: Instant,
     /// It waits, or has waited, without a lock.
@@ -95,6 +96,8 @@ struct Back {
 pub(super) struct Place<'w> {
     waiting: &'w Waiting,
     unique: u64,
+    /// The kernel does the call for the second time, and will not for a third.
+    pub(super) again: bool,
 }
 
 impl Drop for Place<'_> {
@@ -127,7 +130,7 @@ impl Place<'_> {
 
 impl Place<'_> {
     /// A rollback took away what a request relies on that has waited here: what it is sent away with, so that the kernel
-    /// looks again. What goes by a name waits then for the next transaction before it looks, if there is one.
+    /// looks again. What goes by a path waits then for the next transaction before it looks, if there is one.
     pub(super) fn sent_back(self, request: &Request<'_>) -> Errno {
         let names = locked(request).1;
         let list = &mut *lock(&self.waiting.list);
@@ -135,8 +138,9 @@ impl Place<'_> {
         if waiter.is_some_and(|waiter| waiter.again) {
             return Errno::BUSY;
         }
-        if request.caller.pid != 0 && !names.is_empty() {
-            list.back.insert(request.caller.pid, Back { names, since: Instant::now(), waited: false });
+        if request.caller.pid != 0 {
+            let back = Back { names, since: Instant::now(), waited: false };
+            list.back.insert(request.caller.pid, back);
             self.waiting.any_back.store(true, Ordering::Release);
         }
         Errno::STALE
@@ -190,20 +194,21 @@ impl Waiting {
         list.waiting.values().filter(|w| w.verdict.is_none()).flat_map(|w| w.locks.iter().copied()).collect()
     }
 
-    /// A request begins to wait. If it is sent back at once, the kernel is to `forget` the attributes of its directories.
-    pub(super) fn begin(&self, request: &Request<'_>, forget: impl Fn(u64)) -> Place<'_> {
+    /// A request begins to wait. `again`: it has waited before, in a call that the kernel did for the second time. If it is
+    /// sent back at once, the kernel is to `forget` the attributes of its directories.
+    pub(super) fn begin(&self, request: &Request<'_>, again: bool, forget: impl Fn(u64)) -> Place<'_> {
         let (unique, task) = (request.unique, request.caller.pid);
         let (locks, mut names) = locked(request);
         let looks = matches!(request.operation, Operation::Lookup { .. } | Operation::GetAttr);
         let mut list = lock(&self.list);
-        let mut again = false;
+        let mut again = again;
         if looks {
             if let Some(back) = list.back.get_mut(&task) {
                 (back.waited, back.since) = (true, Instant::now());
             }
         } else {
             let back = list.back.remove(&task).filter(|back| back.since.elapsed() < QUEUES);
-            again = back.is_some_and(|back| back.names == names);
+            again |= back.is_some_and(|back| back.names == names);
             if again || task == 0 {
                 // the kernel does it once more once
                 names.clear();
@@ -217,7 +222,7 @@ impl Waiting {
         }
         list.waiting.insert(unique, waiter);
         self.count.fetch_add(1, Ordering::SeqCst);
-        Place { waiting: self, unique }
+        Place { waiting: self, unique, again }
     }
 
     /// Whether a request that only looks belongs to a call that is being done once more, and comes with nothing locked.
@@ -321,18 +326,19 @@ mod tests {
         let waiting = Waiting::default();
         let make = request(10, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 });
         let write = request(11, 8, 6, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
-        let (first, second) = (waiting.begin(&make, |_| ()), waiting.begin(&write, |_| ()));
+        let (first, second) = (waiting.begin(&make, false, |_| ()), waiting.begin(&write, false, |_| ()));
         let forgotten = RefCell::new(Vec::new());
         waiting.make_way(2, |_| true, |node| forgotten.borrow_mut().push(node));
         assert_eq!((first.goes_on(), second.goes_on()), (Err(Errno::STALE), Ok(true)));
         drop(first);
         // one that queued behind it goes as well
         let mkdir = Operation::MkDir { name: b"y", mode: 0, umask: 0 };
-        let behind = waiting.begin(&request(13, 10, 5, mkdir), |node| forgotten.borrow_mut().push(node));
+        let behind = waiting.begin(&request(13, 10, 5, mkdir), false, |node| forgotten.borrow_mut().push(node));
         assert_eq!(behind.goes_on(), Err(Errno::STALE));
         drop(behind);
         waiting.over();
-        let other = waiting.begin(&request(15, 11, 5, Operation::MkDir { name: b"y", mode: 0, umask: 0 }), |_| ());
+        let other =
+            waiting.begin(&request(15, 11, 5, Operation::MkDir { name: b"y", mode: 0, umask: 0 }), false, |_| ());
         assert_eq!(other.goes_on(), Ok(true));
         drop(other);
         assert_eq!(forgotten.into_inner(), [5, 5]);
@@ -341,21 +347,33 @@ mod tests {
         assert!(!waiting.is_back(&request(12, 9, 1, Operation::Lookup { name: b"d" })));
         assert!(waiting.is_back(&request(12, 7, 1, Operation::Lookup { name: b"d" })));
         assert!(waiting.is_back(&request(12, 7, 5, Operation::GetAttr)));
-        drop(waiting.begin(&request(12, 7, 5, Operation::GetAttr), |_| ()));
+        drop(waiting.begin(&request(12, 7, 5, Operation::GetAttr), false, |_| ()));
         waiting.has_waited(7);
         assert!(!waiting.is_back(&request(13, 7, 5, Operation::GetAttr)));
         // where it has to wait with the lock after all, it cannot be asked for a third time
-        let again = waiting.begin(&request(14, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 }), |_| ());
+        let again =
+            waiting.begin(&request(14, 7, 5, Operation::MkDir { name: b"x", mode: 0, umask: 0 }), false, |_| ());
         assert!(!waiting.make_way(2, |node| node == 5, |_| ()));
         waiting.make_way(BUSY, |node| node == 5, |_| ());
         assert_eq!((again.goes_on(), second.goes_on()), (Err(Errno::BUSY), Ok(true)));
     }
 
     #[test]
+    fn a_call_by_a_path_is_stale_once() {
+        let waiting = Waiting::default();
+        let chmod = |unique| request(unique, 7, 5, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
+        assert_eq!(waiting.begin(&chmod(1), false, |_| ()).sent_back(&chmod(1)), Errno::STALE);
+        assert_eq!(waiting.begin(&chmod(2), false, |_| ()).sent_back(&chmod(2)), Errno::BUSY);
+        assert_eq!(waiting.begin(&chmod(3), false, |_| ()).sent_back(&chmod(3)), Errno::STALE);
+        waiting.pass(7);
+        assert_eq!(waiting.begin(&chmod(4), false, |_| ()).sent_back(&chmod(4)), Errno::STALE);
+    }
+
+    #[test]
     fn of_those_that_have_a_lock_the_ones_in_question_go_first() {
         let waiting = Waiting::default();
         let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
-        let places: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n), |_| ())).collect();
+        let places: Vec<_> = (0..4).map(|n| waiting.begin(&write(n, 20 + n), false, |_| ())).collect();
         let outcomes = || places.iter().map(|place| place.goes_on().is_err()).collect::<Vec<_>>();
         waiting.make_way(BUSY, |node| node == 22, |_| ());
         assert_eq!(outcomes(), [false, false, true, false]);
@@ -370,10 +388,10 @@ mod tests {
     fn who_comes_back_at_once_does_not_spare_the_others() {
         let waiting = Waiting::default();
         let write = |unique, node| request(unique, 1, node, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
-        let in_the_way = waiting.begin(&write(1, 30), |_| ());
+        let in_the_way = waiting.begin(&write(1, 30), false, |_| ());
         for unique in 2..4 {
             assert_eq!(in_the_way.goes_on(), Ok(true));
-            let again = waiting.begin(&write(unique, 22), |_| ());
+            let again = waiting.begin(&write(unique, 22), false, |_| ());
             waiting.make_way(BUSY, |node| node == 22, |_| ());
             assert_eq!(again.goes_on(), Err(Errno::BUSY));
         }
@@ -386,11 +404,14 @@ mod tests {
         let fallocate = |unique, task| request(unique, task, 3, Operation::Fallocate { offset: 0, length: 1, mode: 0 });
         waiting.interrupt(2);
         // there is no such process
-        let places = [waiting.begin(&fallocate(1, u32::MAX), |_| ()), waiting.begin(&fallocate(2, u32::MAX), |_| ())];
+        let places = [
+            waiting.begin(&fallocate(1, u32::MAX), false, |_| ()),
+            waiting.begin(&fallocate(2, u32::MAX), false, |_| ()),
+        ];
         assert_eq!(places.each_ref().map(Place::goes_on), [Ok(true), Err(Errno::INTR)]);
         waiting.interrupt(1);
         assert_eq!(places[0].goes_on(), Err(Errno::INTR));
-        let other = waiting.begin(&fallocate(3, std::process::id()), |_| ());
+        let other = waiting.begin(&fallocate(3, std::process::id()), false, |_| ());
         waiting.interrupt(3);
         assert_eq!(other.goes_on(), Ok(true));
     }
