@@ -367,8 +367,8 @@ impl Crash {
             self.seed,
             told(report.findings.len(), "every answer right"),
         )?;
-        for finding in &report.findings {
-            writeln!(out, "  {}", escape(finding.as_bytes()))?;
+        for line in report.findings.iter().flat_map(|finding| finding.lines()) {
+            writeln!(out, "  {}", escape(line.as_bytes()))?;
         }
         Ok(out.flush()?)
     }

@@ -6,6 +6,7 @@
 //!    nothing is written; the rest of the batch in which the failure was is on its way already.
 //! 3. A failed read is answered with an error (of input and output, or that there is no space where the maps of free
 //!    space cannot be read), or does not matter at all.
+//!    An operation that was to zero bytes may have zeroed some.
 //! 4. The volume is recovered as its mode recovers, once with all that was written, and once without what no flush has
 //!    followed. The checker must find nothing, and the promise of the mode must hold for what had returned before the
 //!    failure. One that calls itself clean is judged as such: a failed write may well leave it clean, where it was to be
@@ -14,6 +15,7 @@
 //!    succeeded after the failure has made everything before the failed operation durable.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,10 +25,10 @@ use serde::Serialize;
 
 use crate::explore::{Explorer, Start, sound, words};
 use crate::history::History;
-use crate::op::{Op, Workload};
+use crate::op::{FallocateHow, Op, Workload};
 use crate::play;
 use crate::promise::{self, Moment};
-use crate::system::System;
+use crate::system::{Session, System};
 
 /// What fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +93,9 @@ pub fn every_request(system: &dyn System, workload: &Workload, limit: usize, cou
     counts.workloads += 1;
     let options = crate::explore::Options::default();
     let mut explorer = Explorer::new(system, &options);
-    let wrong = |strike: &str, why: String| format!("{} --workload '{workload}': {strike}: {why}", system.arguments());
+    let wrong = |strike: &str, why: String| {
+        format!("{strike}: {why}\n  extant crash {} --faults {limit} --workload '{workload}'", system.arguments())
+    };
     let start = match explorer.start(&workload.setup) {
         Ok(start) => start,
         Err((_, why)) => return vec![wrong("the setup", why)],
@@ -176,12 +180,17 @@ fn run(
                         return Err(format!("`{op}`: {got:?} instead of {expected:?}"));
                     }
                     answered = true;
+                    let in_part = (!watch.failed()).then(|| zeroed(&mut *session, &before, op)).flatten();
                     if !watch.failed() && session.apply(&Op::Sync).is_ok() {
                         // what was done before the failed operation is durable now
                         history = before;
                         let _ = history.push(&Op::Sync);
                         returned = history.len();
                         let _ = history.push(op);
+                    }
+                    if let Some((path, range, bytes)) = in_part {
+                        history.refuse();
+                        history.zeroed_in_part(path, range, bytes)?;
                     }
                     break;
                 }
@@ -222,6 +231,18 @@ fn run(
     let moment = Moment { returned, begun: history.len(), torn: false };
     judge(system, start, &record, &history, moment, put_away)?;
     Ok(Ran { requests: seen.requests.clone(), refused, answered, put_away })
+}
+
+/// What a file holds after an operation that was to zero bytes of it has failed, where it did a part of that.
+fn zeroed<'o>(session: &mut dyn Session, before: &History, op: &'o Op) -> Option<(&'o str, Range<u64>, Vec<u8>)> {
+    let Op::Fallocate { path, how, offset, len } = op else { return None };
+    if !matches!(how, FallocateHow::Punch | FallocateHow::Zero | FallocateHow::ZeroKeepSize) {
+        return None;
+    }
+    let range = *offset..offset.saturating_add(*len);
+    let bytes = session.read(path).ok()?;
+    before.clone().zeroed_in_part(path, range.clone(), bytes.clone()).ok()?;
+    Some((path, range, bytes))
 }
 
 /// Opens what is on the device without faults.

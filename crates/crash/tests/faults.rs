@@ -17,6 +17,10 @@ fn loop_of_failures(mode: &str, format: &str) {
     let ext = Ext::new(mode, Some(format)).expect("a mode");
     let mut workloads: Vec<_> = generate::one().into_iter().step_by(61).collect();
     workloads.extend([3, 4].map(|seed| generate::random(seed, 8)));
+    workloads.extend(generate::Pairs::new().sample(1, 12));
+    workloads.push(
+        "create f; append f 300000 =1 | truncate f 2000; append f 9000 =2; unlink f".parse().expect("a workload"),
+    );
     let mut counts = Counts::default();
     let found: Vec<_> =
         workloads.iter().flat_map(|workload| faults::every_request(&ext, workload, 12, &mut counts)).collect();
@@ -42,8 +46,23 @@ fn journal_answers_failures() {
 }
 
 #[test]
+fn journal_without_extents_answers_failures() {
+    loop_of_failures("journal", "ext3");
+}
+
+#[test]
 fn journal_data_answers_failures() {
     loop_of_failures("journal-data", "ext3");
+}
+
+#[test]
+fn journal_data_with_extents_answers_failures() {
+    loop_of_failures("journal-data", "ext4");
+}
+
+#[test]
+fn snapshot_answers_failures() {
+    loop_of_failures("snapshot", "extant");
 }
 
 #[test]

@@ -114,6 +114,13 @@ impl Orphans {
         let mut chain = self.lock();
         chain.all.get_mut(&number).is_some_and(|orphan| !std::mem::replace(&mut orphan.claimed, true))
     }
+
+    /// Whoever claimed it could not free it.
+    fn unclaim(&self, number: InodeNo) {
+        if let Some(orphan) = self.lock().all.get_mut(&number) {
+            orphan.claimed = false;
+        }
+    }
 }
 
 impl Change<'_> {
@@ -229,7 +236,13 @@ impl Volume {
         if !self.writing.as_ref().is_some_and(|w| w.orphans.claim(number)) {
             return Ok(());
         }
-        let dropped = self.locked(&[number], |locked| self.free_locked(number, locked))?;
+        let outcome = self.locked(&[number], |locked| self.free_locked(number, locked));
+        let dropped = outcome.inspect_err(|_| {
+            if let Some(writing) = &self.writing {
+                // what could not be freed now may be later
+                writing.orphans.unclaim(number);
+            }
+        })?;
         dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
     }
 
@@ -248,7 +261,11 @@ impl Volume {
             let mut buf = InodeBuf::from(inode.raw());
             let cleared = change.map_clear(&inode, &mut buf, from, u64::MAX, &mut Steps::new());
             if matches!(cleared, Ok(None)) {
-                return change.free_emptied(&inode);
+                return change.free_emptied(&inode).or_else(|e| {
+                    // its content is gone; the inode waits for the next try
+                    change.put_inode(number, buf)?;
+                    Err(e)
+                });
             }
             inode = change.put_inode(number, buf)?;
             at = cleared?;
@@ -328,12 +345,7 @@ impl Volume {
         if self.has_no_links(number) {
             return self.free_orphan(number);
         }
-        self.finish_truncate(number)?;
-        self.locked(&[number], |_| {
-            let inode = self.inode(number)?;
-            let change = self.change_freeing(2 + LISTING)?;
-            change.end_orphan(&inode).map(drop)
-        })
+        self.locked(&[number], |_| self.end_truncate(number).map(drop))
     }
 
     fn has_orphan_file(&self) -> bool {
@@ -408,15 +420,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees all orphans, held or not: what is to be done before the volume is put away.
+    /// Frees all orphans, held or not, and finishes truncations that an error cut short: what is to be done before the volume is put away.
     ///
     /// # Errors
     /// Those of freeing them; those that are left are on the list.
     pub(crate) fn end_orphans(&self) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let all: Vec<InodeNo> = writing.orphans.lock().all.keys().copied().collect();
-        for number in all.into_iter().filter(|number| self.has_no_links(*number)) {
-            match self.free_orphan(number) {
+        for number in all {
+            match self.recover_orphan(number) {
                 Err(Error::Corrupt { .. }) => self.space()?.note_error(),
                 outcome => outcome?,
             }

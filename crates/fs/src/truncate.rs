@@ -6,6 +6,8 @@ use crate::map::{CLEARING, Steps};
 use crate::{Error, InodeNo, Result, Volume};
 use std::sync::Arc;
 
+/// Blocks of file data that a change may write, where they are journaled: the one in which the file ends.
+const TAIL: usize = 1;
 /// Metadata blocks that listing an orphan, or taking it off the list, adds to a change.
 const LISTING: usize = 3;
 
@@ -27,6 +29,17 @@ impl Volume {
 }
 
 impl FileEdit<'_> {
+    /// Frees what an earlier truncation could not free behind the file's end: what makes the file longer would bring it
+    /// back.
+    pub(crate) fn finish_cut(&mut self) -> Result<()> {
+        let number = self.inode.number;
+        if self.inode.raw().disk.i_links_count.get() == 0 || !self.volume.is_orphan(number) {
+            return Ok(());
+        }
+        self.inode = self.volume.end_truncate(number)?;
+        Ok(())
+    }
+
     fn truncate(&mut self, size: u64) -> Result<()> {
         self.may_shrink()?;
         if size > self.volume.max_file_size(&self.inode) {
@@ -50,11 +63,11 @@ impl FileEdit<'_> {
         self.map_changes();
         self.state.delayed.remove(block_size, first..u64::MAX);
         let tail = first * block_size as u64 - size;
+        let mut last = None;
         if tail > 0 && self.state.delayed.here(block_size, first - 1) > 0 {
             self.state.delayed.overwrite(block_size, size, &vec![0; tail as usize]);
         } else if tail > 0 && size < self.size() {
-            // where that would need a block it is not done: a file that grows looks after it
-            self.zero_in_place(size, size + tail)?;
+            last = self.run(first - 1)?.physical();
         }
         // what is delayed below the new end still waits for its place, and the size with it
         let kept = if self.state.delayed.is_empty() {
@@ -64,21 +77,44 @@ impl FileEdit<'_> {
             self.state.size = (size > self.inode.size).then_some(size);
             size.min(self.inode.size)
         };
-        let listed_before = self.volume.is_orphan(self.inode.number);
+        let number = self.inode.number;
+        let listed_before = self.volume.is_orphan(number);
         let mut at = Some(first);
         let mut steps = 0;
         while let Some(from) = at {
-            let change = self.volume.change_freeing(CLEARING + LISTING)?;
+            let change = self.volume.change_freeing(CLEARING + LISTING + TAIL)?;
             let inode = Arc::clone(&self.inode);
-            (self.inode, at) = change.edit_inode(&inode, |buf| {
-                buf.set_size(kept);
-                stamp(buf, change.now());
-                change.map_clear(&inode, buf, from, u64::MAX, &mut Steps::new())
-            })?;
+            let mut untouched = false;
+            let cleared = change.edit_inode(&inode, |buf| {
+                let cleared = change.map_clear(&inode, buf, from, u64::MAX, &mut Steps::new());
+                untouched = steps == 0 && cleared.is_err() && buf.raw().bytes() == inode.raw().bytes();
+                if !untouched {
+                    buf.set_size(kept);
+                    stamp(buf, change.now());
+                }
+                cleared
+            });
+            if untouched {
+                // the file is as it was
+                return cleared.map(drop);
+            }
             steps += 1;
-            if steps == 1 && at.is_some() && !listed_before {
-                self.inode = change.add_orphan(&self.inode, true)?;
-            } else if steps > 1 && at.is_none() && !listed_before {
+            let unfinished = cleared.as_ref().map_or(true, |(_, at)| at.is_some());
+            if steps == 1 && unfinished && !listed_before {
+                // also where an error ends it here: the rest is freed before the file is changed again
+                change.add_orphan(&self.volume.inode(number)?, true)?;
+            }
+            if let Some(block) = last.take() {
+                // where that would need a block it is not done: a file that grows looks after it
+                let in_place = change.in_place(block, 1).is_ok_and(|(in_place, _)| in_place);
+                if in_place {
+                    let zeroes = vec![0; tail as usize];
+                    change.write_data(number, block, block_size as u64 - tail, &zeroes)?;
+                }
+            }
+            at = cleared?.1;
+            self.inode = self.volume.inode(number)?;
+            if steps > 1 && at.is_none() && !listed_before {
                 self.inode = change.end_orphan(&self.inode)?;
             }
         }

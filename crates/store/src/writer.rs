@@ -292,6 +292,11 @@ impl Store {
     fn journal_data(&self, owner: InodeNo, at: u64, data: &[u8]) -> Result<()> {
         let size = u64::from(self.block_size());
         let tag = Tag { kind: Kind::Data, owner, seed: 0 };
+        // what of a block is not written is read first: an error leaves all as it was
+        let end = at + data.len() as u64;
+        for edge in [at, end].into_iter().filter(|edge| !edge.is_multiple_of(size)) {
+            self.block(FsBlock(edge / size))?;
+        }
         let mut at = at;
         let mut rest = data;
         while !rest.is_empty() {

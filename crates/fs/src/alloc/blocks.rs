@@ -67,6 +67,23 @@ impl Change<'_> {
         outcome
     }
 
+    /// Reads what [`Change::free`] needs for these blocks: whoever takes them out of a map does so only when they can be
+    /// freed, or they would be in use for ever and be nobody's.
+    ///
+    /// # Errors
+    /// Those of the device, and those of [`Change::free`]; nothing is changed then.
+    pub(crate) fn prepare_to_free(&self, first: FsBlock, count: u64) -> Result<()> {
+        let space = self.volume.space()?;
+        space.may_be_freed(first, count)?;
+        let groups = &space.sb.geometry;
+        let last = FsBlock(first.get() + count.saturating_sub(1));
+        let Some((from, to)) = groups.group_of(first).zip(groups.group_of(last)) else { return Ok(()) };
+        for group in from.get()..=to.get() {
+            space.lock_with(self.operation().store(), group, Bitmap::Blocks)?;
+        }
+        Ok(())
+    }
+
     /// Frees blocks. They are given out again when a crash cannot bring back what used them.
     ///
     /// # Errors

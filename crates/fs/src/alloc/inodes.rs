@@ -61,6 +61,17 @@ impl Change<'_> {
         Err(unread.pop().unwrap_or(Error::NoSpace))
     }
 
+    /// Reads what [`Change::free_inode`] needs for an inode: whoever takes it out of the volume's structures does so only
+    /// when it can be freed.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn prepare_to_free_inode(&self, number: InodeNo) -> Result<()> {
+        let space = self.volume.space()?;
+        let Some(slot) = space.sb.geometry.inode_slot(number) else { return Ok(()) };
+        space.lock_with(self.operation().store(), slot.group.get(), Bitmap::Inodes).map(drop)
+    }
+
     /// Frees an inode. Its number is given out again when the change is over, so that nobody else writes the slot that this
     /// change still clears.
     ///

@@ -122,7 +122,10 @@ impl Change<'_> {
         let data = self.allocate(owner.number, goal, want, role(owner))?;
         let new = Extent { logical: at, physical: data.first, len: data.count, unwritten: false };
         let carved = carve(&path.extents, at.get(), end_of(&new), Some(new));
-        if let Err(e) = self.put_leaf(owner, buf, path, carved.entries, u64::from(new.len)) {
+        let outcome = self
+            .prepare_to_free_all(&carved.removed)
+            .and_then(|()| self.put_leaf(owner, buf, path, carved.entries, u64::from(new.len)));
+        if let Err(e) = outcome {
             self.free(data.first, u64::from(data.count), role(owner).purpose())?;
             return Err(e);
         }
@@ -174,7 +177,10 @@ impl Change<'_> {
                     }
                     Some(_) => {}
                 }
-                if let Err(e) = self.put_leaf(owner, buf, path, carved.entries, 0) {
+                let outcome = self
+                    .prepare_to_free_all(&carved.removed)
+                    .and_then(|()| self.put_leaf(owner, buf, path, carved.entries, 0));
+                if let Err(e) = outcome {
                     break Err(e);
                 }
                 carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len)));
@@ -254,8 +260,12 @@ impl Change<'_> {
         self.volume.count_blocks(buf, grown, 0)?;
         let near = entries.first().map_or_else(|| self.volume.goal(owner), |e| e.physical);
         let outcome = self.allocate_nodes(owner, path.block.unwrap_or(near), needed).and_then(|blocks| {
-            let edits = path.replace(entries, &blocks, form);
-            edits.ok_or(Error::FileTooLarge).or_else(|e| self.free_nodes(&blocks).and(Err(e)))
+            let edits = path.replace(entries, &blocks, form).ok_or(Error::FileTooLarge);
+            let edits = edits.and_then(|edits| {
+                edits.freed.iter().try_for_each(|block| self.prepare_to_free(*block, 1))?;
+                Ok(edits)
+            });
+            edits.or_else(|e| self.free_nodes(&blocks).and(Err(e)))
         });
         match outcome {
             Ok(edits) => self.apply(owner, buf, edits),
@@ -308,7 +318,12 @@ impl Change<'_> {
         blocks.iter().try_for_each(|block| self.free(*block, 1, Purpose::Metadata))
     }
 
-    /// Takes levels away while the root has one child, whose entries it has room for.
+    fn prepare_to_free_all(&self, extents: &[Extent]) -> Result<()> {
+        extents.iter().try_for_each(|e| self.prepare_to_free(e.physical, u64::from(e.len)))
+    }
+
+    /// Takes levels away while the root has one child, whose entries it has room for. What is as it should be is done by
+    /// then: a child that cannot be read stays.
     fn collapse(&self, owner: &Inode, buf: &mut InodeBuf) -> Result<()> {
         let blocks = self.volume.sb.geometry.blocks;
         loop {
@@ -317,10 +332,13 @@ impl Change<'_> {
                 return Ok(());
             };
             let child = only.child();
-            let bytes = self.volume.extent_block(owner, child)?;
-            let content = match Node::parse(&bytes, Some(depth), blocks).map_err(|e| e.at(Where::Block(child)))? {
-                Node::Leaf(extents) => Content::Leaf(extents.iter().map(Extent::from).collect()),
-                Node::Inner(indexes, _) => Content::Inner(indexes.iter().map(Child::from).collect()),
+            let Ok(bytes) = self.prepare_to_free(child, 1).and_then(|()| self.volume.extent_block(owner, child)) else {
+                return Ok(());
+            };
+            let content = match Node::parse(&bytes, Some(depth), blocks) {
+                Ok(Node::Leaf(extents)) => Content::Leaf(extents.iter().map(Extent::from).collect()),
+                Ok(Node::Inner(indexes, _)) => Content::Inner(indexes.iter().map(Child::from).collect()),
+                Err(_) => return Ok(()),
             };
             let mut root = [0; 60];
             if content.len() > room(root.len()) || content.write(depth, &mut root).is_none() {

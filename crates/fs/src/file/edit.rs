@@ -64,6 +64,7 @@ impl Volume {
         }
         self.note_inode(number);
         let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode, keep_times: false };
+        file.finish_cut()?;
         let mut outcome = work(&mut file);
         // whoever has made it too much brings its own to the device; where data is journaled, one write is not to be torn
         // between what has a place and what has none yet
@@ -138,15 +139,6 @@ impl FileEdit<'_> {
 
     /// Zeroes bytes on the device, as far as they have a place that was written. No content is delayed there.
     pub(crate) fn zero(&mut self, from: u64, to: u64) -> Result<()> {
-        self.zero_with(from, to, true)
-    }
-
-    /// As [`FileEdit::zero`], as far as blocks may be written over.
-    pub(crate) fn zero_in_place(&mut self, from: u64, to: u64) -> Result<()> {
-        self.zero_with(from, to, false)
-    }
-
-    fn zero_with(&mut self, from: u64, to: u64, copies: bool) -> Result<()> {
         let block_size = self.block_size() as u64;
         let mut at = from;
         while at < to {
@@ -156,12 +148,10 @@ impl FileEdit<'_> {
                 // callers zero less than a block at each end of a range
                 let zeroes = vec![0; (end - at).min(2 * block_size) as usize];
                 let mut done = self.overwrite(first, at % block_size, &zeroes)?;
-                if done == 0 && copies {
+                if done == 0 {
                     done = self.delay(run, at, &zeroes, 0)?;
                     // what is done next may make the file longer
                     self.flush()?;
-                } else if done == 0 {
-                    done = zeroes.len();
                 }
                 at += done as u64;
             } else {

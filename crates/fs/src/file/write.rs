@@ -464,30 +464,40 @@ impl FileEdit<'_> {
 
     /// Changes bytes of blocks that were written before, as far as they may be written over; how many bytes.
     pub(crate) fn overwrite(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.overwrite_some(first, offset + done as u64, rest) {
+                Ok(0) => break,
+                Ok(some) => done += some,
+                Err(e) if done == 0 => return Err(e),
+                // the caller hears of what was written, and of the error when it goes on
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`FileEdit::overwrite`], as much as one change takes: all of that, or nothing of it.
+    fn overwrite_some(&mut self, first: FsBlock, offset: u64, data: &[u8]) -> Result<usize> {
         let volume = self.volume;
         let block_size = self.block_size() as u64;
-        let (mut offset, mut rest) = (offset, data);
-        while !rest.is_empty() {
-            let room = (volume.data_blocks() * block_size - offset % block_size) as usize;
-            let part = rest.get(..room).unwrap_or(rest);
-            let journaled = volume.store.journals_data();
-            let blocks = if journaled { (part.len() / block_size as usize) + 2 } else { 0 };
-            let change = volume.change(blocks)?;
-            let (at, into) = (FsBlock(first.get() + offset / block_size), offset % block_size);
-            let (in_place, same) = change.in_place(at, (into + part.len() as u64).div_ceil(block_size))?;
-            if !in_place {
-                break;
-            }
-            let len = (part.len() as u64).min(same.saturating_mul(block_size) - into);
-            let part = part.get(..len as usize).unwrap_or(part);
-            change.write_data(self.inode.number, at, into, part)?;
-            if journaled {
-                self.node.note_change(change.generation());
-            }
-            offset += part.len() as u64;
-            rest = rest.get(part.len()..).unwrap_or_default();
+        let room = (volume.data_blocks() * block_size - offset % block_size) as usize;
+        let part = data.get(..room).unwrap_or(data);
+        let journaled = volume.store.journals_data();
+        let blocks = if journaled { (part.len() / block_size as usize) + 2 } else { 0 };
+        let change = volume.change(blocks)?;
+        let (at, into) = (FsBlock(first.get() + offset / block_size), offset % block_size);
+        let (in_place, same) = change.in_place(at, (into + part.len() as u64).div_ceil(block_size))?;
+        if !in_place {
+            return Ok(0);
         }
-        Ok(data.len() - rest.len())
+        let len = (part.len() as u64).min(same.saturating_mul(block_size) - into);
+        let part = part.get(..len as usize).unwrap_or(part);
+        change.write_data(self.inode.number, at, into, part)?;
+        if journaled {
+            self.node.note_change(change.generation());
+        }
+        Ok(part.len())
     }
 
     /// Whether content that is delayed may need a block where it was so.

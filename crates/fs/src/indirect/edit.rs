@@ -271,6 +271,11 @@ impl Change<'_> {
         for (n, _) in list.iter().enumerate().filter(|(_, p)| p.get() != 0) {
             gone.add(pointed(&self.volume.sb, list.get(n..).unwrap_or_default(), place)?, 1);
         }
+        for (first, count) in gone.runs() {
+            self.prepare_to_free(first, count)?;
+        }
+        // whether or not it is found to be empty
+        way.blocks.iter().try_for_each(|(block, _)| self.prepare_to_free(*block, 1))?;
         freed.append(gone);
         let tag = self.tag(Kind::Indirect, owner);
         let mut count = count;

@@ -76,6 +76,11 @@ impl Freed {
         }
     }
 
+    /// The first block of each run, and its length.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (FsBlock, u64)> {
+        self.0.iter().copied()
+    }
+
     pub(crate) fn append(&mut self, other: Self) {
         other.0.into_iter().for_each(|(first, count)| self.add(first, count));
     }
@@ -108,16 +113,16 @@ impl Volume {
         buf.set_sectors(then, huge_file, block_size).ok_or(Error::FileTooLarge)
     }
 
-    /// Frees what a file has behind its size: the rest of a truncation that a crash cut short, when the volume is opened.
-    pub(crate) fn finish_truncate(&self, number: InodeNo) -> Result<()> {
-        let node = self.node(number);
-        let _state = node.write();
-        let inode = self.inode(number)?;
-        if inode.kind != FileKind::Regular || is_inline(&inode) {
-            return Ok(());
+    /// Frees what a file has behind its size, the rest of a truncation that a crash or an error cut short, and takes the file
+    /// off the list of orphans. The caller has the inode's lock.
+    pub(crate) fn end_truncate(&self, number: InodeNo) -> Result<Arc<Inode>> {
+        let mut inode = self.inode(number)?;
+        if inode.kind == FileKind::Regular && !is_inline(&inode) {
+            let first = inode.size.div_ceil(u64::from(self.sb.geometry.block_size));
+            inode = self.clear_from(inode, first)?;
         }
-        let first = inode.size.div_ceil(u64::from(self.sb.geometry.block_size));
-        self.clear_from(inode, first).map(drop)
+        let change = self.change_freeing(2 + crate::orphan::LISTING)?;
+        change.end_orphan(&inode)
     }
 
     /// Frees the blocks of a file from `first` on, in as many changes as it takes. The caller has the inode's lock.

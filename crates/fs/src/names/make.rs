@@ -251,10 +251,11 @@ impl Change<'_> {
     /// inodes that are to be freed after the change.
     pub(crate) fn free_emptied(&self, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
         let volume = self.volume;
+        self.prepare_to_free_inode(inode.number)?;
+        let dropped = volume.drop_attributes(self, inode)?;
         if volume.is_orphan(inode.number) {
             self.remove_orphan(inode.number)?;
         }
-        let dropped = volume.drop_attributes(self, inode)?;
         let raw = inode.raw();
         let mut buf = InodeBuf::new(volume.sb.geometry.inode_size, raw.extra_isize());
         let disk = buf.disk_mut();

@@ -120,15 +120,17 @@ impl Volume {
 
     /// Frees an inode and the few blocks that it leads to itself.
     fn free_at_once(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
-        if has_blocks(self, inode) {
-            let mut buf = InodeBuf::from(inode.raw());
-            if change.map_clear(inode, &mut buf, 0, u64::MAX, &mut Steps::all()).is_err() {
-                // whoever frees it as an orphan tells what is wrong
-                change.list_orphan(inode.number, false)?;
-                buf.set_links(0);
-                change.put_inode(inode.number, buf)?;
-                return Ok(vec![inode.number]);
-            }
+        let mut buf = InodeBuf::from(inode.raw());
+        let mut cleared = change.prepare_to_free_inode(inode.number).map(|()| None);
+        if cleared.is_ok() && has_blocks(self, inode) {
+            cleared = change.map_clear(inode, &mut buf, 0, u64::MAX, &mut Steps::all());
+        }
+        if cleared.is_err() {
+            // whoever frees it as an orphan says what is wrong
+            change.list_orphan(inode.number, false)?;
+            buf.set_links(0);
+            change.put_inode(inode.number, buf)?;
+            return Ok(vec![inode.number]);
         }
         change.free_emptied(inode)
     }

@@ -291,6 +291,7 @@ impl Volume {
 
     /// Takes an inode off its attribute block, which is freed with its last user.
     fn leave_block(&self, change: &Change<'_>, at: FsBlock, tag: Tag) -> Result<bool> {
+        change.prepare_to_free(at, 1)?;
         let left = change.edit(at, tag, pack::unshare)?;
         if left == 0 {
             change.free(at, 1, Purpose::Metadata)?;
