@@ -10,7 +10,7 @@
 //!    there, whole. It is there under the names that are pinned by their directories and were not changed since, unless a
 //!    write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name. Nothing is
 //!    promised about the rest.
-//! 3. A volume that says of itself that it is clean is judged by both.
+//! 3. A volume that says of itself that it is clean is judged by both, and all files are as long as at that moment.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -155,16 +155,24 @@ pub fn judge(
 ) -> Result<(), String> {
     let pins = history.pins(moment.returned, promise.fsync);
     match promise.order {
-        Order::Prefix => prefix(promise.data, history, moment, &pins, observed),
+        Order::Prefix => prefix(promise.data, false, history, moment, &pins, observed),
         Order::PerObject => {
             per_object(history, moment, &pins, observed)?;
-            if clean { prefix(promise.data, history, moment, &pins, observed) } else { Ok(()) }
+            // nothing may wait in memory while a volume is marked clean
+            if clean { prefix(promise.data, true, history, moment, &pins, observed) } else { Ok(()) }
         }
     }
 }
 
-/// The tree is that of one moment.
-fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
+/// The tree is that of one moment; `whole` says that what files grew by is there as well.
+fn prefix(
+    data: Data,
+    whole: bool,
+    history: &History,
+    moment: Moment,
+    pins: &Pins,
+    observed: &State,
+) -> Result<(), String> {
     let mut first = None;
     for number in (pins.tree..=moment.begun).rev() {
         let model = history.outside(number);
@@ -174,7 +182,7 @@ fn prefix(data: Data, history: &History, moment: Moment, pins: &Pins, observed: 
             let Some((model, observed)) = model.data().zip(observed.data()) else { return Ok(()) };
             // a file that takes another's place takes it with its content
             let settled = pins.node(id).max(history.replaced_by(id, number)).max(era.start);
-            let oldest = if data == Data::Exact { number } else { settled.min(number) };
+            let oldest = if whole || data == Data::Exact { number } else { settled.min(number) };
             if !history.sizes(id, oldest, number).contains(&observed.len()) {
                 return Err(format!("{} bytes instead of {}", observed.len(), model.len()));
             }

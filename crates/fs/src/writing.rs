@@ -165,6 +165,8 @@ pub(crate) struct Writing {
     bell: Arc<Bell>,
     /// Since when content waits for its place.
     delayed_since: Mutex<Option<Duration>>,
+    /// In the quiet it found none.
+    refused: AtomicBool,
 }
 
 /// The thread that keeps time for a volume.
@@ -227,6 +229,7 @@ impl Writing {
             background: Mutex::default(),
             bell: Arc::default(),
             delayed_since: Mutex::default(),
+            refused: AtomicBool::new(false),
         }
     }
 
@@ -289,8 +292,8 @@ impl Volume {
 
     /// Does what is due at `now`, counted from any fixed moment: content that has waited for longer than
     /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable when
-    /// it returns. So is a generation that is half full, and content that takes half of what it may gets its place. To be
-    /// called a few times a second, by one thread; [`Volume::start_background`] does.
+    /// it returns. So is a generation that is half full, and content that takes half of what it may gets its place; under the
+    /// dirty bit all content does when nothing happens, before the volume is marked clean. To be called a few times a second, by one thread; [`Volume::start_background`] does.
     ///
     /// # Errors
     /// As [`Volume::sync`].
@@ -309,13 +312,22 @@ impl Volume {
             *since = oldest.filter(|oldest| now.saturating_sub(*oldest) < writing.options.commit);
             *since != oldest
         };
+        // what found no room is tried again when it is due
+        let may_rest = self.nodes.delayed() > 0 && !writing.refused.load(Ordering::Relaxed);
+        let rests = may_rest && self.store.rests(now);
         // what has no room for its content does not keep the rest in memory
-        let placed = if due || self.has_much_delayed() { self.flush_all_delayed() } else { Ok(()) };
+        let placed = if due || rests || self.has_much_delayed() { self.flush_all_delayed() } else { Ok(()) };
+        if due || rests {
+            writing.refused.store(rests && placed.is_err(), Ordering::Relaxed);
+        }
         if due {
             // what got its place now has waited for as long as anything may
             self.store.sync()?;
         }
-        self.store.tick(now)?;
+        if rests {
+            self.store.stay_quiet();
+        }
+        self.store.tick_with(now, self.nodes.delayed() > 0)?;
         placed
     }
 

@@ -105,6 +105,12 @@ pub trait Engine: Send {
     /// What to do when no operation ended for `quiet`; `dirty` says whether the open generation holds changes.
     fn idle(&mut self, quiet: Duration, dirty: bool, client: &dyn Client) -> Idle;
 
+    /// Whether after so long without an operation everything should be on the device, also file content that has no place
+    /// yet.
+    fn rests(&self, _quiet: Duration) -> bool {
+        false
+    }
+
     /// What is to be done after the last generation, so that the volume can be put away.
     ///
     /// # Errors

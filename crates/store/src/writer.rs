@@ -97,6 +97,17 @@ struct Clock {
     operations: u64,
 }
 
+impl Clock {
+    /// How long no operation has ended, at `now`.
+    fn quiet(&mut self, writer: &Writer, now: Duration) -> Duration {
+        let operations = writer.operations.load(Ordering::Relaxed);
+        if operations != self.operations {
+            (self.operations, self.active) = (operations, now);
+        }
+        now.saturating_sub(self.active)
+    }
+}
+
 /// Ends writing if the thread panics while this exists. Made after a lock is taken, so that it acts before the lock is free.
 struct EndOnPanic<'a>(&'a Store);
 
@@ -458,6 +469,23 @@ impl Store {
         Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed(), versions })
     }
 
+    /// Whether nothing has happened for so long that the engine wants all there is on the device, also content that no
+    /// operation has given a place yet.
+    pub fn rests(&self, now: Duration) -> bool {
+        let Some(writer) = self.writer.get() else { return false };
+        let Ok(mut committer) = writer.committer.try_lock() else { return false };
+        let quiet = committer.clock.quiet(writer, now);
+        committer.engine.rests(quiet)
+    }
+
+    /// The operations up to now were made to bring to the device what others did: they do not end the quiet.
+    pub fn stay_quiet(&self) {
+        let Some(writer) = self.writer.get() else { return };
+        if let Ok(mut committer) = writer.committer.try_lock() {
+            committer.clock.operations = writer.operations.load(Ordering::Relaxed);
+        }
+    }
+
     /// Does what is due at `now` (counted from any fixed moment): closes a generation that is open for too long or half
     /// full, flushes content that was overwritten in its place as long ago, and lets the engine use a quiet moment. To
     /// be called a few times a second.
@@ -465,6 +493,15 @@ impl Store {
     /// # Errors
     /// As [`Store::sync`].
     pub fn tick(&self, now: Duration) -> Result<()> {
+        self.tick_with(now, false)
+    }
+
+    /// As [`Store::tick`]; `content_waits` says that there is content which no operation has given a place, so that the
+    /// engine does not take what is on the device for all there is.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn tick_with(&self, now: Duration, content_waits: bool) -> Result<()> {
         let writer = self.writer()?;
         // whoever commits just now does what is due
         let mut committer = match writer.committer.try_lock() {
@@ -478,23 +515,26 @@ impl Store {
             return Ok(());
         }
         let dirty = self.cache.dirty() > 0;
-        let operations = writer.operations.load(Ordering::Relaxed);
         let clock = &mut committer.clock;
-        if operations != clock.operations {
-            (clock.operations, clock.active) = (operations, now);
-        }
+        let quiet = clock.quiet(writer, now);
         let waits = dirty || writer.has_unflushed();
         let since = if waits { Some(*clock.dirty_since.get_or_insert(now)) } else { None };
         clock.dirty_since = since;
-        let quiet = now.saturating_sub(clock.active);
         // soon operations would have to wait for it
         let outcome = if self.is_half_full() {
             self.close_and_write(writer, &mut committer, Cause::DirtyLimit)
         } else if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
             if dirty { self.close_and_write(writer, &mut committer, Cause::Timeout) } else { self.flush_data(writer) }
         } else {
-            match committer.engine.idle(quiet, dirty, &*writer.client) {
+            let rests = committer.engine.rests(quiet);
+            let idle = match rests && content_waits && !dirty {
+                true => Idle::Nothing,
+                false => committer.engine.idle(quiet, dirty, &*writer.client),
+            };
+            match idle {
                 Idle::Nothing => Ok(()),
+                // what was written over in its place counts as well
+                Idle::Run(plan) if rests => self.flush_data(writer).and_then(|()| self.carry_out(writer, &plan)),
                 Idle::Commit => self.close_and_write(writer, &mut committer, Cause::Sync),
                 Idle::Tidy => self.close_and_write(writer, &mut committer, Cause::Idle),
                 Idle::Run(plan) => self.carry_out(writer, &plan),

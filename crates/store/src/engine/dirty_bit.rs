@@ -3,8 +3,8 @@
 //!
 //! 1. The mark is on the device, behind a flush, before the first metadata write of a busy time. No operation waits for
 //!    it: it is the first stage of the first generation's plan, and until then nothing but file data was written.
-//! 2. After a second without an operation everything is written and flushed; if still nothing came in between, the
-//!    volume is marked clean.
+//! 2. After a second without an operation everything is written and flushed, also content that waits for its place; if
+//!    still nothing came in between, the volume is marked clean. Then it holds what was done up to some moment, whole.
 
 use super::{Engine, Idle, Limits, all_home, marked};
 use crate::{Client, ClosedGeneration, Mark, Plan, Result, Stage};
@@ -76,11 +76,15 @@ impl Engine for DirtyBit {
     }
 
     fn idle(&mut self, quiet: Duration, dirty: bool, client: &dyn Client) -> Idle {
-        match (quiet >= QUIET, dirty) {
+        match (self.rests(quiet), dirty) {
             (true, true) => Idle::Commit,
             (true, false) if !self.marked_clean => Idle::Run(self.clean(client)),
             _ => Idle::Nothing,
         }
+    }
+
+    fn rests(&self, quiet: Duration) -> bool {
+        quiet >= QUIET
     }
 
     fn close(&mut self, client: &dyn Client) -> Result<Plan> {
