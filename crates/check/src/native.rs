@@ -25,9 +25,9 @@ use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
 use format::native::places::{Chunk, bit_of};
 use format::native::snapshots::{self, Snapshot};
 use format::native::superblock::{COPIES, NativeSuperblock};
-use format::native::{BLOCK_SIZE, Shape};
+use format::native::{BLOCK_SIZE, HEAD, Shape};
 use places::{Used, blocks_of};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
@@ -115,6 +115,9 @@ struct Reader<'a> {
     device: &'a dyn BlockDevice,
     shape: Shape,
     seed: u32,
+    /// What is reserved for nobody, and the chunks that it lies in.
+    reserved: BTreeSet<u64>,
+    reserved_chunks: BTreeSet<u32>,
     /// The snapshot that is looked at.
     snapshot: Option<String>,
     wrong: Vec<(u64, String)>,
@@ -212,10 +215,20 @@ pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperb
 
 impl<'a> Reader<'a> {
     fn new(device: &'a dyn BlockDevice, superblock: &NativeSuperblock) -> Self {
+        let shape = superblock.shape;
+        let mut reserved = BTreeSet::new();
+        let mut reserved_chunks = BTreeSet::new();
+        if superblock.reserved {
+            reserved = shape.backup_places();
+            reserved.extend(HEAD);
+            reserved_chunks = shape.backup_chunks();
+        }
         Self {
             device,
-            shape: superblock.shape,
+            shape,
             seed: superblock.seed(),
+            reserved,
+            reserved_chunks,
             snapshot: None,
             wrong: Vec::new(),
             nodes: HashMap::new(),
@@ -270,7 +283,17 @@ impl<'a> Reader<'a> {
             self.wrong(place, what);
         }
         let shape = self.shape;
+        for place in used.of(&self.reserved) {
+            self.wrong(place, RESERVED);
+        }
+        let regions: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.number).collect();
+        for chunk in self.reserved_chunks.intersection(&regions).copied().collect::<Vec<_>>() {
+            self.wrong(blocks_of(chunk).start, RESERVED_CHUNK);
+        }
         let mut taken: Vec<Range<u64>> = chunks.iter().map(|chunk| blocks_of(chunk.number)).collect();
+        // in use for nobody: what claims one of them claims it a second time
+        let apart = self.reserved.iter().filter(|place| !regions.contains(&bit_of(**place).0));
+        taken.extend(apart.map(|place| *place..place + 1));
         // the front is claimed as the ext4 superblock's and descriptors'
         taken.push(shape.blocks()..shape.metadata_start());
         taken.iter_mut().for_each(|run| run.start = run.start.max(shape.front().min(run.end)));
@@ -442,6 +465,8 @@ impl<'a> Reader<'a> {
 
 const MISMATCH: &str = "it does not match the checksum in the entry that leads to it";
 const LATER: &str = "it is of a later generation than what leads to it";
+const RESERVED: &str = "it is reserved, and an entry leads to it";
+const RESERVED_CHUNK: &str = "a chunk with a reserved block is part of the metadata regions";
 const TWICE: &str = "two entries lead to it";
 
 impl Below {

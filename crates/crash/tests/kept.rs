@@ -3,7 +3,7 @@
 use blockdev::{BlockDevice, MemoryDevice};
 use check::report::Report;
 use check::{Options, Repair, check, check_held, repair};
-use format::native::map::{DiskEntry, ENTRIES, Entry, Node};
+use format::native::map::{DiskEntry, ENTRIES, Entry, Node, Position};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
 use format::native::{places, snapshots};
@@ -97,6 +97,19 @@ fn copy(device: &MemoryDevice) -> MemoryDevice {
 
 /// Writes a block again with other bytes, and every node that leads to it, so that all checksums are right.
 fn rewrite(device: &MemoryDevice, root: Entry, index: u64, bytes: &[u8]) -> Entry {
+    replace(device, root, index, |seed, entry| {
+        device.write(entry.place * BLOCK, bytes).expect("writing");
+        entry.checksum = Position::Block(index).checksum(seed, bytes);
+    })
+}
+
+/// Has an entry lead elsewhere.
+fn moved(device: &MemoryDevice, root: Entry, index: u64, place: u64) -> Entry {
+    replace(device, root, index, |_, entry| entry.place = place)
+}
+
+/// Changes an entry, and every node that leads to it.
+fn replace(device: &MemoryDevice, root: Entry, index: u64, change: impl FnOnce(u32, &mut Entry)) -> Entry {
     let (sb, _) = newest(device);
     let mut way = Vec::new();
     let mut entry = root;
@@ -106,9 +119,7 @@ fn rewrite(device: &MemoryDevice, root: Entry, index: u64, bytes: &[u8]) -> Entr
         way.push((entry, level, node.clone(), slot));
         entry = node.get(slot).expect("an entry");
     }
-    use format::native::map::Position;
-    device.write(entry.place * BLOCK, bytes).expect("writing");
-    entry.checksum = Position::Block(index).checksum(sb.seed(), bytes);
+    change(sb.seed(), &mut entry);
     for (above, level, mut node, slot) in way.into_iter().rev() {
         node.set(slot, Some(entry));
         let bytes = node.to_bytes();
@@ -358,4 +369,26 @@ fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
     let after = checked(&device);
     assert!(after.clean, "{:?}", after.problems.first());
     assert_eq!(before.counts.inodes - after.counts.inodes, 1_200);
+}
+
+/// Places where other programs look for a superblock are in use for nobody: an entry that leads to one is wrong, and so is a
+/// volume that says it has such places while its bitmaps show them as any others, or the other way round.
+#[test]
+fn what_lies_in_a_reserved_place_is_found() {
+    let sound = volume();
+    let (sb, at) = newest(&sound);
+    assert!(sb.reserved);
+    let (entries, _) = walk(&sound, &sb, &sb.root);
+    let own = |index: &u64| sb.shape.table().contains(index) || sb.shape.list().contains(index);
+    let late = |index: &u64| sb.late.iter().any(|(other, _)| other == index);
+    let (index, entry) = entries.iter().find(|(index, _)| !own(index) && !late(index)).expect("a block");
+    let device = copy(&sound);
+    let place = format::native::HEAD.end - 1;
+    device.write(place * BLOCK, &block(&sound, entry.place)).expect("writing");
+    set_root(&device, moved(&device, sb.root, *index, place));
+    found(&device, &format!("Block {place} of the device: it is reserved, and an entry leads to it"));
+
+    let device = copy(&sound);
+    device.write(at * BLOCK, &NativeSuperblock { reserved: false, ..sb }.to_bytes()).expect("writing");
+    assert!(!checked(&device).clean, "blocks are in use that nobody has");
 }

@@ -22,6 +22,7 @@ pub mod snapshots;
 pub mod superblock;
 
 use crate::{Error, FsBlock, Result, Structure};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Bytes in a block.
@@ -34,8 +35,13 @@ pub const CHUNK_BLOCKS: u32 = GROUP_BLOCKS / 64;
 pub const LEAST_BLOCKS: u64 = 8 * CHUNK_BLOCKS as u64;
 /// The most blocks a volume may have (64 TiB): descriptors then take a tenth of a group.
 pub const MOST_BLOCKS: u64 = 1 << 34;
+/// Blocks behind the superblocks in which nothing lies where the superblock says `reserved`: other formats have their
+/// signatures there, the last one Btrfs at 64 KiB.
+pub const HEAD: Range<u64> = superblock::COPIES..17;
 /// Bytes in a group descriptor.
 const DESCRIPTOR_SIZE: u64 = 64;
+/// A group of an ext volume has no more blocks than this, whatever its bitmap could count.
+const EXT_GROUP_BLOCKS: u64 = 65528;
 
 /// The numbers of a native volume, all of which follow from its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +99,32 @@ impl Shape {
     pub fn chunks(&self) -> u32 {
         // at most 2^25
         (self.blocks / u64::from(CHUNK_BLOCKS)) as u32
+    }
+
+    /// The blocks of the device in which e2fsck would look for an ext volume's backup superblock, of any block size: the
+    /// starts of groups 1 and of the powers of 3, 5 and 7, in groups as long as their bitmap can count.
+    #[must_use]
+    pub fn backup_places(&self) -> BTreeSet<u64> {
+        let own = u64::from(BLOCK_SIZE);
+        let mut places = BTreeSet::new();
+        for size in (10..=16).map(|log| 1u64 << log) {
+            // mke2fs makes groups of the shorter length, and e2fsck looks behind the longer one
+            for group_bytes in [8 * size * size, (8 * size).min(EXT_GROUP_BLOCKS) * size] {
+                for base in [3u64, 5, 7] {
+                    let powers = std::iter::successors(Some(1u64), |group| Some(group * base));
+                    // with blocks of 1 KiB the superblock is the second KiB
+                    places.extend(powers.map(|group| group * group_bytes / own).take_while(|at| *at < self.blocks));
+                }
+            }
+        }
+        places
+    }
+
+    /// The chunks that [`Shape::backup_places`] lie in. None of them becomes part of the metadata regions where the
+    /// superblock says `reserved`.
+    #[must_use]
+    pub fn backup_chunks(&self) -> BTreeSet<u32> {
+        self.backup_places().into_iter().map(|place| places::bit_of(place).0).collect()
     }
 
     /// The indexes of the place table's blocks; room for a record of every chunk.
@@ -174,6 +206,19 @@ mod tests {
         assert_eq!((large.data_groups(), large.front(), large.levels()), (512, 17, 4));
         assert!(Shape::new(LEAST_BLOCKS - 1).is_err() && Shape::new(MOST_BLOCKS + 1).is_err());
         assert!(Shape::new(MOST_BLOCKS).unwrap().levels() == 5);
+    }
+
+    #[test]
+    fn backups_of_an_ext_volume_have_their_places() {
+        let places = |mib: u64| Shape::new(mib << 8).unwrap().backup_places().into_iter().collect::<Vec<_>>();
+        assert_eq!(places(32), [2048, 6144]);
+        assert_eq!(places(75), [2048, 6144, 8192, 10240, 14336, 18432]);
+        let large = Shape::new(MOST_BLOCKS).unwrap().backup_places();
+        // with blocks of 4 KiB: groups 1, 3, 5, 7, 9, 25, 27, 49, 81 and 7 to the sixth
+        assert!([1, 3, 5, 7, 9, 25, 27, 49, 81, 117_649].iter().all(|group| large.contains(&(group * 32768))));
+        // groups of 65 528 blocks of 64 KiB, and where they would end if they had 524 288
+        assert!(large.contains(&(3 * 65528 * 16)) && large.contains(&(3 * 524_288 * 16)));
+        assert!(large.len() < 400 && large.first() >= Some(&u64::from(CHUNK_BLOCKS)));
     }
 
     #[test]

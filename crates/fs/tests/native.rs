@@ -173,3 +173,63 @@ fn a_volume_can_be_filled_and_emptied_over_and_over() {
     volume.unmount().expect("unmounting");
     assert_sound_above(&device);
 }
+
+/// A block that begins as the backup superblock of an ext4 volume of the device's size would.
+fn backup(len: u64) -> Vec<u8> {
+    let other = MemoryDevice::from_vec(vec![0; len as usize]);
+    let mut options = options();
+    options.kind = Kind::Ext4;
+    options.block_size = Some(1024);
+    let sb = make(&other, &options).expect("an ext4 volume");
+    let mut block = vec![0; 4096];
+    // with blocks of 1 KiB the copy is the second KiB
+    other.read((8192 + 1) * 1024, &mut block[1024..2048]).expect("reading");
+    assert_eq!(block[1024 + 56..][..2], format::superblock::MAGIC.to_le_bytes());
+    assert_eq!(sb.geometry.block_size, 1024);
+    block
+}
+
+#[test]
+fn no_content_lies_where_other_programs_look_for_their_superblocks() {
+    const LEN: u64 = 48 * MIB;
+    let trap = backup(LEN);
+    for directories in [false, true] {
+        let device: Arc<dyn BlockDevice> = made(LEN);
+        let volume = open(Arc::clone(&device), None);
+        let file = volume.create(InodeNo::ROOT, b"traps", &new(FileKind::Regular)).expect("a file");
+        let mut n = 0u64;
+        loop {
+            let outcome = if directories {
+                let name = format!("{n:0>250}");
+                volume.create(InodeNo::ROOT, name.as_bytes(), &new(FileKind::Directory)).map(drop)
+            } else {
+                volume.write_at(file.number, n * 4096, &trap).map(drop)
+            };
+            match outcome {
+                Ok(()) => n += 1,
+                Err(Error::NoSpace) => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(n > if directories { 1000 } else { 8000 }, "{n}");
+        volume.unmount().expect("unmounting");
+        assert_sound_above(&device);
+        let (sb, _) = superblock(&*device).expect("a superblock");
+        assert!(sb.reserved);
+        let places: Vec<u64> = format::native::HEAD.chain(sb.shape.backup_places()).collect();
+        assert!(places.contains(&2048) && places.contains(&8192) && places.contains(&16));
+        for place in places {
+            let mut block = vec![0xFF; 4096];
+            device.read(place * 4096, &mut block).expect("reading");
+            assert!(block.iter().all(|byte| *byte == 0), "block {place} holds something, {n} made");
+        }
+        if need(&["e2fsck"]) {
+            let mut before = vec![0; LEN as usize];
+            device.read(0, &mut before).expect("reading");
+            let image = Image::from_bytes(&before);
+            let ran = std::process::Command::new("e2fsck").arg("-fy").arg(image.path()).output().expect("e2fsck");
+            assert_eq!(ran.status.code(), Some(8), "{}", String::from_utf8_lossy(&ran.stdout));
+            assert!(std::fs::read(image.path()).expect("the image") == before, "e2fsck has written the volume");
+        }
+    }
+}

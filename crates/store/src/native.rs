@@ -91,6 +91,7 @@ mod tests {
             uuid: [7; 16],
             generation,
             unordered: false,
+            reserved: true,
             root,
             chunks: 1,
             snapshots: 0,

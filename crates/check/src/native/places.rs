@@ -3,7 +3,7 @@
 use format::native::CHUNK_BLOCKS;
 use format::native::places::{Chunk, WORDS, bit_of};
 use format::native::superblock::COPIES;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A bit for each block of a chunk.
@@ -42,6 +42,15 @@ impl Used {
         let new = words[word] & bit == 0;
         words[word] |= bit;
         new
+    }
+
+    /// Those of some places that are in use.
+    pub(super) fn of(&self, places: &BTreeSet<u64>) -> Vec<u64> {
+        let used = |place: &&u64| {
+            let (chunk, word, bit) = bit_of(**place);
+            self.chunks.get(&chunk).is_some_and(|words| words[word] & bit != 0)
+        };
+        places.iter().filter(used).copied().collect()
     }
 
     /// What is wrong with a table that should name exactly these.

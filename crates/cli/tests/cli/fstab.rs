@@ -145,7 +145,7 @@ fn options_that_the_volume_cannot_honour_are_errors() {
     let native = tempfile::tempdir().unwrap();
     let native = native.path().join("volume");
     let native = native.as_path();
-    prints(&["mkfs", "-q", text(native), "32M"]);
+    prints(&["mkfs", "-t", "extant", "-q", text(native), "32M"]);
     let folder = Folder::new();
     let refused = |volume: &Path, options: &str, says: &str| {
         // words that do not go together are wrong usage

@@ -1,4 +1,4 @@
-//! Native volumes on the command line: made by default, used, checked, and damage in them found.
+//! Native volumes on the command line: made, used, checked, and damage in them found.
 
 use crate::common::{exits, extant, fails, json, prints, text};
 use crate::mounting::{Folder, can_mount};
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn a_native_volume_is_made_filled_looked_at_and_checked() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("volume");
-    let report = prints(&["mkfs", text(&image), "32M"]);
+    let report = prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
     assert!(report.contains("is now extant, 32 MiB in 8192 blocks of 4 KiB"), "{report}");
-    let facts = json(&["mkfs", "-F", "--json", text(&image)]);
+    let facts = json(&["mkfs", "-t", "extant", "-F", "--json", text(&image)]);
     assert_eq!(facts["blocks"], 8192);
     assert_eq!(facts["free_blocks"], json(&["info", "--json", text(&image)])["space"]["free_blocks"]);
     let file = folder.path().join("file");
@@ -38,7 +38,7 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     exits(8, &["check", "-fp", text(&image)]);
     exits(1, &["check", "-fy", text(&image)]);
     exits(0, &["check", "-fn", text(&image)]);
-    let facts = json(&["mkfs", "-n", "-F", "--json", text(&image)]);
+    let facts = json(&["mkfs", "-t", "extant", "-n", "-F", "--json", text(&image)]);
     assert_eq!((facts["format"].as_str(), facts["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
 }
 
@@ -47,7 +47,7 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
 fn a_damaged_superblock_is_reported_and_written_anew() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("volume");
-    prints(&["mkfs", text(&image), "32M"]);
+    prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
     let file = folder.path().join("file");
     std::fs::write(&file, b"content").unwrap();
     exits(0, &["put", text(&image), text(&file), "/there"]);
@@ -93,7 +93,7 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
     }
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("volume");
-    prints(&["mkfs", text(&image), "64M"]);
+    prints(&["mkfs", "-t", "extant", text(&image), "64M"]);
     let sentence = fails(8, &["check", "--online", text(&image)]);
     assert!(sentence.contains("it is not mounted"), "{sentence}");
     let on = Folder::new();

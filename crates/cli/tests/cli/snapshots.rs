@@ -17,7 +17,7 @@ impl Place {
     fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir(place.dir()).unwrap();
-        prints(&["mkfs", place.image().to_str().unwrap(), "32M"]);
+        prints(&["mkfs", "-t", "extant", place.image().to_str().unwrap(), "32M"]);
         place
     }
 

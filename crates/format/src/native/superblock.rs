@@ -47,7 +47,7 @@ disk_struct! {
         0x000 n_magic: [u8; 8],
         /// 1
         0x008 n_version: U32,
-        /// 1: in use by an engine that keeps no order
+        /// 1: in use by an engine that keeps no order; 2: reserved places
         0x00C n_flags: U32,
         /// the volume's UUID, as in the ext4 superblock
         0x010 n_uuid: [u8; 16],
@@ -80,6 +80,8 @@ pub const MOST_LATE: usize = 77;
 
 /// `n_flags`: the volume is in use, and a crash may leave anything.
 const UNORDERED: u32 = 1;
+/// `n_flags`: nothing lies in the places where others look for their superblocks.
+const RESERVED: u32 = 2;
 
 /// A native superblock that can be relied on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +94,9 @@ pub struct NativeSuperblock {
     pub generation: u64,
     /// It is in use by an engine that keeps no order: what a crash left needs a check.
     pub unordered: bool,
+    /// Nothing lies in [`HEAD`](super::HEAD) and in [`Shape::backup_places`], so that no content can be taken for the
+    /// superblock of another file system.
+    pub reserved: bool,
     /// The entry of the map's root.
     pub root: Entry,
     /// Records of the place table that may be in use, from its start.
@@ -136,12 +141,13 @@ impl NativeSuperblock {
             uuid: disk.n_uuid,
             generation: disk.n_generation.get(),
             unordered: disk.n_flags.get() & UNORDERED != 0,
+            reserved: disk.n_flags.get() & RESERVED != 0,
             root,
             chunks: disk.n_chunks.get(),
             snapshots: disk.n_snapshots.get(),
             late: Vec::new(),
         };
-        if disk.n_flags.get() & !UNORDERED != 0 {
+        if disk.n_flags.get() & !(UNORDERED | RESERVED) != 0 {
             return Err(Error::Unsupported("a flag of the native format that this version does not know".to_owned()));
         }
         if sb.chunks > shape.chunks() || u64::from(sb.snapshots) > super::snapshots::MOST {
@@ -248,7 +254,8 @@ impl NativeSuperblock {
         };
         disk.n_magic = MAGIC;
         disk.n_version = VERSION.into();
-        disk.n_flags = if self.unordered { UNORDERED } else { 0 }.into();
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        disk.n_flags = (flag(self.unordered, UNORDERED) | flag(self.reserved, RESERVED)).into();
         disk.n_uuid = self.uuid;
         disk.n_blocks = self.shape.blocks().into();
         disk.n_root = self.root.to_disk();
@@ -304,6 +311,7 @@ mod tests {
             uuid: [7; 16],
             generation,
             unordered: false,
+            reserved: true,
             root,
             chunks: 3,
             snapshots: 1,
@@ -325,7 +333,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for sb in [superblock(9), full(0xEF53_EF53), NativeSuperblock { unordered: true, ..superblock(u64::MAX) }] {
+        for sb in [
+            superblock(9),
+            full(0xEF53_EF53),
+            NativeSuperblock { unordered: true, reserved: false, ..superblock(u64::MAX) },
+        ] {
             let bytes = sb.to_bytes();
             assert_eq!(NativeSuperblock::parse(&bytes), Ok(sb));
             assert_ne!(bytes[1080..1082], crate::superblock::MAGIC.to_le_bytes(), "it looks like an ext volume");

@@ -43,22 +43,24 @@ pub struct Layout {
 }
 
 /// What a native volume begins with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Native {
     pub(super) shape: NativeShape,
-    /// Chunks of its metadata regions, from the device's start.
-    pub(super) chunks: u32,
+    /// Chunks of its metadata regions, ascending.
+    pub(super) chunks: Vec<u32>,
 }
 
 /// Chunks that a native volume's metadata regions begin with.
-fn first_chunks(native: &NativeShape) -> Result<u32> {
-    // the front, and some bitmaps, inodes and directories
-    let blocks = usize::try_from(native.front()).unwrap_or(usize::MAX).saturating_add(64);
+fn first_chunks(native: &NativeShape) -> Result<Vec<u32>> {
+    let apart = native.backup_chunks();
+    // the front, some bitmaps, inodes and directories, and the bitmaps of groups with reserved blocks
+    let blocks = usize::try_from(native.front()).unwrap_or(usize::MAX).saturating_add(64 + apart.len());
     let chunks = store::engine::first_chunks(native, blocks);
     if chunks > native.chunks().saturating_mul(2) / 3 {
         return refuse("the volume is too small for its metadata");
     }
-    Ok(chunks)
+    let free = (0..native.chunks()).filter(|chunk| !apart.contains(chunk));
+    Ok(free.take(chunks as usize).collect())
 }
 
 impl Layout {
@@ -70,9 +72,9 @@ impl Layout {
         let mut shape = Shape::new(device_len, sector, options)?;
         let stride = u64::from(options.stride);
         let geometry = shape.geometry.clone();
-        let chunks = shape.native.map_or(Ok(0), |native| first_chunks(&native))?;
+        let chunks = shape.native.map_or(Ok(Vec::new()), |native| first_chunks(&native))?;
         let (mut groups, mut used) = match &shape.native {
-            Some(native) => tables::place_native(&geometry, native, chunks)?,
+            Some(native) => tables::place_native(&geometry, native, &chunks)?,
             None => tables::place(&geometry, options.packed_meta_blocks, stride)?,
         };
         let mut regions: Vec<Range<u64>> =
@@ -111,13 +113,13 @@ impl Layout {
     /// Blocks of the device that the volume takes.
     #[must_use]
     pub fn device_blocks(&self) -> u64 {
-        self.native.map_or(self.superblock.geometry.blocks, |native| native.shape.blocks())
+        self.native.as_ref().map_or(self.superblock.geometry.blocks, |native| native.shape.blocks())
     }
 
     /// Blocks that nothing uses, of those that [`Layout::device_blocks`] counts.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
-        let Some(native) = self.native else { return self.superblock.disk.free_blocks_count() };
+        let Some(native) = &self.native else { return self.superblock.disk.free_blocks_count() };
         // what is free for metadata lies behind the device's own blocks, and has a block of these only when it is used
         let blocks = native.shape.blocks();
         blocks.saturating_sub(clusters(&self.superblock.geometry, &self.used, 0..blocks))

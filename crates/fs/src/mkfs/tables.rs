@@ -34,12 +34,14 @@ pub(super) fn place(geometry: &Geometry, packed: bool, stride: u64) -> Result<(V
     Ok((placer.groups, placer.used))
 }
 
-/// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The first `chunks`
-/// chunks of the device, and what the last data group lacks, are taken.
-pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: u32) -> Result<(Vec<Group>, Used)> {
+/// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The `chunks` of the
+/// metadata regions, what the last data group lacks, and the reserved places are taken.
+pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: &[u32]) -> Result<(Vec<Group>, Used)> {
     let mut used = Used::new(geometry.blocks);
     used.take(geometry.group_head(GroupNo(0)));
-    used.take(0..u64::from(chunks) * u64::from(CHUNK_BLOCKS));
+    let size = u64::from(CHUNK_BLOCKS);
+    chunks.iter().for_each(|chunk| used.take(u64::from(*chunk) * size..(u64::from(*chunk) + 1) * size));
+    native.backup_places().into_iter().for_each(|place| used.take(place..place + 1));
     used.take(native.blocks()..native.metadata_start());
     let within = native.metadata_start()..geometry.blocks;
     let mut placer = Placer { geometry, used, groups: vec![EMPTY; geometry.groups as usize], within };

@@ -42,7 +42,7 @@ impl Layout {
     pub fn write(&self, device: &dyn BlockDevice, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let geometry = &self.superblock().geometry;
         let block_size = u64::from(geometry.block_size);
-        let len = self.native.map_or(geometry.blocks, |native| native.shape.blocks()) * block_size;
+        let len = self.native.as_ref().map_or(geometry.blocks, |native| native.shape.blocks()) * block_size;
         let zeroes = if self.native.is_some() { Vec::new() } else { self.zeroes() };
         let total = zeroes.iter().map(|run| run.end - run.start).sum::<u64>() * block_size;
         let mut done = 0;
@@ -108,7 +108,11 @@ impl Layout {
 
     /// A native volume: what would lie in the metadata groups, and in the front, goes through the map.
     fn write_native(&self, device: &dyn BlockDevice, native: &Native) -> Result<()> {
-        wipe(device, native.shape.blocks() * u64::from(BLOCK_SIZE))?;
+        let size = u64::from(BLOCK_SIZE);
+        wipe(device, native.shape.blocks() * size)?;
+        for place in native.shape.backup_places() {
+            device.write_zeroes(place * size, size)?;
+        }
         let tag = |kind, owner| Tag { kind, owner, seed: 0 };
         let mut first = vec![0; BLOCK_SIZE as usize];
         let superblock = self.superblock().disk.copy_for(GroupNo(0));
@@ -125,10 +129,11 @@ impl Layout {
             Ok(())
         })?;
         blocks.sort_unstable_by_key(|write| write.block);
-        let chunks: Vec<u32> = (0..native.chunks).collect();
-        store::engine::make(device, native.shape, self.superblock().disk.s_uuid, &chunks, blocks).map_err(|e| match e {
-            store::Error::Device(e) => Error::Device(e),
-            other => Error::Options(other.to_string()),
+        store::engine::make(device, native.shape, self.superblock().disk.s_uuid, &native.chunks, blocks).map_err(|e| {
+            match e {
+                store::Error::Device(e) => Error::Device(e),
+                other => Error::Options(other.to_string()),
+            }
         })
     }
 

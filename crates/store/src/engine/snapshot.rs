@@ -34,7 +34,7 @@ use blockdev::{BlockDevice, MemoryDevice};
 use build::Change;
 use format::native::map::{BlockKind, Position};
 use format::native::superblock::{COPIES, NativeSuperblock};
-use format::native::{BLOCK_SIZE, CHUNK_BLOCKS};
+use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, HEAD};
 use needs::{CLOSING, LEAST_DIRTY, Needs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Snapshot {
         }
         let map = Arc::clone(&mapped.map);
         let snapshots = Snapshots::load(mapped)?;
-        let places = Places::new(native::table(&map, superblock.chunks)?, snapshots.held())?;
+        let places = Places::new(native::table(&map, superblock.chunks)?, snapshots.held(), superblock.reserved)?;
         let engine = Self::over(map, superblock, COPIES - 1 - copy, places, ordered, dirty_blocks);
         Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), ..engine })
     }
@@ -389,7 +389,7 @@ impl Engine for Snapshot {
 }
 
 /// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks` the
-/// chunks that its bitmaps leave to the metadata regions. Everything is on the device when it returns.
+/// chunks that its bitmaps leave to the metadata regions, none of which is one of [`Shape::backup_chunks`](format::native::Shape::backup_chunks). Everything is on the device when it returns.
 ///
 /// # Errors
 /// Those of the device; [`Error::NoRoom`] where the chunks are too few.
@@ -407,6 +407,7 @@ pub fn make(
         uuid,
         generation: 0,
         unordered: false,
+        reserved: true,
         root: nothing,
         chunks: 0,
         snapshots: 0,
@@ -415,7 +416,7 @@ pub fn make(
     // nothing is below it yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
     let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None, native::Late::new()));
-    let mut places = Places::new(Vec::new(), BTreeMap::new())?;
+    let mut places = Places::new(Vec::new(), BTreeMap::new(), true)?;
     chunks.iter().for_each(|number| places.add(*number));
     let mut engine = Snapshot::over(map, superblock, 0, places, true, blocks.len());
     // no superblock of an older volume may count
@@ -435,6 +436,6 @@ pub fn make(
 #[must_use]
 pub fn first_chunks(shape: &format::native::Shape, blocks: usize) -> u32 {
     let needs = Needs { shape, records: 1, dirty_blocks: LEAST_DIRTY };
-    let places = needs.worst_case(blocks) + needs.room_to_leave(Cause::Tidy) + COPIES as usize;
+    let places = needs.worst_case(blocks) + needs.room_to_leave(Cause::Tidy) + HEAD.end as usize;
     u32::try_from(places.div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
 }

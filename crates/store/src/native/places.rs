@@ -7,7 +7,7 @@
 use super::Map;
 use crate::{Error, Result};
 use format::native::places::{self, Chunk, RECORDS, WORDS};
-use format::native::{CHUNK_BLOCKS, Shape};
+use format::native::{CHUNK_BLOCKS, HEAD, Shape};
 use format::{Error as FormatError, Structure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,6 +28,8 @@ pub(crate) struct Places {
     slots: Vec<Option<Slot>>,
     by_number: BTreeMap<u32, usize>,
     held: BTreeMap<u32, Bits>,
+    /// Places at the device's start are reserved, and count as held.
+    reserved: bool,
     available: usize,
     left: Vec<u64>,
     /// Blocks of the table that changed, counted from its start.
@@ -76,16 +78,26 @@ pub(crate) fn unite<'a>(held: &mut BTreeMap<u32, Bits>, chunks: impl IntoIterato
     }
 }
 
+/// What snapshots hold, and what is reserved at the device's start: neither is given out.
+fn with_reserved(mut held: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u32, Bits> {
+    for place in HEAD.filter(|_| reserved) {
+        let (number, word, bit) = places::bit_of(place);
+        held.entry(number).or_insert([0; WORDS])[word] |= bit;
+    }
+    held
+}
+
 impl Places {
-    /// The places of a generation.
+    /// The places of a generation; `reserved` is what its superblock says.
     ///
     /// # Errors
     /// `Corrupt` where a chunk stands twice in the table.
-    pub(crate) fn new(table: Vec<Option<Chunk>>, held: BTreeMap<u32, Bits>) -> Result<Self> {
+    pub(crate) fn new(table: Vec<Option<Chunk>>, held: BTreeMap<u32, Bits>, reserved: bool) -> Result<Self> {
         let mut places = Self {
             slots: Vec::new(),
             by_number: BTreeMap::new(),
-            held,
+            held: with_reserved(held, reserved),
+            reserved,
             available: 0,
             left: Vec::new(),
             dirty: BTreeSet::new(),
@@ -121,7 +133,7 @@ impl Places {
 
     /// From now on snapshots hold this. Nothing is left by the generation on its way.
     pub(crate) fn set_held(&mut self, held: BTreeMap<u32, Bits>) {
-        self.held = held;
+        self.held = with_reserved(held, self.reserved);
         self.count();
     }
 
