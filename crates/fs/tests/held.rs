@@ -136,7 +136,8 @@ fn what_a_committed_transaction_freed_is_used_again() {
     volume.unmount().expect("unmounting");
 }
 
-const APPEND: WriteHow<'static> = WriteHow { append: true, drop_privileges: None, keep_times: false, pages: false };
+const APPEND: WriteHow<'static> =
+    WriteHow { append: true, in_any_order: false, drop_privileges: None, keep_times: false, pages: false };
 
 #[test]
 fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
@@ -162,10 +163,14 @@ fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {
         let append = |at: u64, bytes: &[u8]| volume.write_with(number, at, bytes, &APPEND).map(|written| written.at);
         assert_eq!(append(in_it, &[2; 30]).expect("appended"), 200);
         assert_eq!(append(in_it + 30, &[3; 30]).expect("appended"), 230);
-        assert!(matches!(append(in_it + 1000, &[9; 30]), Err(Error::Busy)), "a piece that comes before its first");
+        let piece = WriteHow { in_any_order: true, ..APPEND };
+        let early = volume.write_with(number, in_it + 1000, &[9; 30], &piece);
+        assert!(matches!(early, Err(Error::Busy)), "a piece that comes before its first");
+        // one that comes for itself goes to the end wherever it is thought to be
+        assert_eq!(append(in_it + 1000, &[9; 30]).expect("appended"), 260);
         // until it has asked for the size
-        assert_eq!(append(260, &[4; 40]).expect("appended"), 260);
-        let expected = [vec![1; 200], vec![2; 30], vec![3; 30], vec![4; 40]].concat();
+        assert_eq!(append(290, &[4; 40]).expect("appended"), 290);
+        let expected = [vec![1; 200], vec![2; 30], vec![3; 30], vec![9; 30], vec![4; 40]].concat();
         assert!(content(&volume, number) == expected, "{name}");
         // two rollbacks are as one, and whoever sets the size knows it
         volume.truncate(number, 200).expect("cut");

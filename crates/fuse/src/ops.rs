@@ -38,7 +38,7 @@ use crate::reply::{Answer, Entry, Reply};
 use crate::request::{Caller, Operation, Request};
 use crate::transport::{Filesystem, Kernel};
 use format::feature::{Compat, Incompat};
-use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume};
+use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume, WriteHow};
 use holes::Holes;
 use opening::refuse_pages;
 use rustix::fs::OFlags;
@@ -399,8 +399,9 @@ impl Ops {
                 reply.attributes_changed(node);
                 reply.written(written)
             }
-            Operation::Write { offset, data, kill_privileges, append, late, direct } => {
-                let written = self.write(node, (offset, data), (append, kill_privileges, late), caller);
+            Operation::Write { offset, data, kill_privileges, append, late, direct, unordered } => {
+                let how = WriteHow { append, in_any_order: unordered, pages: late, ..WriteHow::default() };
+                let written = self.write(node, (offset, data), how, kill_privileges, caller);
                 let written = written.inspect_err(|e| refuse_pages(*e, request, reply))?;
                 if written.dropped || written.at != offset {
                     reply.attributes_changed(node);

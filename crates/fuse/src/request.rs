@@ -99,8 +99,17 @@ pub enum Operation<'a> {
     Read { offset: u64, size: u32 },
     /// Content is written. `late`: by the kernel, from its pages, some time after whoever wrote it. `append`: to a file that
     /// was opened with O_APPEND, of which the kernel believes that it ends at `offset`. `direct`: past the kernel's pages, as
-    /// [`Reply::opened_direct`](crate::Reply::opened_direct) said.
-    Write { offset: u64, data: &'a [u8], kill_privileges: bool, late: bool, append: bool, direct: bool },
+    /// [`Reply::opened_direct`](crate::Reply::opened_direct) said. `unordered`: O_DIRECT, where pieces of one write(2) are sent
+    /// before others are answered.
+    Write {
+        offset: u64,
+        data: &'a [u8],
+        kill_privileges: bool,
+        late: bool,
+        append: bool,
+        direct: bool,
+        unordered: bool,
+    },
     /// What statfs(2) shows.
     StatFs,
     /// An open file is let go.
@@ -269,7 +278,10 @@ impl<'a> Operation<'a> {
                 // the flags of open(2), as the descriptor has them; pages of the kernel's have none
                 let append = !late && a.flags & OFlags::APPEND.bits() != 0;
                 let direct = !late && a.handle == wire::DIRECT;
-                Self::Write { offset: a.offset, data: bytes(rest, a.size)?, kill_privileges, late, append, direct }
+                // the kernel sends all pieces of such a write at once
+                let unordered = !late && a.flags & OFlags::DIRECT.bits() != 0;
+                let data = bytes(rest, a.size)?;
+                Self::Write { offset: a.offset, data, kill_privileges, late, append, direct, unordered }
             }
             opcode::STATFS => Self::StatFs,
             opcode::RELEASE => Self::Release,

@@ -380,7 +380,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                     if shared.is_doomed(task) {
                         return Err(Errno::CANCELED);
                     }
-                    shared.waiting.pass(task);
+                    again |= shared.waiting.pass(request);
                     // a rollback took away what it relies on: the kernel looks again
                     if seen.take().is_some_and(|seen| seen != Seen::of(&shared.volume, request)) {
                         return Err(place.map_or(Errno::STALE, |place| place.sent_back(request)));

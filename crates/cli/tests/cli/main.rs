@@ -10,6 +10,7 @@ mod fstab;
 mod getting;
 mod looking;
 mod making;
+mod membership;
 mod mounting;
 mod names;
 mod native;

@@ -12,15 +12,15 @@ use std::time::Duration;
 use testkit::tools;
 
 /// How often it is looked for what takes a moment.
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// A mounted native volume with a folder of files; unmounted when dropped.
-struct Place {
-    folder: tempfile::TempDir,
+pub(crate) struct Place {
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Place {
-    fn new(options: &str) -> Self {
+    pub(crate) fn new(options: &str) -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir(place.mnt()).unwrap();
         let image = place.folder.path().join("volume");
@@ -33,12 +33,12 @@ impl Place {
         place
     }
 
-    fn mnt(&self) -> PathBuf {
+    pub(crate) fn mnt(&self) -> PathBuf {
         self.folder.path().join("mnt")
     }
 
     /// The process that serves the mount.
-    fn server(&self) -> Pid {
+    pub(crate) fn server(&self) -> Pid {
         let image = self.folder.path().join("volume");
         let serves = |pid: &i32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -69,11 +69,11 @@ impl Place {
     }
 
     /// Runs a shell's script in the folder, in a transaction.
-    fn run(&self, options: &[&str], script: &str) -> std::process::Output {
+    pub(crate) fn run(&self, options: &[&str], script: &str) -> std::process::Output {
         self.command(options, script).output().unwrap()
     }
 
-    fn command(&self, options: &[&str], script: &str) -> Command {
+    pub(crate) fn command(&self, options: &[&str], script: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
         command.arg("txn").args(options).arg(self.mnt()).args(["--", "sh", "-c", script]);
         command.current_dir(self.mnt().join("d")).stdin(Stdio::null());
@@ -81,7 +81,12 @@ impl Place {
     }
 
     /// Unmounts and checks it.
-    fn end(self) {
+    pub(crate) fn end(self) {
+        self.unmount();
+    }
+
+    /// The same; the folder with the volume stays as long as this.
+    pub(crate) fn unmount(&self) {
         for _ in 0..500 {
             if extant(&["umount", text(&self.mnt())]).exit == Some(0) {
                 exits(0, &["check", "-fn", text(&self.folder.path().join("volume"))]);
@@ -218,7 +223,8 @@ fn who_makes_a_name_in_the_same_folder_waits() {
     while !ready.exists() {
         std::thread::sleep(LOOK);
     }
-    let others: Vec<_> = (0..4)
+    // they queue for the directory, each behind the other
+    let others: Vec<_> = (0..60)
         .map(|n| {
             let path = place.mnt().join(format!("d/theirs{n}"));
             std::thread::spawn(move || if n == 0 { fs::create_dir(path) } else { fs::write(path, "theirs") })

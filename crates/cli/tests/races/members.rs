@@ -303,7 +303,8 @@ impl Members {
             } else if world.is_ending() {
                 self.maybe = Some(after);
                 return;
-            } else {
+            } else if !world.is_detached() {
+                // of one that is unmounted meanwhile nothing stays
                 return world.wrong("answer", format!("transaction {number} is not committed: {status:?}: {}", log()));
             }
             self.look(world, "after a commit", "not committed");

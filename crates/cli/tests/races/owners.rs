@@ -80,14 +80,17 @@ impl Writer {
                     world.note(&self.name, format_args!("wrote {length} of {} ({})", line.len(), self.count));
                 }
                 self.written.answered.extend(&line[..length]);
+                // the kernel sends what crosses a page in two pieces; the second may be there without an answer
+                self.written.maybe = line[length..].to_vec();
                 if held != 0 {
                     world.look_after_rollback(held, &mut self.rng);
                 }
                 true
             }
             Err(e) => {
-                world.failed(&self.name, "write", &e);
-                if world.is_ending() {
+                let what = format!("write {} at {}", self.count, self.written.answered.len());
+                world.failed(&self.name, &what, &e);
+                if world.is_ending() && self.written.maybe.is_empty() {
                     self.written.maybe = line;
                 }
                 // somebody keeps a member from its work: the same again

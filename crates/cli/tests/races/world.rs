@@ -4,7 +4,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io;
@@ -21,8 +21,8 @@ use crate::looks::{self, Tree};
 
 /// How long anything may take before it counts as stuck: far more than a loaded machine needs.
 pub(crate) const STUCK: Duration = Duration::from_secs(90);
-/// How many of the last operations a report shows.
-const TRACED: usize = 80;
+/// So many operations of each are shown where something was found.
+const TRACED: usize = 40;
 
 /// How the mount of a round ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,17 @@ pub(crate) trait Actor: Send {
     fn judge(&mut self, world: &World, ending: Ending);
 }
 
+/// An operation.
+#[derive(Debug)]
+struct Noted {
+    time: u128,
+    /// When it was done for the last time, of so many times in a row.
+    until: u128,
+    times: u32,
+    phase: u64,
+    what: String,
+}
+
 #[derive(Debug)]
 pub(crate) struct World {
     folder: PathBuf,
@@ -75,7 +86,8 @@ pub(crate) struct World {
     calm: RwLock<()>,
     /// What transactions touch only if they are rolled back: the same all the time.
     victims: OnceLock<Tree>,
-    trace: Mutex<VecDeque<String>>,
+    /// What each did last; the same over and over is one.
+    trace: Mutex<BTreeMap<String, VecDeque<Noted>>>,
     wrong: Mutex<Vec<(&'static str, String)>>,
 }
 
@@ -343,12 +355,17 @@ impl World {
     // --- what went wrong ---------------------------------------------------------------------------------------------
 
     pub(crate) fn note(&self, who: &str, what: impl Display) {
+        let (time, phase, what) = (self.started.elapsed().as_millis(), self.phase(), what.to_string());
         let mut trace = lock(&self.trace);
-        if trace.len() == TRACED {
-            trace.pop_front();
+        let own = trace.entry(who.to_owned()).or_default();
+        if let Some(last) = own.back_mut().filter(|last| last.what == what && last.phase == phase) {
+            (last.until, last.times) = (time, last.times + 1);
+            return;
         }
-        let time = self.started.elapsed().as_millis();
-        trace.push_back(format!("{time:6} ms, phase {:3}: {who}: {what}", self.phase()));
+        if own.len() == TRACED {
+            own.pop_front();
+        }
+        own.push_back(Noted { time, until: time, times: 1, phase, what });
     }
 
     /// Something is as it must not be. `class` tells apart kinds of findings: only the first of each is kept.
@@ -376,7 +393,15 @@ impl World {
             return None;
         }
         let found: Vec<_> = wrong.iter().map(|(_, text)| text.as_str()).collect();
-        let trace: Vec<_> = lock(&self.trace).iter().cloned().collect();
+        let trace = lock(&self.trace);
+        let mut trace: Vec<_> = trace.iter().flat_map(|(who, all)| all.iter().map(move |noted| (noted, who))).collect();
+        trace.sort_by_key(|(noted, _)| noted.time);
+        let line = |(noted, who): &(&Noted, &String)| {
+            let Noted { time, until, times, phase, what } = noted;
+            let again = if *times > 1 { format!(" ({times} times, until {until} ms)") } else { String::new() };
+            format!("{time:6} ms, phase {phase:3}: {who}: {what}{again}")
+        };
+        let trace: Vec<_> = trace.iter().map(line).collect();
         Some(format!(
             "{}\nmounted with {}\nthe last operations:\n{}\nthe volume: {}",
             found.join("\n"),

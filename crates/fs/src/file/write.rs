@@ -64,6 +64,8 @@ pub struct WriteHow<'a> {
     /// The content is appended, and the offset is where whoever writes assumes the end of the file. A rollback can give a
     /// file another size than whoever [holds](Volume::hold) it assumes: the content goes to the end all the same.
     pub append: bool,
+    /// Pieces of one write(2) may come in any order, not each when the one before is answered: direct ones.
+    pub in_any_order: bool,
     /// Before the content changes, set-user-id is taken off the file, and set-group-id: where the group may not execute the
     /// file, that stays if this says of the file's group that whoever writes is in it.
     pub drop_privileges: Option<&'a dyn Fn(u32) -> bool>,
@@ -119,7 +121,7 @@ impl Volume {
                 if !how.append {
                     *allowed.borrow_mut() = file.may_overwrite(offset, data, how.pages)?;
                 }
-                at.set(Some(if how.append { file.end_for(offset)? } else { offset }));
+                at.set(Some(if how.append { file.end_for(offset, how.in_any_order)? } else { offset }));
             }
             if let Some(in_group) = how.drop_privileges.filter(|_| !data.is_empty())
                 && file.drop_privileges(in_group)?
@@ -277,7 +279,7 @@ impl Volume {
 
 impl FileEdit<'_> {
     /// Where content goes that is appended by somebody who assumes that the file ends at `end`.
-    fn end_for(&mut self, end: u64) -> Result<u64> {
+    fn end_for(&mut self, end: u64, in_any_order: bool) -> Result<u64> {
         let size = self.size();
         match self.state.assumed {
             None => Ok(end),
@@ -287,8 +289,10 @@ impl FileEdit<'_> {
                 Ok(size)
             }
             Some(assumed) if end == assumed => Ok(size),
-            // of several pieces that are appended at once, one that is not the first
-            Some(_) => Err(Error::Busy),
+            // it may be a piece that belongs behind another
+            Some(_) if in_any_order => Err(Error::Busy),
+            // it heard of the size, and then the file grew before it was written
+            Some(_) => Ok(size),
         }
     }
 

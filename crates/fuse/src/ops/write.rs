@@ -239,14 +239,15 @@ impl Ops {
         &self,
         node: u64,
         (offset, data): (u64, &[u8]),
-        (append, kill_privileges, pages): (bool, bool, bool),
+        how: WriteHow<'_>,
+        kill_privileges: bool,
         caller: &Caller,
     ) -> Answer<Written> {
         let number = self.number(node)?;
         self.drop_capability(number)?;
         let in_group = |group| is_in_group(caller, group);
         let drop_privileges = if kill_privileges { Some(&in_group as _) } else { None };
-        let how = WriteHow { append, drop_privileges, pages, ..WriteHow::default() };
+        let how = WriteHow { drop_privileges, ..how };
         self.outcome(number, self.volume.write_with(number, offset, data, &how))
     }
 

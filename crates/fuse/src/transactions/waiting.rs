@@ -248,14 +248,16 @@ impl Waiting {
         }
     }
 
-    /// A call that did not have to wait: it is not done once more, whatever it was before.
-    pub(super) fn pass(&self, task: u32) {
-        if self.any_back.load(Ordering::Acquire) {
-            let mut list = lock(&self.list);
-            list.back.remove(&task);
-            list.back.retain(|_, back| back.since.elapsed() < QUEUES);
-            self.any_back.store(!list.back.is_empty(), Ordering::Release);
+    /// A request need not wait, or no more; whether it belongs to a call that the kernel does for the second time.
+    pub(super) fn pass(&self, request: &Request<'_>) -> bool {
+        if !self.any_back.load(Ordering::Acquire) {
+            return false;
         }
+        let mut list = lock(&self.list);
+        list.back.retain(|_, back| back.since.elapsed() < QUEUES);
+        let back = list.back.remove(&request.caller.pid);
+        self.any_back.store(!list.back.is_empty(), Ordering::Release);
+        back.is_some_and(|back| back.names == locked(request).1)
     }
 
     /// The process that asked was interrupted.
@@ -365,8 +367,10 @@ mod tests {
         assert_eq!(waiting.begin(&chmod(1), false, |_| ()).sent_back(&chmod(1)), Errno::STALE);
         assert_eq!(waiting.begin(&chmod(2), false, |_| ()).sent_back(&chmod(2)), Errno::BUSY);
         assert_eq!(waiting.begin(&chmod(3), false, |_| ()).sent_back(&chmod(3)), Errno::STALE);
-        waiting.pass(7);
-        assert_eq!(waiting.begin(&chmod(4), false, |_| ()).sent_back(&chmod(4)), Errno::STALE);
+        // one that need not wait, and then must after all
+        assert!(waiting.pass(&chmod(4)) && !waiting.pass(&chmod(4)));
+        assert_eq!(waiting.begin(&chmod(4), true, |_| ()).sent_back(&chmod(4)), Errno::BUSY);
+        assert_eq!(waiting.begin(&chmod(5), false, |_| ()).sent_back(&chmod(5)), Errno::STALE);
     }
 
     #[test]

@@ -1,0 +1,170 @@
+//! Who belongs to a transaction, and what those who do not may rely on meanwhile.
+
+use crate::common::{EXTANT, exits, prints, ready, text};
+use crate::transactions::{LOOK, Place};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use testkit::{need, tools};
+
+fn wait_for(path: &Path) {
+    let end = Instant::now() + Duration::from_secs(100);
+    while !path.exists() {
+        assert!(Instant::now() < end, "{} does not come", path.display());
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// What a shell does that begins a transaction: it says that it began, and ends when it may.
+fn held(place: &Place, script: &str) -> (std::process::Child, std::path::PathBuf) {
+    let (began, go) = (place.folder.path().join("began"), place.folder.path().join("go"));
+    let script = format!("touch {}; while [ ! -e {} ]; do sleep 0.02; done; {script}", began.display(), go.display());
+    let child = place.command(&["--timeout", "3600"], &script).spawn().unwrap();
+    wait_for(&began);
+    (child, go)
+}
+
+#[test]
+fn all_threads_of_a_member_are_members() {
+    const PROGRAM: &str = "import os, threading\n\
+        def work(): os.mkdir('by-a-thread'); open('f1', 'w').write('thread')\n\
+        t = threading.Thread(target=work); t.start(); t.join()\n";
+    if !ready() || !tools::has_fuse() || !need(&["python3"]) {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let (mut child, go) = held(&place, &format!("exec python3 -c \"{PROGRAM}\""));
+    // somebody waits with the directory locked that the thread needs
+    let path = place.mnt().join("d/other");
+    let other = std::thread::spawn(move || fs::write(path, "theirs"));
+    std::thread::sleep(Duration::from_millis(200));
+    fs::write(go, "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    other.join().unwrap().unwrap();
+    assert_eq!(fs::read(place.mnt().join("d/f1")).unwrap(), b"thread");
+    assert!(place.mnt().join("d/by-a-thread").is_dir());
+    place.end();
+}
+
+#[test]
+fn who_waits_can_be_killed() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let (mut child, go) = held(&place, "exit 0");
+    for script in ["echo x >> f7", "mkdir waits", "chmod 700 f8", "touch f9"] {
+        let mut waits = Command::new("sh").args(["-c", script]).current_dir(place.mnt().join("d")).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(waits.try_wait().unwrap().is_none(), "{script} does not wait");
+        // what the shell started waits in its place, or it itself
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", waits.id())).unwrap();
+        children.split_whitespace().for_each(|process| drop(tools::run("kill", &["-9", process])));
+        waits.kill().unwrap();
+        let (killed, mut status) = (Instant::now(), None);
+        while killed.elapsed() < Duration::from_secs(20) && status.is_none() {
+            std::thread::sleep(LOOK);
+            status = waits.try_wait().unwrap();
+        }
+        let status = status.expect("it ends while the transaction goes on");
+        assert!(status.signal() == Some(9) || !status.success(), "{script}: {status}");
+    }
+    fs::write(go, "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!place.mnt().join("d/waits").exists());
+    place.end();
+}
+
+/// Somebody else stores in a mapping, and has that synced: either it stays, or the call says that it does not.
+#[test]
+fn what_others_sync_of_a_mapping_survives_a_rollback_or_they_are_told() {
+    const PROGRAM: &str = "import mmap, os, sys\n\
+        f = os.open('f5', os.O_RDWR); os.ftruncate(f, 4096); m = mmap.mmap(f, 4096)\n\
+        for n in range(int(sys.argv[1])): m[n * 8:n * 8 + 6] = b'STORED'\n\
+        print('stored', flush=True); sys.stdin.readline(); out = 'kept'\n\
+        try: m.flush(); os.fsync(f)\n\
+        except OSError as e: out = 'refused'\n\
+        print(out, flush=True)\n";
+    if !ready() || !tools::has_fuse() || !need(&["python3"]) {
+        return;
+    }
+    for options in ["transport=best", "transport=device"] {
+        let place = Place::new(options);
+        let start = || {
+            let mut python = Command::new("python3");
+            python.args(["-c", PROGRAM, "3"]).current_dir(place.mnt().join("d"));
+            python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        // the store is before the transaction, the sync in it
+        let mut other = start();
+        let mut said = std::io::BufReader::new(other.stdout.take().unwrap());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        assert_eq!(line, "stored\n");
+        let (mut child, go) = held(&place, "echo x >> f5; exit 7");
+        drop(other.stdin.take());
+        std::thread::sleep(Duration::from_millis(200));
+        fs::write(go, "").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+        line.clear();
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        assert!(other.wait().unwrap().success());
+        let volume = place.folder.path().join("volume");
+        place.unmount();
+        let content = exits(0, &["cat", text(&volume), "/d/f5"]).stdout;
+        let there = content.starts_with(b"STORED");
+        assert!(line == "refused\n" || (line == "kept\n" && there), "{options}: {line}, {}", content.escape_ascii());
+    }
+}
+
+/// A server in a PID namespace: whoever asks from outside has the number 0 there, as the kernel itself has.
+const IN_A_CONTAINER: &str = r#"
+cd "$1"
+extant=$2
+$extant mount volume mnt || exit 9
+touch up
+while [ ! -e outside ]; do sleep 0.02; done
+$extant txn mnt -- sh -c 'touch mnt/member; touch began; while [ ! -e go ]; do sleep 0.02; done; exit 7'
+echo "ended $?" > ended
+while [ ! -e done ]; do sleep 0.02; done
+$extant umount mnt
+"#;
+
+#[test]
+fn who_asks_from_another_pid_namespace_is_no_member() {
+    if !ready() || !tools::has_fuse() || !tools::is_root() || !need(&["unshare", "nsenter"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("mnt")).unwrap();
+    prints(&["mkfs", text(&at("volume")), "32M"]);
+    let args = ["--pid", "--fork", "--mount-proc", "--propagation", "private", "sh", "-c", IN_A_CONTAINER, "sh"];
+    let mut inside = Command::new("unshare").args(args).arg(folder.path()).arg(EXTANT).spawn().unwrap();
+    wait_for(&at("up"));
+    let shell = fs::read_to_string(format!("/proc/{0}/task/{0}/children", inside.id())).unwrap();
+    let write = |name: &str| {
+        let mut command = Command::new("nsenter");
+        let script = format!("echo theirs > {0}/{name} && sync {0}/{name}", text(&at("mnt")));
+        command.args(["--mount", "--target", shell.trim(), "sh", "-c", &script]).spawn().unwrap()
+    };
+    assert!(write("before").wait().unwrap().success());
+    fs::write(at("outside"), "").unwrap();
+    wait_for(&at("began"));
+    let mut during = write("during");
+    std::thread::sleep(Duration::from_millis(300));
+    let waits = during.try_wait().unwrap().is_none();
+    fs::write(at("go"), "").unwrap();
+    wait_for(&at("ended"));
+    let written = during.wait().unwrap().success();
+    fs::write(at("done"), "").unwrap();
+    inside.wait().unwrap();
+    assert_eq!(fs::read_to_string(at("ended")).unwrap(), "ended 7\n");
+    let names = prints(&["ls", text(&at("volume")), "/"]);
+    assert!(names.contains("before") && !names.contains("member"), "{names}");
+    // it waited, or was refused: what was answered is there
+    assert!(waits || !written);
+    assert_eq!(names.contains("during"), written, "{names}");
+}
