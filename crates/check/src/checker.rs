@@ -9,7 +9,7 @@ use crate::inodes::InlineDirectory;
 use crate::links;
 use crate::metadata;
 use crate::multiply::{Owners, Sharing};
-use crate::native::{self, Below, Version};
+use crate::native::{self, Below, Identities, InUse, Version};
 use crate::open::{self, Refusal};
 use crate::paths::Paths;
 use crate::problem::{Limits, Problem, Problems};
@@ -121,21 +121,29 @@ pub fn check(
     examine(name, device, options, progress, |_| ()).map(|(report, ())| report)
 }
 
-/// Checks a generation of a native volume that a snapshot keeps, on a device that may be in use: what is kept does not
-/// change. Nothing is written.
+/// Checks a native volume that is in use, as it was when a snapshot was made for the check, with all other snapshots. What the
+/// report says was [not looked at](Report::not_looked_at) can be had by another snapshot and another check. Nothing is written.
 ///
 /// # Errors
-/// [`Refusal`] where the device has no such snapshot.
-pub fn check_held(
+/// [`Refusal`] where the device has no such snapshot, or it is gone in the end.
+pub fn check_in_use(
     name: &str,
     device: &dyn BlockDevice,
-    snapshot: &[u8],
+    what: &InUse<'_>,
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report, Refusal> {
-    let below = native::read_held(device, snapshot)
-        .map_err(|e| Refusal::new(format!("the generation to be checked is not there: {e}")))?;
-    examine_versions(name, device, &below, options, progress, |_| ()).map(|(report, ())| report)
+    let missing = |e| Refusal::new(format!("the generation to be checked is not there: {e}"));
+    let below = native::read_in_use(device, what).map_err(missing)?;
+    let (mut report, ()) = examine_versions(name, device, &below, options, progress, |_| ())?;
+    let mut left_out: Vec<String> = below.left_out.iter().map(|name| format!("the snapshot {name}")).collect();
+    let gone = native::gone_of(device, &below, what).map_err(missing)?;
+    left_out.extend(gone.iter().map(|name| format!("the snapshot {name}, which was deleted while the check ran")));
+    if !left_out.is_empty() {
+        left_out.push("what all snapshots hold together".to_owned());
+        report.leave_out(left_out);
+    }
+    Ok(report)
 }
 
 /// Checks a generation of a native volume, by its superblock.
@@ -263,7 +271,7 @@ fn examine_above<T>(
         let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
         (Counts::default(), see(&view))
     } else {
-        phases(&scanner, &volume, below.map(|(_, version)| version), options, &problems, progress, |walk| {
+        phases(&scanner, &volume, below, options, &problems, progress, |walk| {
             see(&View { volume: &volume, scanner: &scanner, problems: &problems, walk })
         })
     };
@@ -288,16 +296,17 @@ fn examine_above<T>(
 fn phases<T>(
     scanner: &Scanner<'_>,
     volume: &Volume,
-    below: Option<&Version>,
+    below: Option<(&Below, &Version)>,
     options: &Options,
     problems: &Problems,
     progress: &dyn Progress,
     see: impl FnOnce(Option<Walk<'_>>) -> T,
 ) -> (Counts, T) {
     progress.phase(Phase::Inodes);
-    let ctx = Context::new(volume, problems);
+    let identities = below.map(|(below, version)| Identities::new(below, version));
+    let ctx = Context { identities, ..Context::new(volume, problems) };
     metadata::claim(&ctx);
-    for blocks in below.iter().flat_map(|below| &below.taken) {
+    for blocks in below.iter().flat_map(|(_, version)| &version.taken) {
         ctx.claims.claim(ctx.claims.clusters_of(blocks));
     }
     let bitmaps = Bitmaps::new(volume);
@@ -340,6 +349,9 @@ fn phases<T>(
     links::judge(&ctx);
     progress.phase(Phase::Bitmaps);
     bitmaps.compare(&ctx, &mut counts);
+    if let Some(identities) = &ctx.identities {
+        identities.judge_rest(&ctx);
+    }
     progress.phase(Phase::After);
     used.charge(ctx.values.take_charges());
     quota::judge(scanner, &ctx, &used);

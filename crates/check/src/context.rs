@@ -1,15 +1,18 @@
 //! What all phases share: the volume's shape, the records they fill, and where they report.
 
 use crate::claims::Claims;
+use crate::native::Identities;
 use crate::policies::Policies;
 use crate::problem::{Problem, Problems};
 use crate::records::Inodes;
 use crate::xattrs::Values;
 use format::feature::Features;
 use format::group::Group;
+use format::native::map::BlockKind;
 use format::superblock::{DiskSuperblock, Geometry};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// The volume as phase 0 accepted it. Where the superblock or descriptors had to be taken from a backup or corrected to
 /// make sense, these are the values the check goes on with.
@@ -74,6 +77,8 @@ pub(crate) struct Context<'a> {
     pub(crate) values: Values,
     /// Encryption policies of inodes.
     pub(crate) policies: Policies,
+    /// What the map below says of the volume's blocks, where there is one.
+    pub(crate) identities: Option<Identities<'a>>,
 }
 
 impl<'a> Context<'a> {
@@ -86,6 +91,21 @@ impl<'a> Context<'a> {
             claims: Claims::new(&volume.geometry),
             values: Values::default(),
             policies: Policies::default(),
+            identities: None,
+        }
+    }
+
+    /// A block was found to be this, and to belong to one of these inodes.
+    pub(crate) fn identify(&self, block: FsBlock, kind: BlockKind, owners: &[InodeNo]) {
+        if let Some(identities) = &self.identities {
+            identities.judge(self.problems, block, &[kind], owners);
+        }
+    }
+
+    /// Blocks were found to be content of an inode.
+    pub(crate) fn identify_content(&self, inode: InodeNo, blocks: &Range<u64>) {
+        if let Some(identities) = &self.identities {
+            identities.judge_content(self, inode, blocks);
         }
     }
 

@@ -31,6 +31,7 @@ use format::feature::Incompat;
 use format::hash::Hasher;
 use format::htree::IndexFormat;
 use format::inode::FileKind;
+use format::native::map::BlockKind;
 use format::{FileBlock, FsBlock, InodeNo, casefold};
 use parents::{Claim, Rivals};
 use seen::Seen;
@@ -171,6 +172,8 @@ impl<'a> Names<'a> {
         };
         let shape = if indexed { Shape::of(bytes, file_block, &dir.format) } else { Shape::Leaf };
         let leaf = shape == Shape::Leaf;
+        let kind = if leaf { BlockKind::Directory } else { BlockKind::DirectoryIndex };
+        self.ctx.identify(block, kind, &[dir.inode]);
         let tail = if leaf && self.leaf_tail.ends(bytes) { self.leaf_tail.size() } else { 0 };
         let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
         let hasher = self.trees.hasher().filter(|_| leaf && indexed && !dir.format.dir.hashed);

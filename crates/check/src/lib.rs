@@ -61,9 +61,9 @@ pub mod render;
 pub mod report;
 pub mod table;
 
-pub use checker::{Options, Progress, Repair, check, check_held};
+pub use checker::{Options, Progress, Repair, check, check_in_use};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
-pub use native::is_native;
+pub use native::{Glance, InUse, is_native};
 pub use open::Refusal;
 pub use repair::{first_sight, repair, replay, unfinished};
 pub use rules::{Rule, Rules};

@@ -3,6 +3,7 @@
 use crate::context::{Context, Volume};
 use crate::problem::Problem;
 use crate::table::Code;
+use format::native::map::BlockKind;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 
@@ -40,6 +41,19 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
     groups.chain(mmp).filter(move |(_, part, blocks)| {
         !blocks.is_empty() && (*part == Part::Head || volume.holds(blocks.start)) && blocks.end <= geometry.blocks
     })
+}
+
+/// What a mapped block of each part is, ascending.
+pub(crate) fn kinds(volume: &Volume) -> Vec<(Range<u64>, BlockKind)> {
+    let kind = |part| match part {
+        Part::BlockBitmap => Some(BlockKind::BlockBitmap),
+        Part::InodeBitmap => Some(BlockKind::InodeBitmap),
+        Part::InodeTable => Some(BlockKind::InodeTable),
+        Part::Head | Part::Mmp => None,
+    };
+    let mut kinds: Vec<_> = parts(volume).filter_map(|(_, part, blocks)| Some((blocks, kind(part)?))).collect();
+    kinds.sort_unstable_by_key(|(blocks, _)| blocks.start);
+    kinds
 }
 
 /// Claims them all once more in a block map that was cleared; what is wrong with them was reported.

@@ -3,32 +3,40 @@
 //! 1. The map of the newest generation and of each snapshot is walked; nodes that several share are read and judged once.
 //! 2. Every block that one of them leads to is read once, in the order of the device, and compared with the checksum in its
 //!    entry.
-//! 3. The places that a generation uses must be exactly those that its place table names ([`places`]), and what snapshots
+//! 3. The places that a generation uses must be exactly those that its place table names ([`used`]), and what snapshots
 //!    hold must be neither anybody else's nor counted wrong ([`held`]).
 //! 4. Then the volume above each map is checked as any ext4 volume; that its bitmaps show the chunks of the regions as used
-//!    is told to that check beforehand.
+//!    is told to that check beforehand, and what it finds each block to be is compared with what the map says
+//!    ([`identity`]).
+//!
+//! On a volume in use all of that is done for the generation that a snapshot keeps ([`in_use`]).
 
 mod copies;
 mod held;
+mod identity;
 mod image;
+mod in_use;
 mod mend;
-mod places;
+mod used;
 
+pub(crate) use identity::Identities;
 pub(crate) use image::Image;
+pub use in_use::{Glance, InUse};
+pub(crate) use in_use::{gone_of, read_in_use};
 pub(crate) use mend::repair;
 
+use self::used::{Used, blocks_of};
 use crate::problem::{Problem, Problems};
 use crate::table::Code;
 use blockdev::{BlockDevice, Read};
 use format::FsBlock;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
 use format::native::places::{Chunk, bit_of};
-use format::native::snapshots::{self, Snapshot};
+use format::native::snapshots::Snapshot;
 use format::native::superblock::{COPIES, NativeSuperblock};
-use format::native::{BLOCK_SIZE, HEAD, Shape};
-use places::{Used, blocks_of};
+use format::native::{BLOCK_SIZE, HEAD, Shape, places, snapshots};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 /// Blocks that are read in one batch.
@@ -48,6 +56,8 @@ pub(crate) struct Below {
     pub(crate) wrong: Vec<(u64, String)>,
     /// The superblock that is damaged, of the two: its block, and what with it.
     damaged: Option<(u64, String)>,
+    /// Snapshots that stand in the list and were not looked at.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// A generation: the newest, or one that a snapshot keeps.
@@ -106,6 +116,11 @@ fn entry_of(nodes: &Nodes, shape: &Shape, root: &Entry, index: u64) -> Option<En
 }
 
 impl Version {
+    /// The newest generation, of which nothing is known yet.
+    fn of_root(root: Entry) -> Self {
+        Self { name: None, root, late: Late::new(), chunks: Vec::new(), taken: Vec::new() }
+    }
+
     fn entry(&self, nodes: &Nodes, shape: &Shape, index: u64) -> Option<Entry> {
         self.late.get(&index).copied().unwrap_or_else(|| entry_of(nodes, shape, &self.root, index))
     }
@@ -124,56 +139,26 @@ struct Reader<'a> {
     nodes: Nodes,
     /// Leaves whose entries were judged.
     judged: HashSet<NodeName>,
-    /// What blocks must sum up to, by place, and the snapshot that led to each first.
-    sums: BTreeMap<u64, (Position, u32, Option<String>)>,
+    /// What was led to, by place.
+    led: BTreeMap<u64, Led>,
 }
 
-/// Reads what lies below the volume of a snapshot, and nothing else: the device may be in use, and what a snapshot
-/// keeps stays as it is.
-///
-/// # Errors
-/// A sentence, where there is no such snapshot, or none to be found.
-pub(crate) fn read_held(device: &dyn BlockDevice, name: &[u8]) -> Result<Below, String> {
-    let mut why = String::new();
-    for _ in 0..TRIES {
-        // what leads to the list may be written over while it is read
-        match find(device, name) {
-            Ok((superblock, Some(found))) => {
-                let mut reader = Reader::new(device, &superblock);
-                let name = crate::render::escape(name);
-                let live = reader.version(Some(name), found.root, Late::new(), found.generation, found.chunks);
-                reader.sums();
-                let Reader { nodes, wrong, .. } = reader;
-                return Ok(Below { superblock, nodes, live, snapshots: Vec::new(), wrong, damaged: None });
-            }
-            Ok((_, None)) => why = "there is no such snapshot".to_owned(),
-            Err(e) => why = e,
-        }
-        std::thread::sleep(PAUSE);
-    }
-    Err(why)
+/// What an entry leads to.
+struct Led {
+    position: Position,
+    entry: Entry,
+    /// The snapshot that led to it first.
+    snapshot: Option<String>,
 }
 
-/// Looks a snapshot up in the newest generation.
-fn find(device: &dyn BlockDevice, name: &[u8]) -> Result<(NativeSuperblock, Option<Snapshot>), String> {
-    let mut blocks = vec![0; (COPIES * SIZE) as usize];
-    device.read(0, &mut blocks).map_err(|e| e.to_string())?;
-    let (superblock, _) = NativeSuperblock::newest(&blocks).map_err(|e| e.to_string())?;
-    let mut reader = Reader::new(device, &superblock);
-    let live = Version { name: None, root: superblock.root, late: Late::new(), chunks: Vec::new(), taken: Vec::new() };
-    for block in 0..u64::from(superblock.snapshots).div_ceil(snapshots::RECORDS as u64) {
-        reader.go_to(&live.root, superblock.shape.list().start + block);
-    }
-    let list = reader.list(&live, superblock.snapshots);
-    match reader.wrong.pop() {
-        Some((place, what)) => Err(format!("block {place} of the device: {what}")),
-        None => Ok((superblock, list.into_iter().find(|snapshot| snapshot.name == name))),
-    }
+/// Where a generation begins.
+struct Start {
+    root: Entry,
+    late: Late,
+    generation: u64,
+    /// Records of its place table.
+    records: u32,
 }
-
-/// How often a snapshot is looked for on a device that is in use, and how long it waits in between.
-const TRIES: u32 = 50;
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Reads everything that lies below the volumes above.
 ///
@@ -188,29 +173,45 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
 
 /// Reads everything that lies below the volumes above, as a superblock has it.
 pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperblock) -> Below {
+    let listed = Some(superblock.snapshots);
+    read_listed(device, superblock, listed, &|_| true)
+}
+
+/// As [`read_generation`], with those of its snapshots that are `wanted`: what others hold is not looked at, nor, where any are
+/// left out, what all of them hold together. The list has `listed` records, where that is known.
+fn read_listed(
+    device: &dyn BlockDevice,
+    superblock: NativeSuperblock,
+    listed: Option<u32>,
+    wanted: &dyn Fn(&Snapshot) -> bool,
+) -> Below {
     let mut reader = Reader::new(device, &superblock);
     if superblock.unordered {
         reader.wrong(0, "the volume was in use without consistency and was not unmounted");
     }
-    let late = superblock.late.iter().copied().collect();
-    let live = reader.version(None, superblock.root, late, superblock.generation, superblock.chunks);
+    let start = Start {
+        root: superblock.root,
+        late: superblock.late.iter().copied().collect(),
+        generation: superblock.generation,
+        records: superblock.chunks,
+    };
+    let live = reader.version(None, start);
+    let (list, left_out): (Vec<_>, Vec<_>) = reader.list(&live, listed).into_iter().partition(wanted);
     let mut snapshots: Vec<Version> = Vec::new();
-    for Snapshot { name, root, generation, chunks, .. } in reader.list(&live, superblock.snapshots) {
-        let name = crate::render::escape(&name);
-        if generation >= superblock.generation {
-            reader.wrong(root.place, format!("the snapshot {name} is of a generation that is yet to come"));
-        }
+    for snapshot in list {
+        let name = crate::render::escape(&snapshot.name);
         if snapshots.iter().any(|other| other.name.as_ref() == Some(&name)) {
-            reader.wrong(root.place, format!("the snapshot {name} stands in the list twice"));
+            reader.wrong(snapshot.root.place, format!("the snapshot {name} stands in the list twice"));
         }
-        reader.snapshot = Some(name.clone());
-        snapshots.push(reader.version(Some(name), root, Late::new(), generation, chunks));
+        snapshots.push(reader.snapshot(name, &snapshot, superblock.generation));
     }
-    reader.snapshot = None;
     reader.sums();
-    held::judge(&mut reader, &live, &snapshots);
+    if left_out.is_empty() {
+        held::judge(&mut reader, &live, &snapshots);
+    }
+    let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
     let Reader { nodes, wrong, .. } = reader;
-    Below { superblock, nodes, live, snapshots, wrong, damaged: None }
+    Below { superblock, nodes, live, snapshots, wrong, damaged: None, left_out }
 }
 
 impl<'a> Reader<'a> {
@@ -233,7 +234,7 @@ impl<'a> Reader<'a> {
             wrong: Vec::new(),
             nodes: HashMap::new(),
             judged: HashSet::new(),
-            sums: BTreeMap::new(),
+            led: BTreeMap::new(),
         }
     }
 
@@ -275,10 +276,27 @@ impl<'a> Reader<'a> {
         ));
     }
 
+    /// Looks at the generation of a snapshot, whose record stands in the list of a later one.
+    fn snapshot(&mut self, name: String, record: &Snapshot, newest: u64) -> Version {
+        let Snapshot { root, generation, chunks, .. } = *record;
+        if generation >= newest {
+            self.wrong(root.place, format!("the snapshot {name} is of a generation that is yet to come"));
+        }
+        if generation != root.generation {
+            let what =
+                format!("the snapshot {name} is said to be of generation {generation}, and its map is of another");
+            self.wrong(root.place, what);
+        }
+        self.snapshot = Some(name.clone());
+        let version = self.version(Some(name), Start { root, late: Late::new(), generation, records: chunks });
+        self.snapshot = None;
+        version
+    }
+
     /// Looks at a generation.
-    fn version(&mut self, name: Option<String>, root: Entry, late: Late, generation: u64, records: u32) -> Version {
-        let used = self.walk(&root, &late, generation);
-        let chunks = self.table(&root, &late, records);
+    fn version(&mut self, name: Option<String>, start: Start) -> Version {
+        let used = self.walk(&start);
+        let chunks = self.table(&start);
         for (place, what) in used.compare(&chunks) {
             self.wrong(place, what);
         }
@@ -297,7 +315,7 @@ impl<'a> Reader<'a> {
         // the front is claimed as the ext4 superblock's and descriptors'
         taken.push(shape.blocks()..shape.metadata_start());
         taken.iter_mut().for_each(|run| run.start = run.start.max(shape.front().min(run.end)));
-        Version { name, root, late, chunks, taken }
+        Version { name, root: start.root, late: start.late, chunks, taken }
     }
 
     fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
@@ -320,47 +338,22 @@ impl<'a> Reader<'a> {
 
     /// Walks a map, and gives the places that it uses. The tree has as many levels as its shape says, so it ends on any
     /// bytes.
-    fn walk(&mut self, root: &Entry, late: &Late, newest: u64) -> Used {
+    fn walk(&mut self, start: &Start) -> Used {
         let mut used = Used::default();
-        let mut above = vec![(0u64, *root)];
+        let mut above = vec![(0u64, start.root, start.generation)];
         for level in (0..self.shape.levels()).rev() {
             let mut below = Vec::new();
-            for (number, entry) in above {
-                if entry.generation > newest {
-                    self.wrong(entry.place, LATER);
-                }
-                if entry.kind != BlockKind::MapNode {
-                    self.wrong(entry.place, "what should be a node of the map is something else");
+            for (number, entry, newest) in above {
+                if !self.leads_to_node(&mut used, &entry, level, number, newest) {
                     continue;
                 }
-                if !used.add(entry.place) {
-                    self.wrong(entry.place, TWICE);
-                    continue;
-                }
-                let name = NodeName::new(&entry, level, number);
                 let Some(node) = self.node(&entry, level, number) else { continue };
-                let mut entries: Vec<_> =
+                let entries: Vec<_> =
                     node.present().map(|(slot, entry)| (number << BITS | slot as u64, entry)).collect();
-                if level > 0 {
-                    below.extend(entries);
-                    continue;
-                }
-                let newer = late.range(number << BITS..(number + 1) << BITS);
-                // the same leaf may be a snapshot's as it stands
-                let known = if newer.clone().next().is_some() {
-                    entries.retain(|(index, _)| !late.contains_key(index));
-                    entries.extend(newer.filter_map(|(index, entry)| Some((*index, (*entry)?))));
-                    false
+                if level == 0 {
+                    self.leaf(&mut used, start, NodeName::new(&entry, level, number), entry.generation, entries);
                 } else {
-                    !self.judged.insert(name)
-                };
-                for (index, entry) in entries {
-                    if !used.add(entry.place) {
-                        self.wrong(entry.place, TWICE);
-                    }
-                    if !known {
-                        self.judge(index, &entry, newest);
-                    }
+                    below.extend(entries.into_iter().map(|(number, below)| (number, below, entry.generation)));
                 }
             }
             above = below;
@@ -368,43 +361,124 @@ impl<'a> Reader<'a> {
         used
     }
 
-    /// What an entry says of its block, against the block's index.
-    fn judge(&mut self, index: u64, entry: &Entry, newest: u64) {
-        let shape = self.shape;
-        let own = |kind| matches!(kind, BlockKind::PlaceTable | BlockKind::SnapshotList | BlockKind::MapNode);
-        let fits = match entry.kind {
-            _ if index >= shape.indexes() => false,
-            kind if shape.table().contains(&index) => kind == BlockKind::PlaceTable,
-            kind if shape.list().contains(&index) => kind == BlockKind::SnapshotList,
-            kind if index == 0 => kind == BlockKind::Superblock,
-            kind if index < shape.front() => kind == BlockKind::Descriptors,
-            kind => !own(kind) && !matches!(kind, BlockKind::Superblock | BlockKind::Descriptors),
-        };
-        if !fits {
-            self.wrong(entry.place, format!("its entry, of index {index}, says that it is {:?}", entry.kind));
-        }
+    /// Judges an entry that leads to a node; whether the node is to be followed.
+    fn leads_to_node(&mut self, used: &mut Used, entry: &Entry, level: u8, number: u64, newest: u64) -> bool {
         if entry.generation > newest {
             self.wrong(entry.place, LATER);
         }
-        let (position, sum) = (Position::Block(index), entry.checksum);
-        match self.sums.get(&entry.place) {
-            None => drop(self.sums.insert(entry.place, (position, sum, self.snapshot.clone()))),
-            Some((other, theirs, _)) if (*other, *theirs) == (position, sum) => {}
+        if entry.kind != BlockKind::MapNode {
+            self.wrong(entry.place, "what should be a node of the map is something else");
+            return false;
+        }
+        if entry.owner != 0 {
+            self.wrong(entry.place, format!("the entry of a node of the map says that it is inode {}'s", entry.owner));
+        }
+        if !used.add(entry.place) {
+            self.wrong(entry.place, TWICE);
+            return false;
+        }
+        self.leads(Position::Node { level, number }, entry);
+        true
+    }
+
+    /// Judges what a leaf of a generation and the late entries in its place lead to.
+    fn leaf(&mut self, used: &mut Used, start: &Start, leaf: NodeName, written: u64, mut entries: Vec<(u64, Entry)>) {
+        let Start { root, late, generation, .. } = start;
+        let newer = late.range(leaf.number << BITS..(leaf.number + 1) << BITS);
+        entries.retain(|(index, _)| !late.contains_key(index));
+        // the same leaf may be a snapshot's as it stands
+        let known = newer.clone().next().is_none() && !self.judged.insert(leaf);
+        for (index, entry) in entries {
+            self.in_use(used, start, index, &entry);
+            if !known {
+                self.judge(index, &entry, 0..=written);
+            }
+        }
+        for (index, entry) in newer {
+            if *index >= self.shape.table().start {
+                self.wrong(root.place, format!("a late entry is that of index {index}, which may have none"));
+            }
+            let Some(entry) = entry else { continue };
+            self.in_use(used, start, *index, entry);
+            self.judge(*index, entry, root.generation + 1..=*generation);
+        }
+    }
+
+    /// A place that an entry of a generation leads to.
+    fn in_use(&mut self, used: &mut Used, start: &Start, index: u64, entry: &Entry) {
+        if !used.add(entry.place) {
+            self.wrong(entry.place, TWICE);
+        }
+        let table = self.shape.table();
+        if table.contains(&index) && index - table.start >= u64::from(start.records.div_ceil(places::RECORDS)) {
+            self.wrong(entry.place, "it is a block of the place table behind the table's end");
+        }
+    }
+
+    /// What an entry says of its block, against the block's index, and the generations that may have written it.
+    fn judge(&mut self, index: u64, entry: &Entry, written: RangeInclusive<u64>) {
+        let shape = self.shape;
+        let own = |kind| matches!(kind, BlockKind::PlaceTable | BlockKind::SnapshotList | BlockKind::MapNode);
+        let (fits, everybodys) = match entry.kind {
+            _ if index >= shape.indexes() => (false, true),
+            kind if shape.table().contains(&index) => (kind == BlockKind::PlaceTable, true),
+            kind if shape.list().contains(&index) => (kind == BlockKind::SnapshotList, true),
+            kind if index == 0 => (kind == BlockKind::Superblock, true),
+            kind if index < shape.front() => (kind == BlockKind::Descriptors, true),
+            kind => (!own(kind) && !matches!(kind, BlockKind::Superblock | BlockKind::Descriptors), false),
+        };
+        if !fits {
+            self.wrong(
+                entry.place,
+                format!("its entry, of index {index}, says that it is {}", identity::called(entry.kind)),
+            );
+        } else if everybodys && entry.owner != 0 {
+            self.wrong(entry.place, format!("its entry, of index {index}, says that it is inode {}'s", entry.owner));
+        }
+        if entry.generation > *written.end() {
+            self.wrong(entry.place, LATER);
+        } else if entry.generation < *written.start() {
+            self.wrong(entry.place, "its late entry is of no later generation than the map");
+        }
+        self.leads(Position::Block(index), entry);
+    }
+
+    /// All generations that an entry leads from say the same of it.
+    fn leads(&mut self, position: Position, entry: &Entry) {
+        let snapshot = self.snapshot.clone();
+        match self.led.get(&entry.place) {
+            None => drop(self.led.insert(entry.place, Led { position, entry: *entry, snapshot })),
+            Some(led) if (led.position, led.entry) == (position, *entry) => {}
+            Some(led) if (led.position, led.entry.checksum) == (position, entry.checksum) => {
+                self.wrong(entry.place, "two generations say different things of what it is, whose, or since when");
+            }
             Some(_) => self.wrong(entry.place, "two generations take it for different blocks"),
         }
     }
 
     /// The chunks of a generation's regions, ascending.
-    fn table(&mut self, root: &Entry, late: &Late, records: u32) -> Vec<Chunk> {
+    fn table(&mut self, start: &Start) -> Vec<Chunk> {
+        let Start { root, late, records, .. } = start;
         let mut chunks: Vec<Chunk> = Vec::new();
-        for block in 0..u64::from(records.div_ceil(format::native::places::RECORDS)) {
+        let (mut in_use, mut sound) = (0, true);
+        for block in 0..u64::from(records.div_ceil(places::RECORDS)) {
             let index = self.shape.table().start + block;
             let Some(entry) = entry_of(&self.nodes, &self.shape, root, index) else { continue };
-            let Some(bytes) = self.block(&entry, Position::Block(index)) else { continue };
-            match format::native::places::parse(&bytes, &self.shape) {
-                Ok(records) => chunks.extend(records.into_iter().flatten()),
-                Err(e) => self.wrong(entry.place, e.to_string()),
+            let parsed = self.block(&entry, Position::Block(index)).map(|bytes| places::parse(&bytes, &self.shape));
+            let Some(found) = self.parsed(entry.place, parsed) else {
+                sound = false;
+                continue;
+            };
+            if let Some(last) = found.iter().rposition(Option::is_some) {
+                in_use = block * u64::from(places::RECORDS) + last as u64 + 1;
             }
+            chunks.extend(found.into_iter().flatten());
+        }
+        if sound && in_use != u64::from(*records) {
+            let what = format!(
+                "{records} records of the place table are said to be in use, and the last one is the {in_use}th"
+            );
+            self.wrong(root.place, what);
         }
         chunks.sort_unstable_by_key(|chunk| chunk.number);
         if let Some(twice) = chunks.windows(2).find(|pair| pair[0].number == pair[1].number) {
@@ -425,23 +499,48 @@ impl<'a> Reader<'a> {
         chunks
     }
 
-    fn list(&mut self, live: &Version, records: u32) -> Vec<Snapshot> {
-        let mut list = Vec::new();
-        for block in 0..u64::from(records).div_ceil(snapshots::RECORDS as u64) {
-            let index = self.shape.list().start + block;
-            let Some(entry) = self.entry(live, index) else { continue };
-            let Some(bytes) = self.block(&entry, Position::Block(index)) else { continue };
-            match snapshots::parse(&bytes, &self.shape) {
-                Ok(records) => list.extend(records.into_iter().flatten()),
-                Err(e) => self.wrong(entry.place, e.to_string()),
+    /// What was read of a block, unless it is not sound, which is said.
+    fn parsed<T>(&mut self, place: u64, parsed: Option<format::Result<T>>) -> Option<T> {
+        match parsed? {
+            Ok(found) => Some(found),
+            Err(e) => {
+                self.wrong(place, e.to_string());
+                None
             }
+        }
+    }
+
+    /// The snapshots in the list of a generation, which has so many records, where that is known.
+    fn list(&mut self, live: &Version, listed: Option<u32>) -> Vec<Snapshot> {
+        let mut list = Vec::new();
+        let (mut in_use, mut sound) = (0, true);
+        for (block, index) in (0u64..).zip(self.shape.list()) {
+            let Some(entry) = self.entry(live, index) else { continue };
+            let parsed = self.block(&entry, Position::Block(index)).map(|bytes| snapshots::parse(&bytes, &self.shape));
+            let Some(found) = self.parsed(entry.place, parsed) else {
+                sound = false;
+                continue;
+            };
+            match found.iter().rposition(Option::is_some) {
+                Some(last) => in_use = block * snapshots::RECORDS as u64 + last as u64 + 1,
+                None => self.wrong(entry.place, "it is a block of the list of snapshots, and names none"),
+            }
+            list.extend(found.into_iter().flatten());
+        }
+        if let Some(listed) = listed.filter(|listed| sound && u64::from(*listed) != in_use) {
+            let what = format!(
+                "{listed} records of the list of snapshots are said to be in use, and the last one is the {in_use}th"
+            );
+            self.wrong(live.root.place, what);
         }
         list
     }
 
     /// Reads every block that a map leads to, in the order of the device.
     fn sums(&mut self) {
-        let all: Vec<_> = std::mem::take(&mut self.sums).into_iter().collect();
+        let mut all: Vec<_> = std::mem::take(&mut self.led).into_iter().collect();
+        // nodes were read on the way
+        all.retain(|(_, led)| matches!(led.position, Position::Block(_)));
         let mut buffer = vec![0; BATCH * BLOCK_SIZE as usize];
         for batch in all.chunks(BATCH) {
             let mut reads: Vec<Read<'_>> = batch
@@ -450,11 +549,13 @@ impl<'a> Reader<'a> {
                 .map(|((place, _), buf)| Read::new(place * SIZE, buf))
                 .collect();
             self.device.read_many(&mut reads);
-            for (read, (place, (position, sum, snapshot))) in reads.into_iter().zip(batch) {
-                self.snapshot.clone_from(snapshot);
+            for (read, (place, led)) in reads.into_iter().zip(batch) {
+                self.snapshot.clone_from(&led.snapshot);
                 match read.result {
                     Err(e) => self.wrong(*place, e.to_string()),
-                    Ok(()) if position.checksum(self.seed, read.buf) != *sum => self.wrong(*place, MISMATCH),
+                    Ok(()) if led.position.checksum(self.seed, read.buf) != led.entry.checksum => {
+                        self.wrong(*place, MISMATCH);
+                    }
                     Ok(()) => {}
                 }
             }
@@ -473,6 +574,22 @@ impl Below {
     /// The entry of a metadata block in a generation.
     fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
         version.entry(&self.nodes, &self.superblock.shape, index)
+    }
+
+    /// Shows every entry of a generation that leads to a metadata block, as far as the nodes on the way are sound.
+    fn each_entry(&self, version: &Version, mut see: impl FnMut(u64, Entry)) {
+        let mut above = vec![(0u64, version.root)];
+        for level in (0..self.superblock.shape.levels()).rev() {
+            let mut below = Vec::new();
+            for (number, entry) in above {
+                let Some(node) = self.nodes.get(&NodeName::new(&entry, level, number)) else { continue };
+                below.extend(node.present().map(|(slot, entry)| (number << BITS | slot as u64, entry)));
+            }
+            above = below;
+        }
+        let old = above.into_iter().filter(|(index, _)| !version.late.contains_key(index));
+        let late = version.late.iter().filter_map(|(index, entry)| Some((*index, (*entry)?)));
+        old.chain(late).for_each(|(index, entry)| see(index, entry));
     }
 
     /// Reports what was found.

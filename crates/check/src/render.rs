@@ -135,7 +135,7 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
     if report.mended {
         writeln!(out, "\n{device}: ***** FILE SYSTEM WAS MODIFIED *****")?;
     }
-    if !report.clean {
+    if !report.clean && (report.errors > 0 || report.not_looked_at.is_empty()) {
         writeln!(out, "\n{device}: ********** WARNING: Filesystem still has errors **********\n")?;
     }
     if !report.cut_short() {
@@ -176,6 +176,13 @@ pub fn verdict(report: &Report) -> String {
             }
             true => format!("The volume was mended and is sound ({errors} and {advice} more)."),
             false => format!("The volume was mended in part and is not sound ({errors} found)."),
+        };
+    }
+    if !report.not_looked_at.is_empty() {
+        let what = report.not_looked_at.join("; ");
+        return match report.errors {
+            0 => format!("No error was found, but not everything was looked at. Left out: {what}."),
+            _ => format!("The volume is not sound: {errors} found, nothing was changed. Not looked at: {what}."),
         };
     }
     match (report.clean, report.cut_short(), report.advice) {

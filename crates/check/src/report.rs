@@ -42,6 +42,8 @@ pub struct Report {
     pub advice: u64,
     /// What was found, by phase.
     pub problems: Vec<Reported>,
+    /// What could not be looked at, each in words: of that the report says nothing, and the volume does not count as clean.
+    pub not_looked_at: Vec<String>,
     /// What the check cost.
     pub scan: Scan,
     /// What is on the volume.
@@ -279,6 +281,7 @@ impl Report {
             errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
             advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),
+            not_looked_at: Vec::new(),
             scan,
             counts,
         }
@@ -303,9 +306,16 @@ impl Report {
         self.clean = false;
     }
 
+    /// Says that parts of the volume were not looked at: they may be anything, so it does not count as clean.
+    pub(crate) fn leave_out(&mut self, what: Vec<String>) {
+        self.exit |= exit::OPERATIONAL;
+        self.clean = false;
+        self.not_looked_at.extend(what);
+    }
+
     /// Whether the check ended early, so that more may be wrong than was found.
     #[must_use]
     pub fn cut_short(&self) -> bool {
-        self.exit & exit::OPERATIONAL != 0
+        self.exit & exit::OPERATIONAL != 0 && self.not_looked_at.is_empty()
     }
 }

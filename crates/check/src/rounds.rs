@@ -26,8 +26,9 @@ use crate::scan::{Feed, Item, REQUEST, Scanner};
 use crate::special;
 use crate::table::Code;
 use crate::trail::{Planned, Stretch, Trail, lock};
-use crate::trees::{DirRun, Found, LinkTarget, Node, Trees};
+use crate::trees::{DirRun, Found, LinkTarget, Node, NodeKind, Trees};
 use crate::xattrs::XattrRef;
+use format::native::map::BlockKind;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -528,6 +529,11 @@ impl Rounds<'_> {
         found: &mut Found,
     ) {
         let Some(file) = files.get(node.inode) else { return };
+        let kind = match node.kind {
+            NodeKind::Extents(_) => BlockKind::ExtentNode,
+            NodeKind::Indirect(_) => BlockKind::Indirect,
+        };
+        self.ctx.identify(FsBlock(node.block), kind, &[node.inode]);
         let mut tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = match bytes {
             Ok(bytes) => bytes,
@@ -564,6 +570,7 @@ impl Rounds<'_> {
                 return self.report(problem.name(error.to_string()));
             }
         };
+        self.ctx.identify(FsBlock(link.block), BlockKind::Data, &[link.inode]);
         let Ok(at) = links.binary_search_by_key(&link.inode, |l| l.0) else { return };
         let Some((_, size)) = links.get(at).copied() else { return };
         let encrypted =

@@ -258,6 +258,7 @@ impl Trees<'_> {
             } else if facts.is_symlink() {
                 found.links.push(LinkTarget { block: start, inode: facts.inode });
             } else {
+                self.content(facts, &(start..start + len));
                 self.claimer.claim(facts.inode, clusters);
             }
         }
@@ -463,7 +464,14 @@ impl Trees<'_> {
         } else if facts.is_symlink() {
             found.links.push(LinkTarget { block: blocks.start, inode: facts.inode });
         } else {
+            self.content(facts, &blocks);
             self.claimer.claim(facts.inode, self.ctx.claims.clusters_of(&blocks));
+        }
+    }
+
+    fn content(&self, facts: &Facts, blocks: &Range<u64>) {
+        if self.claimer.is_judging() {
+            self.ctx.identify_content(facts.inode, blocks);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::table::Code;
 use format::dir::ChecksumState;
 use format::feature::Incompat;
 use format::inode::{InodeFlags, RawInode};
+use format::native::map::BlockKind;
 use format::superblock::Geometry;
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
 use format::{FsBlock, InodeNo};
@@ -138,6 +139,8 @@ pub(crate) fn judge_block(
         ctx.report(at(Code::XattrBlockUnreadable));
         return 0;
     };
+    let owners: Vec<InodeNo> = inodes.iter().map(|user| user.inode).collect();
+    ctx.identify(block, BlockKind::Attributes, &owners);
     let Ok((header, _)) = XattrHeader::ref_from_prefix(bytes) else { return 0 };
     if header.h_magic.get() != MAGIC {
         ctx.report(at(Code::XattrBlockBad).found(u64::from(header.h_magic.get())));

@@ -102,8 +102,9 @@ pub(crate) struct Check {
     #[arg(short = 'N', long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Check a native volume that is mounted, while it is in use: a snapshot of it, made for that and deleted afterwards.
-    /// DEVICE may be a folder on it
+    /// Check a native volume that is mounted, while it is in use: a snapshot of it, made for that and deleted afterwards, and
+    /// all other snapshots. What could not be looked at is named, and the volume is not called sound then. DEVICE may be a folder
+    /// on it
     #[arg(long, conflicts_with_all = ["preen", "yes", "undo", "superblock", "block_size", "estimate"])]
     online: bool,
 

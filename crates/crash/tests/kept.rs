@@ -2,7 +2,7 @@
 
 use blockdev::{BlockDevice, MemoryDevice};
 use check::report::Report;
-use check::{Options, Repair, check, check_held, repair};
+use check::{Glance, InUse, Options, Refusal, Repair, check, check_in_use, repair};
 use format::native::map::{DiskEntry, ENTRIES, Entry, Node, Position};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
@@ -76,6 +76,12 @@ fn checked(device: &MemoryDevice) -> Report {
     check("volume", device, &Options::default(), &()).expect("a volume to check")
 }
 
+/// As a volume in use is checked, for which this snapshot was made.
+fn in_use(device: &MemoryDevice, snapshot: &[u8]) -> Result<Report, Refusal> {
+    let what = InUse { snapshot, before: &Glance::of(device), alone: false };
+    check_in_use("volume", device, &what, &Options::default(), &())
+}
+
 #[track_caller]
 fn found(device: &MemoryDevice, wanted: &str) {
     let report = checked(device);
@@ -97,19 +103,22 @@ fn copy(device: &MemoryDevice) -> MemoryDevice {
 
 /// Writes a block again with other bytes, and every node that leads to it, so that all checksums are right.
 fn rewrite(device: &MemoryDevice, root: Entry, index: u64, bytes: &[u8]) -> Entry {
-    replace(device, root, index, |seed, entry| {
-        device.write(entry.place * BLOCK, bytes).expect("writing");
-        entry.checksum = Position::Block(index).checksum(seed, bytes);
-    })
+    let (sb, _) = newest(device);
+    let (_, mut entry) = *walk(device, &sb, &root).0.iter().find(|(at, _)| *at == index).expect("an entry");
+    device.write(entry.place * BLOCK, bytes).expect("writing");
+    entry.checksum = Position::Block(index).checksum(sb.seed(), bytes);
+    rewrite_entry(device, root, index, Some(entry))
 }
 
 /// Has an entry lead elsewhere.
 fn moved(device: &MemoryDevice, root: Entry, index: u64, place: u64) -> Entry {
-    replace(device, root, index, |_, entry| entry.place = place)
+    let (sb, _) = newest(device);
+    let (_, entry) = *walk(device, &sb, &root).0.iter().find(|(at, _)| *at == index).expect("an entry");
+    rewrite_entry(device, root, index, Some(Entry { place, ..entry }))
 }
 
-/// Changes an entry, and every node that leads to it.
-fn replace(device: &MemoryDevice, root: Entry, index: u64, change: impl FnOnce(u32, &mut Entry)) -> Entry {
+/// Another entry of a leaf, and every node above it.
+fn rewrite_entry(device: &MemoryDevice, root: Entry, index: u64, new: Option<Entry>) -> Entry {
     let (sb, _) = newest(device);
     let mut way = Vec::new();
     let mut entry = root;
@@ -117,17 +126,19 @@ fn replace(device: &MemoryDevice, root: Entry, index: u64, change: impl FnOnce(u
         let node = Node::parse(&block(device, entry.place), level, &sb.shape).expect("a node");
         let slot = (index >> (7 * u32::from(level))) as usize % ENTRIES;
         way.push((entry, level, node.clone(), slot));
-        entry = node.get(slot).expect("an entry");
+        if level > 0 {
+            entry = node.get(slot).expect("an entry");
+        }
     }
-    change(sb.seed(), &mut entry);
+    let mut entry = new;
     for (above, level, mut node, slot) in way.into_iter().rev() {
-        node.set(slot, Some(entry));
+        node.set(slot, entry);
         let bytes = node.to_bytes();
         device.write(above.place * BLOCK, &bytes).expect("writing");
         let number = index >> (7 * (u32::from(level) + 1));
-        entry = Entry { checksum: Position::Node { level, number }.checksum(sb.seed(), &bytes), ..above };
+        entry = Some(Entry { checksum: Position::Node { level, number }.checksum(sb.seed(), &bytes), ..above });
     }
-    entry
+    entry.expect("a root")
 }
 
 /// The newest superblock with another root.
@@ -142,10 +153,10 @@ fn a_sound_volume_is_sound_and_each_snapshot_can_be_checked_alone() {
     let report = checked(&device);
     assert!(report.clean && report.format == "extant", "{:?}", report.problems);
     for name in [b"s0", b"s1"] {
-        let report = check_held("volume", &*device, name, &Options::default(), &()).expect("the snapshot");
-        assert!(report.clean, "{:?}", report.problems);
+        let report = in_use(&device, name).expect("the snapshot");
+        assert!(report.clean && report.not_looked_at.is_empty(), "{:?}", report.problems);
     }
-    let refused = check_held("volume", &*device, b"s2", &Options::default(), &()).expect_err("there is none");
+    let refused = in_use(&device, b"s2").expect_err("there is none");
     assert!(refused.sentence.contains("no such snapshot"), "{refused}");
 }
 
@@ -169,8 +180,12 @@ fn every_damaged_place_of_a_snapshot_is_found() {
             flip(&device, place * BLOCK + (n as u64 * 613) % BLOCK);
             found(&device, &format!("Block {place} of the device: in the snapshot s"));
             if n == 0 {
-                let held = check_held("volume", &device, &snapshot.name, &Options::default(), &());
+                let held = in_use(&device, &snapshot.name);
                 assert!(held.is_err() || !held.is_ok_and(|report| report.clean), "{name}");
+            }
+            // the list of the second one leads to the first
+            if let Ok(report) = in_use(&device, b"s1") {
+                assert!(!report.clean, "{name}, place {place}");
             }
         }
     }
@@ -229,6 +244,98 @@ fn wrong_counts_of_what_is_held_are_found() {
     let root = rewrite(&device, sb.root, 1, &bytes);
     set_root(&device, root);
     found(&device, &format!("group 0 counts {} blocks that snapshots hold, and they hold {held}", held + 1));
+}
+
+/// The record of a snapshot in the list gets another root.
+fn set_snapshot_root(device: &MemoryDevice, name: &[u8], root: Entry) {
+    let (sb, _) = newest(device);
+    let mut records = snapshots::parse(&block(device, list(device, &sb).1), &sb.shape).expect("the list");
+    records.iter_mut().flatten().filter(|record| record.name == name).for_each(|record| record.root = root);
+    let root = rewrite(device, sb.root, sb.shape.list().start, &snapshots::to_bytes(&records));
+    set_root(device, root);
+}
+
+#[test]
+fn in_use_the_counts_of_what_is_held_are_those_of_the_moment() {
+    let device = volume();
+    let (sb, _) = newest(&device);
+    let (snapshots, _) = list(&device, &sb);
+    let (entries, _) = walk(&device, &sb, &snapshots[1].root);
+    let (_, entry) = entries.iter().find(|(index, _)| *index == 1).expect("descriptors");
+    let mut bytes = block(&device, entry.place);
+    bytes[0x14] ^= 1;
+    set_snapshot_root(&device, b"s1", rewrite(&device, snapshots[1].root, 1, &bytes));
+    let report = in_use(&device, b"s1").expect("the snapshot");
+    let texts: Vec<_> = report.problems.iter().map(|problem| &problem.text).collect();
+    assert!(!report.clean && texts.iter().any(|text| text.contains("blocks that snapshots hold")), "{texts:?}");
+}
+
+#[test]
+fn in_use_a_snapshot_that_is_gone_is_not_called_sound() {
+    let device = volume();
+    let write = WriteOptions { seed: Some(3), ..WriteOptions::default() };
+    let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let volume = Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).expect("opening");
+    volume.delete_snapshot(b"s0").expect("deleting");
+    volume.unmount().expect("unmounting");
+    let report = in_use(&device, b"s1").expect("the snapshot");
+    assert!(report.errors == 0 && !report.clean && report.exit == 8, "{:?}", report.problems);
+    assert_eq!(report.not_looked_at, ["the snapshot s0", "what all snapshots hold together"]);
+    let mut text = Vec::new();
+    check::render::write_text(&report, &mut text).expect("text");
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("not everything was looked at. Left out: the snapshot s0; ") && !text.contains("still has"));
+    // it is not a matter of this snapshot alone
+    let what = InUse { snapshot: b"s1", before: &Glance::default(), alone: true };
+    let report = check_in_use("volume", &*device, &what, &Options::default(), &()).expect("the snapshot");
+    assert!(!report.clean && !report.not_looked_at.is_empty());
+}
+
+#[test]
+fn in_use_both_superblocks_are_looked_at_before_and_after() {
+    let sound = volume();
+    let (_, at) = newest(&sound);
+    let device = copy(&sound);
+    flip(&device, (1 - at) * BLOCK + 100);
+    let texts = |report: &Report| report.problems.iter().map(|problem| problem.text.clone()).collect::<Vec<_>>();
+    let report = in_use(&device, b"s1").expect("the snapshot");
+    let what = format!("The superblock in block {} of the device is not usable", 1 - at);
+    assert!(!report.clean && texts(&report)[1].contains(&what), "{:?}", texts(&report));
+    // the snapshot's own generation was written over it
+    let before = Glance::of(&device);
+    let what = InUse { snapshot: b"s1", before: &before, alone: false };
+    let report = check_in_use("volume", &*sound, &what, &Options::default(), &()).expect("the snapshot");
+    assert!(!report.clean && texts(&report)[1].contains("was written over it"), "{:?}", texts(&report));
+}
+
+/// What an entry says that its block is, and whose, is what the volume above finds.
+#[test]
+fn entries_that_say_something_else_are_found() {
+    let sound = volume();
+    let (sb, _) = newest(&sound);
+    let (entries, _) = walk(&sound, &sb, &sb.root);
+    let of = |kind| entries.iter().find(|(_, entry)| entry.kind == kind).copied();
+    use format::native::map::BlockKind;
+    let (index, directory) = of(BlockKind::Directory).expect("a directory");
+    let owner = directory.owner;
+    for (entry, wanted) in [
+        (Entry { owner: owner + 1234, ..directory }, format!("a directory block of inode {}, and", owner + 1234)),
+        (Entry { kind: BlockKind::InodeTable, ..directory }, format!("it is a directory block of inode {owner}")),
+        (Entry { generation: sb.generation + 1, ..directory }, "later generation".to_owned()),
+    ] {
+        let device = copy(&sound);
+        let root = rewrite_entry(&device, sb.root, index, Some(entry));
+        set_root(&device, root);
+        found(&device, &wanted);
+    }
+    // of a block that nobody uses
+    let last = entries.iter().map(|(index, _)| *index).filter(|index| *index < sb.shape.table().start).max();
+    let free = last.expect("an index") + 1;
+    let place = (2..512).rev().find(|place| block(&sound, *place).iter().all(|byte| *byte == 0)).expect("a place");
+    let device = copy(&sound);
+    let root = rewrite_entry(&device, sb.root, free, Some(Entry { place, ..directory }));
+    set_root(&device, rewrite(&device, root, free, &[7; BLOCK as usize]));
+    found(&device, "nothing of the volume uses them");
 }
 
 #[test]
@@ -340,6 +447,31 @@ fn late_entries_are_judged_as_those_of_the_map_are() {
     assert!(found.count() > 1);
 }
 
+/// A block that is freed and given out again, with the same bytes: whose it is stands in its entry.
+#[test]
+fn the_same_block_of_another_file_has_another_owner() {
+    let device = volume();
+    let write = WriteOptions { seed: Some(3), ..WriteOptions::default() };
+    let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+    let volume = Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).expect("opening");
+    let target = [b'x'; 300];
+    let first = volume.symlink(InodeNo::ROOT, b"link", &target, 0, 0).expect("a link").number;
+    volume.sync().expect("a sync");
+    let new = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+    volume.unlink(InodeNo::ROOT, b"link").expect("removing");
+    volume.create(InodeNo::ROOT, b"takes the inode", &new).expect("a file");
+    let second = volume.symlink(InodeNo::ROOT, b"link", &target, 0, 0).expect("a link").number;
+    volume.sync().expect("a sync");
+    assert!(checked(&copy(&device)).clean, "{:?}", checked(&copy(&device)).problems);
+    let (sb, _) = newest(&device);
+    let late = sb.late.iter().filter_map(|(index, entry)| Some((*index, (*entry)?)));
+    let mut entries = walk(&device, &sb, &sb.root).0;
+    entries.retain(|(index, _)| !sb.late.iter().any(|(late, _)| late == index));
+    let owners: Vec<u32> = entries.into_iter().chain(late).map(|(_, entry)| entry.owner).collect();
+    assert!(first == second || !owners.contains(&first.get()));
+    volume.unmount().expect("unmounting");
+}
+
 #[test]
 fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
     let device = Arc::new(MemoryDevice::zeroed(64 << 20).expect("memory"));
@@ -355,6 +487,19 @@ fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
         volume.write_at(file, 0, &[7; 5000]).expect("writing");
         volume.unlink(InodeNo::ROOT, name.as_bytes()).expect("removing");
     }
+    // what directories, links and attributes have goes the way of metadata
+    let new = |kind| NewFile { kind, ..new };
+    let dir = volume.create(InodeNo::ROOT, b"dir", &new(FileKind::Directory)).expect("a directory").number;
+    for n in 0..90 {
+        volume.create(dir, format!("{n:>120}").as_bytes(), &new(FileKind::Regular)).expect("a file");
+    }
+    (0..90).for_each(|n| volume.unlink(dir, format!("{n:>120}").as_bytes()).expect("removing"));
+    let link = volume.symlink(InodeNo::ROOT, b"link", &[b'x'; 300], 0, 0).expect("a link").number;
+    let file = volume.create(InodeNo::ROOT, b"file", &new(FileKind::Regular)).expect("a file").number;
+    volume.set_xattr(file, b"user.long", &[7; 2000], fs::XattrMode::Any).expect("an attribute");
+    [dir, link, file].into_iter().for_each(|number| volume.hold(number));
+    volume.rmdir(InodeNo::ROOT, b"dir").expect("removing");
+    [b"link", b"file"].into_iter().for_each(|name| volume.unlink(InodeNo::ROOT, name).expect("removing"));
     volume.sync().expect("a sync");
     // the power goes, and they are still held
     let mut bytes = vec![0; 64 << 20];
@@ -368,7 +513,7 @@ fn a_volume_is_sound_with_files_that_have_no_name_any_more() {
         .expect("unmounting");
     let after = checked(&device);
     assert!(after.clean, "{:?}", after.problems.first());
-    assert_eq!(before.counts.inodes - after.counts.inodes, 1_200);
+    assert_eq!(before.counts.inodes - after.counts.inodes, 1_203);
 }
 
 /// Places where other programs look for a superblock are in use for nobody: an entry that leads to one is wrong, and so is a

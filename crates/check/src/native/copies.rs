@@ -22,7 +22,13 @@ pub(super) fn read(device: &dyn BlockDevice) -> Vec<u8> {
 /// next write goes over it.
 pub(super) fn damage(blocks: &[u8], in_force: &NativeSuperblock, at: u64) -> Option<(u64, String)> {
     let (other, block) = (0..).zip(blocks.chunks(SIZE as usize)).find(|(n, _)| *n != at)?;
-    let error = NativeSuperblock::parse(block).err()?;
+    let error = match NativeSuperblock::parse(block) {
+        Ok(found) if (found.uuid, found.shape) != (in_force.uuid, in_force.shape) => {
+            return Some((other, "it is that of another volume".to_owned()));
+        }
+        Ok(_) => return None,
+        Err(error) => error,
+    };
     if in_force.may_be_torn(block) {
         return None;
     }

@@ -3,7 +3,7 @@
 //! A block of a data group is *held* where it is free in the newest bitmap and used in that of a snapshot; the group's
 //! descriptor counts those. And no block may be a place of one generation and content of another.
 
-use super::places::{Bits, set_in};
+use super::used::{Bits, set_in};
 use super::{Reader, Version};
 use format::group::{Group, GroupFlags};
 use format::native::map::Entry;

@@ -84,6 +84,8 @@ fn whole(blocks: &[u8]) -> Vec<(NativeSuperblock, u64)> {
     let copies = blocks.chunks(SIZE as usize).zip(0..);
     let mut found: Vec<_> = copies.filter_map(|(bytes, at)| Some((NativeSuperblock::parse(bytes).ok()?, at))).collect();
     found.sort_by_key(|(superblock, _)| std::cmp::Reverse(superblock.generation));
+    let volume = found.first().map(|(newest, _)| (newest.uuid, newest.shape));
+    found.retain(|(superblock, _)| Some((superblock.uuid, superblock.shape)) == volume);
     found
 }
 

@@ -1,11 +1,15 @@
 //! `extant check --online`: a native volume that is in use, by a snapshot that is made for it and deleted afterwards. What a
-//! snapshot keeps stays as it is, so nothing that is done meanwhile looks like damage, and nobody has to wait.
+//! snapshot keeps stays as it is, so nothing that is done meanwhile looks like damage, and nobody has to wait. The volume's other
+//! snapshots are looked at with it; where one is deleted meanwhile, what was found there may mean nothing, and the check
+//! begins anew.
 
 use super::config::Settings;
 use super::watch::Watch;
 use super::{Check, declined};
 use crate::failure::Failure;
-use check::Options;
+use blockdev::BlockDevice;
+use check::report::{Report, exit};
+use check::{Glance, InUse, Options, Refusal};
 use fuse::MountedSnapshots;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,14 +17,17 @@ use std::path::{Path, PathBuf};
 /// How the names of such snapshots begin; the process that made one follows.
 const PREFIX: &str = ".extant-check-";
 
+/// How often a check is done at most because snapshots are deleted meanwhile; the last time without them.
+const TURNS: u32 = 4;
+
 /// A snapshot for as long as a check takes.
-struct Held {
-    snapshots: MountedSnapshots,
+struct Held<'a> {
+    snapshots: &'a MountedSnapshots,
     name: String,
 }
 
-impl Held {
-    fn new(snapshots: MountedSnapshots) -> io::Result<Self> {
+impl<'a> Held<'a> {
+    fn new(snapshots: &'a MountedSnapshots) -> io::Result<Self> {
         // those of checks that were killed
         for (info, _) in snapshots.list(false)? {
             let maker = std::str::from_utf8(&info.name).ok().and_then(|name| name.strip_prefix(PREFIX));
@@ -58,16 +65,38 @@ impl Check {
         if let Some(threads) = self.threads {
             options.threads = threads;
         }
-        let held = Held::new(snapshots).map_err(failed)?;
-        let outcome = check::check_held(self.called(), &*device, held.name.as_bytes(), &options, watch);
+        let outcome = self.in_use(&snapshots, &*device, &options, watch);
         watch.finish();
-        held.end().map_err(failed)?;
-        match outcome {
+        match outcome? {
             Err(refusal) => self.refused(&refusal),
             Ok(mut report) => {
                 declined(&mut report, settings);
                 self.report(&report, settings)
             }
+        }
+    }
+
+    /// Checks the volume with all its snapshots; once more where one of them was deleted meanwhile, and in the end without them.
+    fn in_use(
+        &self,
+        snapshots: &MountedSnapshots,
+        device: &dyn BlockDevice,
+        options: &Options,
+        watch: &Watch,
+    ) -> Result<Result<Report, Refusal>, Failure> {
+        let failed = |e: io::Error| Failure::on(self.called(), e);
+        let before = Glance::of(device);
+        let mut turn = 1;
+        loop {
+            let held = Held::new(snapshots).map_err(failed)?;
+            let what = InUse { snapshot: held.name.as_bytes(), before: &before, alone: turn == TURNS };
+            let outcome = check::check_in_use(self.called(), device, &what, options, watch);
+            held.end().map_err(failed)?;
+            let again = |report: &Report| !report.not_looked_at.is_empty() && report.exit & exit::CANCELLED == 0;
+            if turn == TURNS || !outcome.as_ref().is_ok_and(again) {
+                return Ok(outcome);
+            }
+            turn += 1;
         }
     }
 }

@@ -86,6 +86,64 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     }
 }
 
+/// What the map of the newest generation leads to: places, and kinds.
+fn mapped(bytes: &[u8]) -> Vec<(u64, u8)> {
+    // the root of the map that is in force
+    let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
+    let newest = if generation(0) > generation(1) { 0 } else { 4096 };
+    let root = u64::from_le_bytes(bytes[newest + 0x28..][..8].try_into().unwrap());
+    let leaf = |node: u64| {
+        let entries = bytes[node as usize * 4096..][..4096].chunks(32);
+        let places = entries.map(|entry| (u64::from_le_bytes(entry[..8].try_into().unwrap()), entry[0x10]));
+        places.filter(|(place, _)| *place != 0).collect::<Vec<_>>()
+    };
+    let mut found = vec![(root, 13)];
+    while let Some((node, _)) = found.iter().copied().find(|(_, kind)| *kind == 13) {
+        found.retain(|(place, _)| *place != node);
+        found.extend(leaf(node));
+    }
+    found
+}
+
+#[test]
+fn damage_in_a_snapshot_of_a_volume_in_use_is_found() {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", text(&image), "64M"]);
+    let on = Folder::new();
+    exits(0, &["mount", text(&image), on.text()]);
+    std::fs::create_dir(on.path().join("d")).unwrap();
+    std::fs::write(on.path().join("d/old"), "old").unwrap();
+    exits(0, &["snapshot", "create", on.text(), "s1"]);
+    let then = mapped(&std::fs::read(&image).unwrap());
+    std::fs::write(on.path().join("d/new"), "new").unwrap();
+    // one that is made leaves no entries that are newer than the map
+    exits(0, &["snapshot", "create", on.text(), "s2"]);
+    let now = mapped(&std::fs::read(&image).unwrap());
+    let (place, _) = then.into_iter().find(|old| old.1 == 8 && !now.contains(old)).expect("an old directory block");
+    let sound = json(&["check", "--online", "--json", on.text()]);
+    assert!(sound["clean"] == true && sound["not_looked_at"].as_array().is_some_and(Vec::is_empty), "{sound}");
+    let device = std::fs::File::options().write(true).open(&image).unwrap();
+    device.write_all_at(b"what is not there", place * 4096 + 2000).unwrap();
+    let said = exits(4, &["check", "--online", on.text()]).text();
+    assert!(said.contains(&format!("Block {place} of the device: in the snapshot s1, it does not match")), "{said}");
+    // a superblock that is damaged before the check, and that the check's own snapshot is written over
+    exits(0, &["snapshot", "delete", on.text(), "s1"]);
+    exits(0, &["check", "--online", on.text()]);
+    let bytes = std::fs::read(&image).unwrap();
+    let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
+    let older = if generation(0) > generation(1) { 1 } else { 0 };
+    device.write_all_at(&[0xA5; 8], older * 4096 + 100).unwrap();
+    let said = exits(4, &["check", "--online", on.text()]).text();
+    assert!(said.contains(&format!("The superblock in block {older} of the device is not usable")), "{said}");
+    exits(0, &["check", "--online", on.text()]);
+    on.unmount();
+    exits(0, &["check", "-fn", text(&image)]);
+}
+
 #[test]
 fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
     if !can_mount() {
@@ -123,22 +181,8 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
     exits(0, &["snapshot", "create", on.text(), ".extant-check-4194304"]);
     exits(0, &["check", "--online", on.text()]);
     assert_eq!(json(&["snapshot", "list", "--json", on.text()]).as_array().map(Vec::len), Some(0), "{left}");
-    // the root of the map that is in force
-    let bytes = std::fs::read(&image).unwrap();
-    let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
-    let newest = if generation(0) > generation(1) { 0 } else { 4096 };
-    let root = u64::from_le_bytes(bytes[newest + 0x28..][..8].try_into().unwrap());
-    let leaf = |node: u64| {
-        let entries = bytes[node as usize * 4096..][..4096].chunks(32);
-        let places = entries.map(|entry| (u64::from_le_bytes(entry[..8].try_into().unwrap()), entry[0x10]));
-        places.filter(|(place, _)| *place != 0).collect::<Vec<_>>()
-    };
-    let mut found = vec![(root, 13)];
-    while let Some((node, _)) = found.iter().copied().find(|(_, kind)| *kind == 13) {
-        found.retain(|(place, _)| *place != node);
-        found.extend(leaf(node));
-    }
     // inodes, which nobody has changed since
+    let found = mapped(&std::fs::read(&image).unwrap());
     let (place, _) = found.into_iter().rev().find(|(_, kind)| *kind == 5).expect("a block of inodes");
     let device = std::fs::File::options().write(true).open(&image).unwrap();
     device.write_all_at(b"what is not there", place * 4096 + 4000).unwrap();

@@ -144,8 +144,8 @@ impl Entry {
     /// An entry as it stands in a node; `None` for one that leads nowhere.
     ///
     /// # Errors
-    /// `Corrupt` for a place that no metadata block may have, a kind that does not exist, and an empty entry that is not
-    /// all zeroes.
+    /// `Corrupt` for a place that no metadata block may have, a kind that does not exist, no generation, and an empty entry
+    /// that is not all zeroes.
     pub fn parse(disk: &DiskEntry, shape: &Shape) -> Result<Option<Self>> {
         let bad = |what| corrupt(Structure::Map, what);
         if disk.e_place.get() == 0 {
@@ -155,6 +155,9 @@ impl Entry {
         let kind = BlockKind::from_number(disk.e_kind).ok_or_else(|| bad("an entry's kind does not exist"))?;
         if !shape.is_place(disk.e_place.get()) {
             return Err(bad("an entry's place is none"));
+        }
+        if disk.e_generation.get() == 0 {
+            return Err(bad("an entry is of no generation"));
         }
         if disk.e_reserved != [0; 3] || disk.e_reserved2.get() != 0 {
             return Err(bad("an entry's unused bytes are set"));
@@ -271,9 +274,12 @@ mod tests {
         assert_eq!(Node::parse(&bytes, 0, &shape).unwrap(), node);
         assert_eq!(node.present().map(|(slot, _)| slot).collect::<Vec<_>>(), [3, 127]);
         assert!(Node::parse(&bytes, 1, &shape).is_err() && Node::parse(&bytes[..4000], 0, &shape).is_err());
-        for wrong in
-            [Entry { place: 1, ..entry }, Entry { place: 39_999, ..entry }, Entry { kind: BlockKind::MapNode, ..entry }]
-        {
+        for wrong in [
+            Entry { place: 1, ..entry },
+            Entry { place: 39_999, ..entry },
+            Entry { generation: 0, ..entry },
+            Entry { kind: BlockKind::MapNode, ..entry },
+        ] {
             node.set(4, Some(wrong));
             assert!(Node::parse(&node.to_bytes(), 0, &shape).is_err(), "{wrong:?}");
         }

@@ -91,6 +91,9 @@ pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Chunk>>> {
         }
         chunks.push(Some(chunk));
     }
+    if block.get(RECORDS as usize * DiskChunk::SIZE..).is_some_and(|rest| rest.iter().any(|byte| *byte != 0)) {
+        return Err(bad("what follows the records is set"));
+    }
     Ok(chunks)
 }
 
@@ -128,7 +131,7 @@ mod tests {
         let bytes = to_bytes(&records);
         assert_eq!(parse(&bytes, &shape).unwrap(), records);
         assert_eq!((records[0].unwrap().count(), records[5].unwrap().count()), (2, 512));
-        for (at, byte) in [(8, 1), (4, 9), (72, 0), (72 + 10, 1), (5 * 72, 79)] {
+        for (at, byte) in [(8, 1), (4, 9), (72, 0), (72 + 10, 1), (5 * 72, 79), (4095, 1)] {
             let mut wrong = bytes.clone();
             wrong[at] = byte;
             assert_eq!(parse(&wrong, &shape).is_err(), wrong != bytes, "byte {at}");

@@ -26,7 +26,7 @@ disk_struct! {
         0x00 s_name: [u8; 128],
         /// the root of the map, as in its generation's superblock
         0x80 s_root: DiskEntry,
-        /// number of the generation
+        /// number of the generation, as in the entry of the root
         0xA0 s_generation: U64,
         /// when it was made, seconds since 1970
         0xA8 s_time: I64,
@@ -84,6 +84,9 @@ pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Snapshot>>> {
             return Err(bad("a name is none"));
         }
         let root = Entry::parse(&disk.s_root, shape)?.ok_or_else(|| bad("a snapshot has no map"))?;
+        if disk.s_reserved != [0; 76] {
+            return Err(bad("a record's unused bytes are set"));
+        }
         if root.generation > disk.s_generation.get() || disk.s_chunks.get() > shape.chunks() {
             return Err(bad("a snapshot's numbers contradict each other"));
         }
@@ -138,7 +141,7 @@ mod tests {
         records[15] = Some(named(&[b'x'; NAME_LEN]));
         let bytes = to_bytes(&records);
         assert_eq!(parse(&bytes, &shape).unwrap(), records);
-        for (at, byte) in [(0, 0), (1, b'/'), (100, 1), (0x90, 99), (0xA0, 3), (0xB2, 9)] {
+        for (at, byte) in [(0, 0), (1, b'/'), (100, 1), (0x90, 99), (0xA0, 3), (0xB2, 9), (0xB4, 1), (0xFF, 1)] {
             let mut wrong = bytes.clone();
             wrong[at] = byte;
             assert!(parse(&wrong, &shape).is_err(), "byte {at}");

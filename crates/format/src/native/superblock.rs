@@ -55,11 +55,11 @@ disk_struct! {
         0x020 n_blocks: U64,
         /// the entry of the map's root node
         0x028 n_root: DiskEntry,
-        /// records of the place table that may be in use, from its start
+        /// records of the place table from its start; the last one is in use
         0x048 n_chunks: U32,
-        /// records of the list of snapshots that may be in use, from its start
+        /// records of the list of snapshots from its start; the last one is in use
         0x04C n_snapshots: U32,
-        /// late entries that are in use, in the order of the sectors
+        /// late entries that are in use, in the order of the sectors; the others are 0
         0x050 n_late: U32,
         /// 0
         0x054 n_reserved: [u8; 416],
@@ -153,12 +153,15 @@ impl NativeSuperblock {
         if sb.chunks > shape.chunks() || u64::from(sb.snapshots) > super::snapshots::MOST {
             return Err(bad("a count is out of range"));
         }
-        if root.generation > sb.generation {
+        if root.generation > sb.generation || root.kind != BlockKind::MapNode {
             return Err(bad("its numbers contradict each other"));
         }
         let late = usize::try_from(disk.n_late.get()).unwrap_or(usize::MAX);
         if late > MOST_LATE {
             return Err(bad("a count is out of range"));
+        }
+        if disk.has_unused_bytes_set(late) {
+            return Err(bad("its unused bytes are set"));
         }
         for entry in disk.n_sectors.iter().flat_map(|sector| &sector.n_entries).take(late) {
             let index = entry.l_index.get();
@@ -289,6 +292,16 @@ impl NativeSuperblock {
 }
 
 impl DiskNativeSuperblock {
+    /// Whether anything but zeros stands where nothing does, behind so many late entries. A count of them that is too low
+    /// would bring back what the blocks were before.
+    fn has_unused_bytes_set(&self, late: usize) -> bool {
+        let behind = self.n_sectors.iter().flat_map(|sector| &sector.n_entries).skip(late);
+        let mut unused = self.n_sectors.iter().map(|sector| &sector.n_unused[..]).chain([&self.n_reserved[..]]);
+        let mut entries = behind.map(IntoBytes::as_bytes);
+        let set = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
+        unused.any(set) || entries.any(set)
+    }
+
     /// What `n_checksum` should be.
     #[must_use]
     pub fn checksum(&self) -> u32 {
@@ -360,6 +373,25 @@ mod tests {
         disk.n_late = (MOST_LATE as u32 + 1).into();
         disk.n_checksum = disk.checksum().into();
         assert!(NativeSuperblock::parse(disk.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn nothing_stands_where_nothing_is_in_use() {
+        let change = |change: &dyn Fn(&mut DiskNativeSuperblock)| {
+            let Ok(mut disk) = DiskNativeSuperblock::read_from_bytes(&full(9).to_bytes()) else { panic!("the size") };
+            change(&mut disk);
+            disk.n_checksum = disk.checksum().into();
+            NativeSuperblock::parse(disk.as_bytes())
+        };
+        assert!(change(&|_| ()).is_ok());
+        for refused in [
+            change(&|disk| disk.n_reserved[400] = 1),
+            change(&|disk| disk.n_sectors[6].n_unused[63] = 1),
+            // the last late entry would be one that is not in use
+            change(&|disk| disk.n_late = (MOST_LATE as u32 - 1).into()),
+        ] {
+            assert!(refused.is_err_and(|e| e.to_string().contains("unused")));
+        }
     }
 
     #[test]

@@ -189,11 +189,11 @@ impl Snapshot {
                 direct.push(PlannedWrite { at, data: Arc::clone(&write.data), kind: write.tag.kind });
                 continue;
             };
-            if self.is_unchanged(index, &write.data)? {
+            let (kind, owner) = identity(&write.tag);
+            if self.is_unchanged(index, kind, owner, &write.data)? {
                 changes.remove(&index);
                 continue;
             }
-            let (kind, owner) = identity(&write.tag);
             changes.insert(index, Change::Write { kind, owner, data: Arc::clone(&write.data), tag: write.tag.kind });
         }
         Ok(changes)
@@ -201,7 +201,9 @@ impl Snapshot {
 
     /// Keeps the generation that was built last: another one, built upon it, has it in its list.
     fn add_snapshot(&mut self, name: &[u8], time: i64, writes: &mut Vec<PlannedWrite>) -> Result<bool> {
-        let NativeSuperblock { root, generation, chunks, .. } = self.superblock;
+        let NativeSuperblock { root, chunks, .. } = self.superblock;
+        // a superblock alone may have a later number
+        let generation = root.generation;
         let record = format::native::snapshots::Snapshot { name: name.to_vec(), root, generation, time, chunks };
         let block = self.snapshots.add(record, self.places.tables()).ok_or(Error::NoRoom)?;
         self.places.hold_used();
@@ -231,9 +233,11 @@ impl Snapshot {
         changes.insert(self.map.shape.list().start + block, change);
     }
 
-    fn is_unchanged(&self, index: u64, data: &[u8]) -> Result<bool> {
+    fn is_unchanged(&self, index: u64, kind: BlockKind, owner: u32, data: &[u8]) -> Result<bool> {
         match self.map.entry(index)? {
             None => Ok(data.iter().all(|byte| *byte == 0)),
+            // it was freed and given out again: what it holds may be the same, whose it is stands in its entry
+            Some(entry) if (entry.kind, entry.owner) != (kind, owner) => Ok(false),
             Some(entry) if entry.checksum == Position::Block(index).checksum(self.map.seed, data) => {
                 // equal sums are no proof
                 Ok(self.map.block(index)?.is_some_and(|there| there == data))

@@ -1,0 +1,113 @@
+//! What the map says that a block is, and whose, against what the check of the volume above finds it to be.
+//!
+//! Blocks that belong to an inode are judged when they are read ([`Identities::judge`]); those of the groups, and that nothing
+//! leads to a block that nobody uses, when all is read ([`Identities::judge_rest`]).
+
+use super::{Below, Version};
+use crate::context::Context;
+use crate::metadata;
+use crate::problem::{Problem, Problems};
+use crate::table::Code;
+use format::inode::FileKind;
+use format::native::map::{BlockKind, Entry};
+use format::{FsBlock, InodeNo};
+use std::ops::Range;
+
+/// The entries of a generation.
+#[derive(Clone, Copy)]
+pub(crate) struct Identities<'a> {
+    below: &'a Below,
+    version: &'a Version,
+}
+
+impl<'a> Identities<'a> {
+    pub(crate) fn new(below: &'a Below, version: &'a Version) -> Self {
+        Self { below, version }
+    }
+
+    /// A block of the volume is one of these, and belongs to one of these inodes. What lies among the content has no entry.
+    pub(crate) fn judge(&self, problems: &Problems, block: FsBlock, kinds: &[BlockKind], owners: &[InodeNo]) {
+        let shape = &self.below.superblock.shape;
+        // the front is judged by its indexes
+        let Some(index) = shape.index_of(block).filter(|index| *index >= shape.front()) else { return };
+        if let Some(entry) = self.below.entry(self.version, index) {
+            compare(problems, index, &entry, kinds, owners);
+        }
+    }
+
+    /// Content of a file, which has entries only where it goes the way of metadata.
+    pub(crate) fn judge_content(&self, ctx: &Context<'_>, inode: InodeNo, blocks: &Range<u64>) {
+        let is_directory = ctx.inodes.get(inode).is_some_and(|record| record.kind == Some(FileKind::Directory));
+        let kinds: &[BlockKind] = match ctx.volume.disk.s_orphan_file_inum.get() == inode.get() {
+            true => &[BlockKind::OrphanFile],
+            // one without a name is walked as any file is
+            false if is_directory => &[BlockKind::Directory, BlockKind::DirectoryIndex],
+            false => &[BlockKind::Data],
+        };
+        for block in blocks.start.max(self.below.superblock.shape.metadata_start())..blocks.end {
+            self.judge(ctx.problems, FsBlock(block), kinds, &[inode]);
+        }
+    }
+
+    /// The blocks of the groups, and those that nobody uses.
+    pub(crate) fn judge_rest(&self, ctx: &Context<'_>) {
+        let shape = &self.below.superblock.shape;
+        let parts = metadata::kinds(ctx.volume);
+        let (mut unused, mut first) = (0u64, None);
+        self.below.each_entry(self.version, |index, entry| {
+            let Some(block) = shape.block_of(index).filter(|_| index >= shape.front()) else { return };
+            let at = parts.partition_point(|(blocks, _)| blocks.end <= block.get());
+            match parts.get(at).filter(|(blocks, _)| blocks.contains(&block.get())) {
+                Some((_, kind)) => compare(ctx.problems, index, &entry, &[*kind], &[InodeNo(0)]),
+                None if ctx.claims.contains(ctx.claims.cluster_of(block.get())) => {}
+                None => {
+                    unused += 1;
+                    first = first.or(Some(entry.place));
+                }
+            }
+        });
+        if let Some(place) = first {
+            let what = format!("the map leads to it and to {} more, and nothing of the volume uses them", unused - 1);
+            ctx.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(place)).name(what));
+        }
+    }
+}
+
+fn compare(problems: &Problems, index: u64, entry: &Entry, kinds: &[BlockKind], owners: &[InodeNo]) {
+    if kinds.contains(&entry.kind) && owners.iter().any(|owner| owner.get() == entry.owner) {
+        return;
+    }
+    let owner = owners.first().map_or(0, |owner| owner.get());
+    let is = kinds.first().map_or_else(String::new, |kind| of(*kind, owner));
+    let said = of(entry.kind, entry.owner);
+    let what = format!("its entry, of index {index}, says that it is {said}, and it is {is}");
+    problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(entry.place)).name(what));
+}
+
+fn of(kind: BlockKind, owner: u32) -> String {
+    match owner {
+        0 => called(kind).to_owned(),
+        inode => format!("{} of inode {inode}", called(kind)),
+    }
+}
+
+/// A kind in words.
+pub(super) fn called(kind: BlockKind) -> &'static str {
+    match kind {
+        BlockKind::Superblock => "the superblock",
+        BlockKind::Descriptors => "group descriptors",
+        BlockKind::BlockBitmap => "a block bitmap",
+        BlockKind::InodeBitmap => "an inode bitmap",
+        BlockKind::InodeTable => "part of an inode table",
+        BlockKind::ExtentNode => "an extent node",
+        BlockKind::Indirect => "an indirect block",
+        BlockKind::Directory => "a directory block",
+        BlockKind::DirectoryIndex => "a directory index",
+        BlockKind::Attributes => "an attribute block",
+        BlockKind::OrphanFile => "a block of the orphan file",
+        BlockKind::Data => "content",
+        BlockKind::MapNode => "a node of the map",
+        BlockKind::PlaceTable => "a block of the place table",
+        BlockKind::SnapshotList => "a block of the list of snapshots",
+    }
+}
