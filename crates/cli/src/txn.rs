@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 pub(crate) const FAILURE: u8 = 125;
 /// How long another transaction, or a process that is left, is waited for before it is looked at again.
 const AGAIN: Duration = Duration::from_millis(50);
+/// So long after its time a transaction has been rolled back by the process that serves the volume.
+const ROLLED_BACK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 #[command(
@@ -38,10 +40,10 @@ there, or nothing. It is durable when this command returns 0. Where COMMAND fail
 (--keep-on-failure: not then). The volume must be of Extant's own format (mkfs -t extant); one transaction runs
 at a time, and begins when the one before has ended; none begins inside another.
 
-Processes that COMMAND leaves behind are waited for before it is committed; where the time is over by then, all
-is rolled back. SIGTERM, SIGINT and SIGHUP are handed on to COMMAND, and when that has ended all is rolled back.
-So it is when this process is killed, and when the volume is unmounted by force (umount -l, SIGTERM to the
-process that serves it): without force it is busy. After a rollback what is left of COMMAND cannot change the
+Processes that COMMAND leaves behind are waited for before it is committed. When the time is over all is rolled
+back, and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are handed on to COMMAND, and when that has ended all
+is rolled back. So it is when this process is killed, and when the volume is unmounted by force (umount -l,
+SIGTERM to the process that serves it): without force it is busy. After a rollback what is left of COMMAND cannot change the
 volume: its calls fail (operation canceled), until it ends. Two things cannot be known: memory that it
 mapped from a file and changes after the rollback is written as anybody's, and with this process killed by SIGKILL,
 a process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not recognized.
@@ -122,6 +124,15 @@ impl Signalled {
         Ok(())
     }
 
+    /// Ends the command when its time is over: nothing that it does from then on counts.
+    fn end_after(self: &Arc<Self>, time: Duration) {
+        let this = Arc::clone(self);
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            this.hand_on(SIGTERM);
+        });
+    }
+
     fn any(&self) -> Option<i32> {
         Some(self.last.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
     }
@@ -149,6 +160,7 @@ impl Txn {
             }
         };
         signalled.to(command)?;
+        signalled.end_after(Duration::from_secs(self.timeout) + ROLLED_BACK);
         let ran = wait_for(command).map_err(failed)?;
         if signalled.any().is_some() || !(ran.success() || self.keep_on_failure) {
             return self.roll_back(transaction, &signalled, ran).map_err(failed);

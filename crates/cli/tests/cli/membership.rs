@@ -168,3 +168,18 @@ fn who_asks_from_another_pid_namespace_is_no_member() {
     assert!(waits || !written);
     assert_eq!(names.contains("during"), written, "{names}");
 }
+
+#[test]
+fn a_command_whose_time_is_over_is_ended() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let began = Instant::now();
+    let ran = place.run(&["--timeout", "1"], "touch new; exec sleep 600");
+    assert!(began.elapsed() < Duration::from_secs(100));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(125) && said.contains("longer than the 1 s"), "{said}");
+    assert!(!place.mnt().join("d/new").exists());
+    place.end();
+}
