@@ -25,13 +25,14 @@ const HELP: &str = "Examples:
   extant mkfs -t ext4 -L data -m 1 /dev/sdb1
   extant mkfs -t ext3 -b 1024 -O ^resize_inode -J size=8 small.img 64M
   extant mkfs -t ext4 -d ./root system.img 2G    fills it, without root and without mounting
+  extant mkfs -t extant snapshots.img 4G         Extant's native format
   extant mkfs -t rext3 -E region=4M big.img 64G  checked in one pass, however old it is
   extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   says what it would make
 
-The type extant, taken unless -t says otherwise, is sound at every instant: a mount after a crash has nothing to \
-    recover. Only Extant can use it.
+Without -t the volume is ext4, which every Linux can use. The type extant is sound at every instant: a mount after a \
+    crash has nothing to recover. Only Extant can use it.
 
-Any other volume is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
+A volume of type ext2, ext3 or ext4 is what mke2fs 1.47 makes of the same options, down to where its tables lie. Inode tables are \
     zeroed at once; with -E lazy_itable_init=1 the kernel does it later, in the background.
 
 A device that is mounted or in use is refused always; one that holds a file system or a partition table, \
@@ -66,7 +67,7 @@ Extended options for -E:
 Exit status: 0 made, 1 not made, 2 wrong usage.";
 
 #[derive(Debug, Args)]
-#[command(about = "Make a volume of type extant, ext2, ext3, ext4 or rext3", after_help = HELP)]
+#[command(about = "Make a volume of type ext4, ext2, ext3, rext3 or extant", after_help = HELP)]
 pub(crate) struct Mkfs {
     /// Device or file
     #[arg(value_name = "DEVICE")]
@@ -76,8 +77,8 @@ pub(crate) struct Mkfs {
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
-    /// extant, ext2, ext3, ext4 or rext3
-    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "extant")]
+    /// ext4, ext2, ext3, rext3 or extant
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4")]
     kind: String,
 
     /// Features to add, and with ^ to leave out

@@ -21,9 +21,9 @@ pub(crate) enum Line {
 /// Names under which the program is `extant check`.
 const CHECKERS: [&str; 6] = ["fsck.extant", "fsck.ext2", "fsck.ext3", "fsck.ext4", "fsck.rext3", "e2fsck"];
 
-/// Names under which the program is `extant mkfs`, and the type each stands for where it names one.
-const MAKERS: [(&str, Option<&str>); 4] =
-    [("mkfs.extant", None), ("mkfs.ext2", Some("ext2")), ("mkfs.ext3", Some("ext3")), ("mkfs.ext4", Some("ext4"))];
+/// Names under which the program is `extant mkfs`, and the type each stands for.
+const MAKERS: [(&str, &str); 4] =
+    [("mkfs.extant", "extant"), ("mkfs.ext2", "ext2"), ("mkfs.ext3", "ext3"), ("mkfs.ext4", "ext4")];
 
 /// Names under which mount(8) calls the program: the type in fstab, and as the list of mounts shows it.
 const MOUNTERS: [&str; 3] = ["mount.extant", "mount.fuse.extant", "mount.fuseblk.extant"];
@@ -42,8 +42,7 @@ pub(crate) fn read(line: Vec<OsString>) -> Line {
     if CHECKERS.contains(&name) {
         fsck::read(rest)
     } else if let Some((_, kind)) = MAKERS.iter().find(|row| row.0 == name) {
-        let kind = kind.iter().flat_map(|kind| ["-t".into(), (*kind).into()]);
-        Line::Run(["extant".into(), "mkfs".into()].into_iter().chain(kind).chain(rest).collect())
+        Line::Run(["extant", "mkfs", "-t", kind].map(OsString::from).into_iter().chain(rest).collect())
     } else if MOUNTERS.contains(&name) {
         mount(rest)
     } else if is_mount_fuse(&line) {

@@ -402,4 +402,7 @@ fn under_the_names_of_mkfs() {
         assert_eq!(ran.exit, Some(0), "{}", ran.text());
         assert!(ran.text().contains(&format!("is now {format}, 16 MiB")), "{}", ran.text());
     }
+    let image = folder.path().join("plain.img");
+    let report = prints(&["mkfs", text(&image), "16M"]);
+    assert!(report.contains("is now ext4, 16 MiB"), "{report}");
 }

@@ -140,7 +140,7 @@ fn who_asks_from_another_pid_namespace_is_no_member() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::create_dir(at("mnt")).unwrap();
-    prints(&["mkfs", text(&at("volume")), "32M"]);
+    prints(&["mkfs", "-t", "extant", text(&at("volume")), "32M"]);
     let args = ["--pid", "--fork", "--mount-proc", "--propagation", "private", "sh", "-c", IN_A_CONTAINER, "sh"];
     let mut inside = Command::new("unshare").args(args).arg(folder.path()).arg(EXTANT).spawn().unwrap();
     wait_for(&at("up"));

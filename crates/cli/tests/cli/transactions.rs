@@ -24,7 +24,7 @@ impl Place {
         let place = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir(place.mnt()).unwrap();
         let image = place.folder.path().join("volume");
-        prints(&["mkfs", text(&image), "64M"]);
+        prints(&["mkfs", "-t", "extant", text(&image), "64M"]);
         prints(&["mount", "-o", options, text(&image), text(&place.mnt())]);
         fs::create_dir(place.mnt().join("d")).unwrap();
         for n in 0..1000 {
