@@ -1,5 +1,6 @@
 //! DEVICE as a user writes it: a path, or a scheme that names another kind of device.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,12 +22,20 @@ const LATER: [(&str, &str); 4] = [
 /// - `mem:SIZE`, a device of zero bytes in memory;
 /// - `model:KIND:SPEC`, the device that SPEC names, with a virtual clock: see [`open_model`].
 ///
-/// A file whose name begins like a scheme is reached by a path that does not: `./mem:1`.
+/// A file whose name begins like a scheme is reached by a path that does not: `./mem:1`. What is no text is a path.
 ///
 /// # Errors
 /// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, [`Error::Parameters`] for
 /// those of a model. `nbd://`, `nbd+unix://`, `s3://` and `kero:` are refused with the kind `Unsupported`.
-pub fn open(spec: &str, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
+pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
+    let spec = spec.as_ref();
+    match spec.to_str() {
+        Some(spec) => open_text(spec, options),
+        None => Ok(Arc::new(FileDevice::open(Path::new(spec), options)?)),
+    }
+}
+
+fn open_text(spec: &str, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
     if let Some((_, what)) = LATER.iter().find(|(scheme, _)| spec.starts_with(scheme)) {
         let source = io::Error::new(io::ErrorKind::Unsupported, format!("{what} are not available in this version"));
         return Err(Error::Open { device: spec.to_owned(), source });
@@ -131,13 +140,13 @@ mod tests {
             assert_eq!((model.geometry().len, model.clock().as_nanos()), (1 << 20, 0));
             model.write(4096, &[1; 4096]).unwrap();
             assert!(model.clock().as_nanos() > 0);
-            assert!(open(&format!("model:{kind}:mem:1M"), OpenOptions::default()).unwrap().geometry().read_only);
+            assert!(open(format!("model:{kind}:mem:1M"), OpenOptions::default()).unwrap().geometry().read_only);
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "kind = disk\ncapacity = 1M\n").unwrap();
         let spec = |size| format!("model:{}:mem:{size}", file.path().display());
-        assert_eq!(open(&spec("1M"), writable).unwrap().geometry().len, 1 << 20);
-        assert!(matches!(open(&spec("2M"), writable), Err(Error::Parameters(_))));
+        assert_eq!(open(spec("1M"), writable).unwrap().geometry().len, 1 << 20);
+        assert!(matches!(open(spec("2M"), writable), Err(Error::Parameters(_))));
         assert!(matches!(open("model:hdd", writable), Err(Error::Open { .. })));
         assert!(matches!(open("model:hdd:", writable), Err(Error::Open { .. })));
         assert!(matches!(open("model:tape:mem:1M", writable), Err(Error::Open { .. })));

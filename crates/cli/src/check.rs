@@ -1,7 +1,9 @@
 //! `extant check`, and e2fsck's names for it: finds what is wrong with a volume, and mends it.
 
+use crate::device::Device;
 use crate::failure::{Failure, say};
 use crate::output::{print_json, stdout};
+use crate::source::for_writing;
 use blockdev::BlockDevice;
 use check::render::escape;
 use check::report::{Counts, Report, Scan, exit};
@@ -58,7 +60,7 @@ Exit status, the sum of: 0 sound, 1 mended, 2 reboot (the root was mended), 4 er
 pub(crate) struct Check {
     /// Volume: a path, or `mem:SIZE`
     #[arg(value_name = "DEVICE")]
-    device: String,
+    device: Device,
 
     /// Change nothing
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
@@ -198,7 +200,8 @@ impl Check {
         let mounted = blockdev::mounted(&self.device);
         let write = repair != Repair::No && !self.estimate;
         let root = write && self.may_write(mounted.as_ref())?;
-        let open = blockdev::OpenOptions { planned: true, write, mounted: root, ..blockdev::OpenOptions::default() };
+        let patience = if write { for_writing(&self.device) } else { blockdev::OpenOptions::default() };
+        let open = blockdev::OpenOptions { planned: true, write, mounted: root, ..patience };
         let device = blockdev::open(&self.device, open)?;
         let now = std::env::var("E2FSCK_TIME").ok().and_then(|time| time.parse().ok());
         let mut options = Options {

@@ -1,5 +1,6 @@
 //! `extant damage`: writes damage that is known into a volume, for those who try checkers.
 
+use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::output::{print_json, stdout};
 use ::damage::{Kind, TABLE2};
@@ -29,7 +30,7 @@ Exit status: 0 damaged or listed, 1 refused or failed, 2 wrong usage."
 pub(crate) struct Damage {
     /// Volume: a path. It is spoilt
     #[arg(value_name = "DEVICE", required_unless_present = "list")]
-    device: Option<String>,
+    device: Option<Device>,
 
     /// What to write: a problem's name or number, or a corruption of Table II
     #[arg(value_name = "KIND", required_unless_present = "list")]
@@ -89,9 +90,8 @@ impl Damage {
         if self.list {
             return self.list();
         }
-        let name = self.device.as_deref().unwrap_or_default();
-        let open = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
-        let device = blockdev::open(name, open)?;
+        let name = &self.device.clone().unwrap_or_default();
+        let device = blockdev::open(name, crate::source::for_writing(name))?;
         let mut done = Vec::new();
         for Named { kind, name: what } in &self.kinds {
             let changed = ::damage::damage(&*device, *kind, self.seed)

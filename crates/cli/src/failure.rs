@@ -1,5 +1,6 @@
 //! How a command says that it could not do what was asked: one sentence to standard error, and an exit status.
 
+use crate::device::Device;
 use check::render::escape;
 use std::io::{self, Write};
 
@@ -54,7 +55,7 @@ pub(crate) fn say(sentence: &str) {
 }
 
 /// Names where a volume that is in use is mounted, for whoever has to unmount it.
-pub(crate) fn with_place(device: &str, failure: Failure) -> Failure {
+pub(crate) fn with_place(device: &Device, failure: Failure) -> Failure {
     match (failure, blockdev::mounted(device)) {
         (Failure::Refused(why), Some(mounted)) => {
             Failure::Refused(format!("{why}; it is mounted {}: unmount it first", escape(mounted.place().as_bytes())))

@@ -4,7 +4,7 @@
 //! with the volume or its device ends the work ([`Stop`]), as a signal does. Either way the volume is left sound: who
 //! opened it unmounts it.
 
-use crate::failure::{Complaints, say, without_errno};
+use crate::failure::{Complaints, say, short, without_errno};
 use crate::output::{counted, human};
 use crate::progress::Bar;
 use check::render::escape;
@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 mod archive;
 mod folder;
+mod reach;
 mod tar;
 
 use tar::fill;
@@ -35,6 +36,8 @@ const BUFFER: usize = 1 << 20;
 pub(crate) enum Stop {
     /// A signal asked for it.
     Interrupted,
+    /// The volume is full: the path at which it was.
+    Full(String),
     /// The volume can take no more, or what is read from is broken: a sentence.
     Failed(String),
 }
@@ -71,6 +74,10 @@ pub(crate) struct Filler<'a> {
     interrupted: Arc<AtomicBool>,
     buffer: Vec<u8>,
     copied: Copied,
+    /// How many bytes there are to copy, to be asked where not all of them come: reckoning takes time.
+    pub(crate) total: Option<Box<dyn Fn() -> u64 + 'a>>,
+    /// The file in the making: where it was made, under which name, and how many bytes were copied before it.
+    making: Option<(InodeNo, Vec<u8>, u64)>,
     /// The file in the making that is to replace another.
     replacing: Option<Replacing>,
 }
@@ -156,6 +163,8 @@ impl<'a> Filler<'a> {
             interrupted,
             buffer: vec![0; BUFFER],
             copied: Copied::default(),
+            total: None,
+            making: None,
             replacing: None,
         }
     }
@@ -168,7 +177,7 @@ impl<'a> Filler<'a> {
     /// Complains about what is read from.
     pub(crate) fn complain_of_source(&mut self, name: &[u8], why: impl ToString) {
         self.failed += 1;
-        say(&format!("{}: {}", escape(name), without_errno(&why.to_string())));
+        say(&format!("{}: {}", short(name), without_errno(&why.to_string())));
     }
 
     /// To be asked between files.
@@ -180,9 +189,8 @@ impl<'a> Filler<'a> {
     fn judge<T>(&mut self, path: &[u8], outcome: fs::Result<T>) -> Result<Option<T>, Stop> {
         match outcome {
             Ok(value) => Ok(Some(value)),
-            Err(e @ (Error::NoSpace | Error::ReadOnly(_) | Error::Io(_))) => {
-                Err(Stop::Failed(format!("{}: {e}", escape(path))))
-            }
+            Err(Error::NoSpace) => Err(Stop::Full(short(path))),
+            Err(e @ (Error::ReadOnly(_) | Error::Io(_))) => Err(Stop::Failed(format!("{}: {e}", short(path)))),
             Err(e) => {
                 self.complain(path, e);
                 Ok(None)
@@ -225,6 +233,7 @@ impl<'a> Filler<'a> {
     /// Notes under which name a file was made for a place; its number.
     fn made(&mut self, (dir, name): Place<'_>, temporary: Vec<u8>, made: Option<InodeNo>) -> Option<InodeNo> {
         self.count_file(made.is_some());
+        self.making = made.map(|_| (dir, temporary.clone(), self.copied.bytes));
         if let Some(number) = made.filter(|_| temporary != name) {
             self.replacing = Some(Replacing { number, dir, temporary, name: name.to_vec(), broken: false });
         }
@@ -240,6 +249,7 @@ impl<'a> Filler<'a> {
 
     /// A file is as it is to be: it takes the place of the one that it replaces, which stays where the new one is not whole.
     fn replace(&mut self, number: InodeNo, path: &[u8]) -> Result<(), Stop> {
+        self.making = None;
         let Some(new) = self.replacing.take_if(|replacing| replacing.number == number) else { return Ok(()) };
         if new.broken {
             self.complain(path, "the file that was there stays");
@@ -409,7 +419,7 @@ impl<'a> Filler<'a> {
         let written = self.volume.write_at(number, at, data);
         let Some(written) = self.judge(path, written)? else { return Ok(false) };
         if written < data.len() {
-            return Err(Stop::Failed(format!("{}: {}", escape(path), Error::NoSpace)));
+            return Err(Stop::Full(short(path)));
         }
         self.copied.bytes += data.len() as u64;
         self.bar.advance(data.len() as u64);
@@ -425,15 +435,40 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
+    /// What a full volume lacks.
+    fn missing(&self) -> String {
+        let there = self.volume.statfs();
+        let free = human(there.blocks_available.saturating_mul(u64::from(there.block_size)));
+        if there.files_free == 0 {
+            return format!("all {} inodes are in use", there.files);
+        }
+        match self.total.as_ref().map(|total| total().saturating_sub(self.copied.bytes)) {
+            Some(more) => format!("{} of data are left, and {free} are free", human(more)),
+            None => format!("{free} are free"),
+        }
+    }
+
     /// Says with how it ended what was copied: the exit status, and the figures for JSON.
     pub(crate) fn finish(mut self, outcome: Result<(), Stop>, verbose: bool) -> (u8, serde_json::Value) {
         self.bar.finish();
+        if let (Err(Stop::Full(_)), Some((dir, name, bytes))) = (&outcome, self.making.take()) {
+            // what is there of it is nothing to anybody
+            if self.volume.unlink(dir, &name).is_ok() {
+                self.copied.files = self.copied.files.saturating_sub(1);
+                self.copied.bytes = bytes;
+            }
+            self.replacing = None;
+        }
         self.abandon();
         let Copied { directories, files, bytes } = self.copied;
         let status = match outcome {
             Ok(()) => u8::from(self.failed > 0).max(self.complaints.exit()),
             Err(Stop::Interrupted) => {
                 say("interrupted: the volume is sound, and not all was copied");
+                1
+            }
+            Err(Stop::Full(path)) => {
+                say(&format!("{path}: {}; not all was copied: {}", Error::NoSpace, self.missing()));
                 1
             }
             Err(Stop::Failed(why)) => {

@@ -97,6 +97,8 @@ struct Copier<'a> {
     interrupted: Arc<AtomicBool>,
     /// A signal came before all was copied.
     cut: bool,
+    /// The destination takes no more: why, and the path that was the first to be left out.
+    full: Option<(String, String)>,
 }
 
 #[derive(Default)]
@@ -111,6 +113,7 @@ impl Get {
         let Some((dest, paths)) = self.paths.split_last() else {
             return Err(Failure::Message("give a PATH of the volume and a DEST".into()));
         };
+        below::more_descriptors();
         let opened = self.source.open()?;
         let (base, name) = self.destination(dest, paths)?;
         // modes are set as they are on the volume
@@ -129,6 +132,7 @@ impl Get {
             bar: Bar::hidden(),
             interrupted: on_signals()?,
             cut: false,
+            full: None,
         };
         let mut sources = Vec::new();
         for path in paths {
@@ -147,12 +151,21 @@ impl Get {
             counting.finish();
             copier.bar = Bar::new("copying", total, Unit::Bytes);
         }
-        for (path, inode) in sources {
+        for (path, inode) in &sources {
             if copier.stopped() {
                 break;
             }
             let own_name = name.as_deref().unwrap_or_else(|| last_name(path));
-            copier.copy(path, &inode, own_name);
+            copier.copy(path, inode, own_name);
+        }
+        if let Some((why, first)) = &copier.full {
+            let all = sources.iter().map(|(_, inode)| data_below(&opened.volume, inode, &Bar::hidden()));
+            let left = human(all.fold(0, u64::saturating_add).saturating_sub(copier.copied.bytes));
+            let free = human(copier.base.free());
+            let dest = escape(dest.as_bytes());
+            say(&format!(
+                "{dest}: {why}: {left} of data are left, and {free} are free; {first} and what follows is left out"
+            ));
         }
         Ok(copier.finish(self.source.verbose))
     }
@@ -186,7 +199,15 @@ impl<'a> Copier<'a> {
     /// To be asked while there is something left to do.
     fn stopped(&mut self) -> bool {
         self.cut |= self.interrupted.load(Ordering::Relaxed);
-        self.cut
+        self.cut || self.full.is_some()
+    }
+
+    /// Something could not be made. Where there is no room for it there is none for the rest either: that is said at the end.
+    fn failed(&mut self, path: &[u8], why: Trouble) {
+        match why {
+            Trouble::Full(why) => self.full = Some((why, short(path))),
+            Trouble::Only(why) => self.complaints.about(path, why),
+        }
     }
 
     /// Copies the file or directory at `path` under `name`. An empty name stands for the destination itself.
@@ -267,7 +288,7 @@ impl<'a> Copier<'a> {
                 self.open_level((dir, folder), made || into.replaces(), path, inode)
             }
             Err(e) => {
-                self.complaints.about(path, creation(&e));
+                self.failed(path, creation(&e));
                 None
             }
         }
@@ -305,7 +326,7 @@ impl<'a> Copier<'a> {
         if several_names && let Some(first) = self.linked.get(&inode.number) {
             match self.link(into, name, first) {
                 Ok(()) => self.copied.files += 1,
-                Err(e) => self.complaints.about(path, creation(&e)),
+                Err(e) => self.failed(path, creation(&e)),
             }
             return;
         }
@@ -321,7 +342,7 @@ impl<'a> Copier<'a> {
                     self.linked.insert(inode.number, (folder, name.to_vec()));
                 }
             }
-            Err(why) => self.complaints.about(path, why),
+            Err(why) => self.failed(path, why),
         }
     }
 
@@ -330,29 +351,41 @@ impl<'a> Copier<'a> {
         into.link(name, &self.base.descend(&self.folders.names(*folder))?, old)
     }
 
-    fn regular(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
+    fn regular(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
         // before there is a file that would stay empty
-        self.opened.volume.readable(inode).map_err(|e| e.to_string())?;
+        self.opened.volume.readable(inode)?;
         let (file, temporary) = into.create_file(name).map_err(|e| creation(&e))?;
+        let before = self.copied.bytes;
         let content = self.content(&file, inode);
+        if let Err(Trouble::Full(_)) = &content {
+            // what is there of it is nothing to anybody
+            let _ = into.remove(temporary.as_deref().unwrap_or(name));
+            self.copied.bytes = before;
+            return content;
+        }
         let dress = self.dress_of(path, inode);
         let done = dress_open(&file, &dress);
         self.dressed(path, done);
         let Some(temporary) = temporary else { return content };
         let settled = into.settle(&temporary, name, content.is_ok());
-        content.map_err(|why| format!("{why}; the file that was there stays"))?;
+        content.map_err(|why| match why {
+            Trouble::Only(why) => Trouble::Only(format!("{why}; the file that was there stays")),
+            full => full,
+        })?;
         settled.map_err(|e| creation(&e))
     }
 
     /// Copies the data of a file and leaves the holes.
-    fn content(&mut self, file: &File, inode: &Inode) -> Result<(), String> {
+    fn content(&mut self, file: &File, inode: &Inode) -> Result<(), Trouble> {
         let opened = self.opened;
         let volume = &opened.volume;
         let geometry = &volume.superblock().geometry;
         // a damaged map may name the same blocks again and again
         let most = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
         let (mut at, mut copied) = (0, 0u64);
-        let ended = |at: u64, why: &dyn ToString| format!("copied up to byte {at} only: {}", why.to_string());
+        let ended =
+            |at: u64, why: &dyn ToString| Trouble::Only(format!("copied up to byte {at} only: {}", why.to_string()));
+        let unwritten = |at: u64, e: io::Error| full(&e).unwrap_or_else(|| ended(at, &e));
         while let Some(start) = volume.seek_data(inode, at).map_err(|e| ended(at, &e))? {
             let end = volume.seek_hole(inode, start).map_err(|e| ended(start, &e))?.unwrap_or(inode.size);
             at = start;
@@ -363,7 +396,7 @@ impl<'a> Copier<'a> {
                 let len = usize::try_from(end - at).map_or(BUFFER, |left| left.min(BUFFER));
                 let buffer = &mut self.buffer[..len];
                 let len = volume.read_at(inode, at, buffer).map_err(|e| ended(at, &e))?;
-                file.write_all_at(&buffer[..len], at).map_err(|e| ended(at, &e))?;
+                file.write_all_at(&buffer[..len], at).map_err(|e| unwritten(at, e))?;
                 if len == 0 {
                     break;
                 }
@@ -377,22 +410,24 @@ impl<'a> Copier<'a> {
                 }
             }
         }
-        file.set_len(inode.size).map_err(|e| ended(at, &e))
+        file.set_len(inode.size).map_err(|e| unwritten(at, e))
     }
 
-    fn symlink(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
-        let target = self.opened.volume.read_link(inode).map_err(|e| e.to_string())?;
+    fn symlink(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
+        let target = self.opened.volume.read_link(inode)?;
         into.create_symlink(name, &target).map_err(|e| creation(&e))?;
         self.dress_node(into, path, name, inode);
         Ok(())
     }
 
-    fn node(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), String> {
+    fn node(&mut self, into: &Below, path: &[u8], name: &[u8], inode: &Inode) -> Result<(), Trouble> {
         let attributes = self.opened.volume.attributes(inode);
         let device = attributes.device;
         into.create_node(name, inode.kind, device.unwrap_or_default(), self.mode(&attributes)).map_err(
             |e| match device {
-                Some(_) if e.kind() == io::ErrorKind::PermissionDenied => "only root can make device nodes".into(),
+                Some(_) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    Trouble::Only("only root can make device nodes".into())
+                }
                 _ => creation(&e),
             },
         )?;
@@ -474,16 +509,39 @@ impl<'a> Copier<'a> {
             let files = counted(files, "file", "files");
             say(&format!("{directories} and {files} copied, {} of data", human(bytes)));
         }
-        self.complaints.exit().max(u8::from(self.cut))
+        self.complaints.exit().max(u8::from(self.cut || self.full.is_some()))
     }
 }
 
+/// Why something was not copied.
+enum Trouble {
+    /// It alone.
+    Only(String),
+    /// The destination is full.
+    Full(String),
+}
+
+impl From<fs::Error> for Trouble {
+    fn from(e: fs::Error) -> Self {
+        Self::Only(e.to_string())
+    }
+}
+
+/// Whether there is no room for anything any more.
+fn full(e: &io::Error) -> Option<Trouble> {
+    let full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    full.then(|| Trouble::Full(without_errno(&e.to_string())))
+}
+
 /// Why something could not be made.
-fn creation(e: &io::Error) -> String {
-    match e.kind() {
+fn creation(e: &io::Error) -> Trouble {
+    if let Some(full) = full(e) {
+        return full;
+    }
+    Trouble::Only(match e.kind() {
         io::ErrorKind::AlreadyExists => "exists already in the destination (--force replaces files)".to_owned(),
         _ => format!("cannot be made in the destination: {e}"),
-    }
+    })
 }
 
 /// The last name of a path; empty where the path has none of its own.

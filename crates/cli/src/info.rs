@@ -2,7 +2,7 @@
 //!
 //! One list of rows makes both the text and the JSON, so that neither can leave out what the other shows.
 
-use crate::failure::{Complaints, Result};
+use crate::failure::{Complaints, Failure, Result};
 use crate::output::{print_json, stdout};
 use crate::source::Source;
 use check::render::escape;
@@ -11,6 +11,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use std::io::{self, Write};
 
+mod export;
 mod groups;
 mod rows;
 
@@ -22,6 +23,7 @@ mod rows;
   extant info --groups volume.img     the block groups as well
   extant info -b 32768 volume.img     from a copy of the superblock
   extant info --json volume.img | jq -r .identity.uuid
+  extant info --export /dev/sdb1      type, UUID and label, as udev wants them
 
 The volume is shown as it stands on the device, without what its journal may hold.
 
@@ -38,6 +40,14 @@ pub(crate) struct Info {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// Print type, UUID and label as variables of udev
+    #[arg(long, conflicts_with_all = ["json", "groups"])]
+    export: bool,
+
+    /// With --export: nothing of volumes that are not of Extant's own formats
+    #[arg(long, requires = "export")]
+    own: bool,
 }
 
 /// Rows that belong together.
@@ -101,6 +111,15 @@ impl Serialize for Section {
 impl Info {
     pub(crate) fn run(&self) -> Result<u8> {
         let opened = self.source.open_as_it_stands()?;
+        if self.export {
+            let (format, own) = export::format_of(&opened.volume).map_err(|e| Failure::on(&self.source.device, e))?;
+            let mut out = stdout()?;
+            if own || !self.own {
+                export::print(&opened.volume, format, &mut out)?;
+            }
+            out.flush()?;
+            return Ok(0);
+        }
         let mut complaints = Complaints::new(&self.source.device);
         let sections = rows::sections(&opened.volume, &mut complaints);
         let groups = if self.groups { Some(groups::read(&opened.volume, &mut complaints)) } else { None };

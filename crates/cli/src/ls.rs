@@ -2,7 +2,7 @@
 
 use crate::facts::{Facts, target_of};
 use crate::failure::{Complaints, Result};
-use crate::output::{MINUTES, Text, human, local_time, mode_letters, print_json, stdout};
+use crate::output::{MINUTES, Stream, Taker, Text, human, local_time, mode_letters, print_json, stdout};
 use crate::source::{Opened, Source};
 use crate::trail::Folders;
 use check::render::escape;
@@ -96,24 +96,30 @@ struct Entry {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct Report<'a, P> {
     device: &'a str,
-    paths: Vec<Listed>,
+    paths: P,
+}
+
+/// Where what is listed goes.
+enum Out<'a> {
+    Text(&'a mut dyn Write),
+    Json(Taker<'a, Listed>),
 }
 
 impl Ls {
     pub(crate) fn run(&self) -> Result<u8> {
         let opened = self.source.open()?;
-        let mut list =
-            List { args: self, opened: &opened, complaints: Complaints::new(&self.source.device), listed: Vec::new() };
-        let mut out = stdout()?;
-        list.run(&mut out)?;
-        let exit = list.complaints.exit();
+        let mut list = List { args: self, opened: &opened, complaints: Complaints::new(&self.source.device) };
         if self.json {
-            print_json(&Report { device: &self.source.device, paths: list.listed })?;
+            let paths = Stream::new(|each| list.run(&mut Out::Json(each)));
+            print_json(&Report { device: &self.source.device, paths })?;
+        } else {
+            let mut out = stdout()?;
+            list.run(&mut Out::Text(&mut out))?;
+            out.flush()?;
         }
-        out.flush()?;
-        Ok(exit)
+        Ok(list.complaints.exit())
     }
 
     fn wants_inodes(&self) -> bool {
@@ -125,12 +131,10 @@ struct List<'a> {
     args: &'a Ls,
     opened: &'a Opened,
     complaints: Complaints<'a>,
-    /// What was listed, for JSON.
-    listed: Vec<Listed>,
 }
 
 impl List<'_> {
-    fn run(&mut self, out: &mut impl Write) -> io::Result<()> {
+    fn run(&mut self, out: &mut Out<'_>) -> io::Result<()> {
         // those that wait are many where paths are long
         let (mut files, mut directories, mut folders) = (Vec::new(), Vec::new(), Folders::default());
         for path in &self.args.paths {
@@ -144,10 +148,12 @@ impl List<'_> {
         }
         let headings = self.args.recursive || self.args.paths.len() > 1;
         let mut first = files.is_empty();
-        for row in &files {
-            self.keep(&row.name, std::slice::from_ref(row));
+        match out {
+            Out::Text(out) => self.print(&files, out)?,
+            Out::Json(take) => {
+                files.iter().try_for_each(|row| take(self.listed(&row.name, std::slice::from_ref(row))))?
+            }
         }
-        self.print(&files, out)?;
         // the next one last, so that it is taken first
         directories.reverse();
         let mut seen = HashSet::new();
@@ -159,12 +165,16 @@ impl List<'_> {
                 continue;
             }
             let rows = self.read(&path, &dir);
-            if headings && !self.args.json {
-                writeln!(out, "{}{}:", if first { "" } else { "\n" }, escape(&path))?;
+            match out {
+                Out::Text(out) => {
+                    if headings {
+                        writeln!(out, "{}{}:", if first { "" } else { "\n" }, escape(&path))?;
+                    }
+                    self.print(&rows, out)?;
+                }
+                Out::Json(take) => take(self.listed(&path, &rows))?,
             }
             first = false;
-            self.keep(&path, &rows);
-            self.print(&rows, out)?;
             if self.args.recursive {
                 for row in rows.iter().rev() {
                     if let Some(inode) = directory_of(row) {
@@ -223,23 +233,18 @@ impl List<'_> {
         rows
     }
 
-    fn keep(&mut self, path: &[u8], rows: &[Row]) {
-        if !self.args.json {
-            return;
-        }
+    /// A directory for JSON.
+    fn listed(&self, path: &[u8], rows: &[Row]) -> Listed {
         let volume = &self.opened.volume;
         let entry = |row: &Row| Entry {
             name: Text::new("name", &row.name),
             inode: row.inode.is_none().then(|| row.number.get()),
             facts: row.inode.as_ref().map(|inode| Facts::of(volume, inode, row.target.as_deref())),
         };
-        self.listed.push(Listed { path: Text::new("path", path), entries: rows.iter().map(entry).collect() });
+        Listed { path: Text::new("path", path), entries: rows.iter().map(entry).collect() }
     }
 
-    fn print(&self, rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-        if self.args.json {
-            return Ok(());
-        }
+    fn print(&self, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
         let lines: Vec<_> = rows.iter().map(|row| self.columns(row)).collect();
         let mut widths = [0; COLUMNS];
         for line in &lines {

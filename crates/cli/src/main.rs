@@ -19,6 +19,7 @@ mod check;
 mod completions;
 mod crash;
 mod damage;
+mod device;
 mod facts;
 mod failure;
 mod fill;

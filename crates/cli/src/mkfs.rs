@@ -1,21 +1,25 @@
 //! `extant mkfs`: makes a volume.
 
+use crate::device::Device;
 use crate::failure::{Failure, Result, say, with_place, without_errno};
-use crate::fill::{Dress, Filler, Folder, Input, bytes_below, on_signals, unpack};
+use crate::fill::{Dress, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
-use crate::source::placement;
+use crate::source::{for_writing, placement};
 use blockdev::{BlockDevice, OpenOptions};
 use check::render::escape;
 use clap::Args;
 use fs::mkfs::{Kind, Layout, MkfsOptions};
 use fs::{Consistency, FsBlock, InodeNo, Placement, Timestamp, Volume, WriteOptions};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 mod words;
@@ -71,14 +75,14 @@ Exit status: 0 made, 1 not made, 2 wrong usage.";
 pub(crate) struct Mkfs {
     /// Device or file
     #[arg(value_name = "DEVICE")]
-    device: String,
+    device: Device,
 
     /// Length of the volume; makes the file where there is none
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
     /// ext4, ext2, ext3, rext3 or extant
-    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4")]
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", overrides_with = "kind")]
     kind: String,
 
     /// Features to add, and with ^ to leave out
@@ -304,11 +308,13 @@ impl Mkfs {
         match options.len {
             Some(len) if self.is_missing() => {
                 let layout = layout(len, 512)?;
+                let signals = Cleanup::of(&self.device)?;
                 let file = File::create_new(&self.device).map_err(|e| self.failure(e))?;
                 begun.set(true);
                 file.set_len(len).map_err(|e| self.failure(e))?;
                 drop(file);
                 self.write(&self.open()?, &layout)?;
+                drop(signals);
                 Ok(layout)
             }
             len => {
@@ -336,7 +342,7 @@ impl Mkfs {
 
     /// Opens the device for writing, locked against all others.
     fn open(&self) -> Result<Arc<dyn BlockDevice>> {
-        let device = blockdev::open(&self.device, OpenOptions { write: true, ..OpenOptions::default() });
+        let device = blockdev::open(&self.device, for_writing(&self.device));
         device.map_err(|e| with_place(&self.device, e.into()))
     }
 
@@ -372,6 +378,7 @@ impl Mkfs {
                     counting.finish();
                     filler.bar = Bar::new("copying", total, Unit::Bytes);
                 }
+                filler.total = Some(Box::new(move || bytes_below(from, &Bar::hidden())));
                 let owner = self.extended.iter().any(|list| list.contains("root_owner")).then_some(options.root_owner);
                 let change = move |dress: &mut Dress| (dress.uid, dress.gid) = owner.unwrap_or((dress.uid, dress.gid));
                 Folder::new(&mut filler, &self.device).contents(from, InodeNo::ROOT, b"/", Some(&change))
@@ -429,7 +436,7 @@ impl Mkfs {
         let superblock = layout.superblock();
         let geometry = &superblock.geometry;
         json!({
-            "device": self.device,
+            "device": &*self.device,
             "made": !self.dry_run,
             "copied": copied,
             "format": layout.format_name(),
@@ -450,6 +457,35 @@ impl Mkfs {
             "backup_superblocks": backup_blocks(layout).map(FsBlock::get).collect::<Vec<_>>(),
             "notes": layout.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
         })
+    }
+}
+
+/// While it is there, a signal that asks the program to end removes the file that it makes: half a volume is none.
+struct Cleanup {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cleanup {
+    fn of(path: &Device) -> Result<Self> {
+        let mut signals = Signals::new(heard([SIGINT, SIGTERM, SIGHUP]))?;
+        let (handle, path) = (signals.handle(), path.clone());
+        let thread = std::thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                let _ = std::fs::remove_file(&path);
+                say(&format!("{}: interrupted: the file that was begun is removed", escape(path.as_bytes())));
+                std::process::exit(1);
+            }
+        });
+        Ok(Self { handle, thread: Some(thread) })
+    }
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        self.handle.close();
+        // one that came before is still answered
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

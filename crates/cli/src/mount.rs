@@ -66,7 +66,8 @@ What is on the device when a call returns:
 By mount(8) and /etc/fstab: link the program as /sbin/mount.extant, and the type is extant; as
 /sbin/mount.fuse.extant, and it is also fuse.extant, which `mount -o remount` asks for where the list
 of mounts says so. What root mounts in this way is for all users (allow_other), other than by `extant
-mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices. `umount -a` knows the
+mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices, and
+for Extant's own with the rule for udev that comes with the program (contrib). `umount -a` knows the
 types as fuseblk.extant and fuse.extant.
 
 Options for -o, in lists as mount(8) takes them:
@@ -114,7 +115,7 @@ Options for -o, in lists as mount(8) takes them:
   norecovery, noload
                 with ro: show what is on the device, without what the journal holds
   snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted volume are
-                also in its folder .extant/snapshots, which is not listed)
+                also in its folder .extant/snapshots, which is not listed); a comma in NAME is written \\,
   snapdir=owner|all
                 who may look into the folder .extant: whoever mounted the volume, and root (the default), or
                 all users. Files in a snapshot have the modes that they had when it was made: one that
@@ -259,7 +260,7 @@ impl Mount {
     /// What the list of mounts names as the source: the device's path, where it has one.
     fn source_name(&self) -> String {
         let path = std::fs::canonicalize(&self.source.device);
-        path.map_or_else(|_| self.source.device.clone(), |path| path.to_string_lossy().into_owned())
+        path.map_or_else(|_| self.source.device.to_string(), |path| path.to_string_lossy().into_owned())
     }
 }
 

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn makers() {
         assert_eq!(line("/sbin/mkfs.ext3 -L x /dev/sda1"), run("extant mkfs -t ext3 -L x /dev/sda1"));
-        assert_eq!(line("mkfs.extant -t ext2 x 8M"), run("extant mkfs -t ext2 x 8M"));
+        assert_eq!(line("mkfs.extant -t ext2 x 8M"), run("extant mkfs -t extant -t ext2 x 8M"));
     }
 
     #[test]

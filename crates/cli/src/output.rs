@@ -6,11 +6,14 @@
 use crate::failure::Result;
 use fs::{FileKind, Timestamp};
 use jiff::tz::TimeZone;
+use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::marker::PhantomData;
 use std::os::fd::AsFd;
 
 /// Standard output without the buffer that Rust's own keeps for lines.
@@ -32,6 +35,41 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
+}
+
+/// A list in JSON that is written while it is made, so that it is never in memory as a whole: each entry of a deep tree has a
+/// path that is as long as the tree is deep.
+pub(crate) struct Stream<F, T>(Cell<Option<F>>, PhantomData<fn(T)>);
+
+/// Takes the entries of a [`Stream`], one by one.
+pub(crate) type Taker<'a, T> = &'a mut dyn FnMut(T) -> io::Result<()>;
+
+impl<F: FnOnce(Taker<'_, T>) -> io::Result<()>, T> Stream<F, T> {
+    /// `make` makes the entries; it is called once.
+    pub(crate) fn new(make: F) -> Self {
+        Self(Cell::new(Some(make)), PhantomData)
+    }
+}
+
+impl<F: FnOnce(Taker<'_, T>) -> io::Result<()>, T: Serialize> Serialize for Stream<F, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let mut failed = None;
+        if let Some(make) = self.0.take() {
+            let made = make(&mut |entry| {
+                list.serialize_element(&entry).map_err(|e| {
+                    failed = Some(e);
+                    io::ErrorKind::Other.into()
+                })
+            });
+            match (made, failed) {
+                (_, Some(e)) => return Err(e),
+                (Err(e), None) => return Err(serde::ser::Error::custom(e)),
+                (Ok(()), None) => {}
+            }
+        }
+        list.end()
+    }
 }
 
 /// Bytes in a unit that keeps the number short: `512 bytes`, `4 KiB`, `1.5 GiB`.

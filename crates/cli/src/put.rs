@@ -76,6 +76,8 @@ impl Put {
                     counting.finish();
                     filler.bar = Bar::new("copying", total, Unit::Bytes);
                 }
+                let all = || files.iter().map(|file| bytes_below(Path::new(file), &Bar::hidden())).sum();
+                filler.total = Some(Box::new(all));
                 self.copy(&mut filler, files, &place)
             }
             Err(why) => Err(Stop::Failed(why)),

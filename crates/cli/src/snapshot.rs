@@ -267,8 +267,7 @@ impl Rollback {
         if self.cancel {
             return Err(Failure::on(&self.target.device, "it is not mounted, so nothing waits for its unmounting"));
         }
-        let open = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
-        let device = blockdev::open(&self.target.device, open)?;
+        let device = blockdev::open(&self.target.device, crate::source::for_writing(&self.target.device))?;
         fs::rollback(device, name.as_bytes()).map_err(|e| failed(&e))?;
         Ok(0)
     }

@@ -1,5 +1,6 @@
 //! DEVICE as the commands that look into a volume take it, and how they find a file on it.
 
+use crate::device::Device;
 use crate::failure::{Failure, Result, say, with_place};
 use crate::output::human;
 use blockdev::{BlockDevice, Trace};
@@ -9,13 +10,14 @@ use fs::{FsBlock, Inode, InodeNo, Volume};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The volume, and how to open it.
 #[derive(Debug, Args)]
 pub(crate) struct Source {
     /// Volume: a path, or `mem:SIZE`
     #[arg(value_name = "DEVICE")]
-    pub(crate) device: String,
+    pub(crate) device: Device,
 
     /// Use the copy of the superblock in block SB
     #[arg(short = 'b', long, value_name = "SB", help_heading = "Opening the volume")]
@@ -27,7 +29,7 @@ pub(crate) struct Source {
 
     /// Device with the volume's journal, where that is not in the volume
     #[arg(short = 'j', long, value_name = "DEVICE", help_heading = "Opening the volume")]
-    journal: Option<String>,
+    journal: Option<Device>,
 
     /// Show what is on the device, without what the journal holds
     #[arg(long, help_heading = "Opening the volume")]
@@ -61,7 +63,7 @@ impl Source {
     /// Opens the volume for writing, locked against all others. [`Opened::unmount`] has to follow.
     pub(crate) fn open_for_writing(&self, write: fs::WriteOptions) -> Result<Opened> {
         let way = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
-        let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+        let access = for_writing(&self.device);
         let opened = self.open_any(&[way], access).map_err(|e| with_place(&self.device, e))?;
         opened.volume.start_background();
         Ok(opened)
@@ -69,7 +71,7 @@ impl Source {
 
     /// Opens the volume in the first of several ways that succeeds. What a way leaves open, the flags say.
     pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
-        let external_journal = self.journal.as_deref().map(open_device).transpose()?;
+        let external_journal = self.journal.as_ref().map(open_device).transpose()?;
         let mut device = blockdev::open(&self.device, access)?;
         if !access.write && !access.exclusive {
             self.warn_of_writers();
@@ -109,7 +111,7 @@ impl Source {
                 say(&format!("{}: {note}", escape(self.device.as_bytes())));
             }
         }
-        let opened = Opened { volume, trace, device: self.device.clone() };
+        let opened = Opened { volume, trace, device: self.device.to_string() };
         if self.verbose {
             let geometry = &opened.volume.superblock().geometry;
             let length = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
@@ -190,7 +192,17 @@ fn no_volume(e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {
     )
 }
 
+/// How long a volume that is mounted nowhere may still be in use: the program that served it ends a moment after umount(8)
+/// does.
+const LETTING_GO: Duration = Duration::from_secs(2);
+
+/// How a command opens a device that it changes.
+pub(crate) fn for_writing(device: &Device) -> blockdev::OpenOptions {
+    let patience = if blockdev::mounted(device).is_some() { Duration::ZERO } else { LETTING_GO };
+    blockdev::OpenOptions { write: true, patience, ..blockdev::OpenOptions::default() }
+}
+
 /// Opens a device for reading.
-pub(crate) fn open_device(spec: &str) -> Result<Arc<dyn BlockDevice>> {
+pub(crate) fn open_device(spec: impl AsRef<OsStr>) -> Result<Arc<dyn BlockDevice>> {
     Ok(blockdev::open(spec, blockdev::OpenOptions::default())?)
 }

@@ -2,13 +2,14 @@
 
 use crate::facts::{Facts, target_of};
 use crate::failure::{Complaints, Failure, Result};
-use crate::output::{Text, counted, print_json, stdout};
+use crate::output::{Stream, Taker, Text, counted, print_json, stdout};
 use crate::source::{Opened, Source};
 use crate::trail::Trail;
 use check::render::escape;
 use clap::Args;
 use fs::{DirEntry, FileKind, Inode, InodeNo};
 use serde::Serialize;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -68,7 +69,7 @@ struct Entry {
     facts: Option<Facts>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Clone, Copy, Serialize)]
 struct Summary {
     /// That which was asked for is not counted.
     directories: u64,
@@ -77,12 +78,19 @@ struct Summary {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct Report<'a, E> {
     device: &'a str,
     #[serde(flatten)]
     path: Text,
-    entries: Vec<Entry>,
-    summary: Summary,
+    entries: E,
+    /// Known behind the entries.
+    summary: &'a Cell<Summary>,
+}
+
+/// Where a walk shows what it meets.
+enum Out<'a> {
+    Text(&'a mut dyn Write),
+    Json(Taker<'a, Entry>),
 }
 
 /// A directory on the way from the root of the walk down to where it is.
@@ -100,29 +108,25 @@ impl Tree {
         if start.kind != FileKind::Directory {
             return Err(self.failure(&fs::Error::NotADirectory));
         }
-        let mut walk = Walk {
-            args: self,
-            opened: &opened,
-            complaints: Complaints::new(&self.source.device),
-            summary: Summary::default(),
-            entries: Vec::new(),
-        };
-        let mut out = stdout()?;
-        if !self.json {
-            writeln!(out, "{}", escape(path))?;
-        }
-        walk.run(&start, &mut out)?;
-        let Walk { complaints, summary, entries, .. } = walk;
+        let summary = Cell::default();
+        let mut walk =
+            Walk { args: self, opened: &opened, complaints: Complaints::new(&self.source.device), summary: &summary };
         if self.json {
-            print_json(&Report { device: &self.source.device, path: Text::new("path", path), entries, summary })?;
+            let entries = Stream::new(|each| walk.run(&start, Out::Json(each)));
+            let path = Text::new("path", path);
+            print_json(&Report { device: &self.source.device, path, entries, summary: &summary })?;
         } else {
-            let directories = counted(summary.directories, "directory", "directories");
-            let files = counted(summary.files, "file", "files");
+            let mut out = stdout()?;
+            writeln!(out, "{}", escape(path))?;
+            walk.run(&start, Out::Text(&mut out))?;
+            let Summary { directories, files } = summary.get();
+            let directories = counted(directories, "directory", "directories");
+            let files = counted(files, "file", "files");
             let counts = if self.directories { directories } else { format!("{directories}, {files}") };
             writeln!(out, "\n{counts}")?;
+            out.flush()?;
         }
-        out.flush()?;
-        Ok(complaints.exit())
+        Ok(walk.complaints.exit())
     }
 
     fn failure(&self, why: &fs::Error) -> Failure {
@@ -134,13 +138,11 @@ struct Walk<'a> {
     args: &'a Tree,
     opened: &'a Opened,
     complaints: Complaints<'a>,
-    summary: Summary,
-    /// For JSON.
-    entries: Vec<Entry>,
+    summary: &'a Cell<Summary>,
 }
 
 impl Walk<'_> {
-    fn run(&mut self, start: &Arc<Inode>, out: &mut impl Write) -> io::Result<()> {
+    fn run(&mut self, start: &Arc<Inode>, mut out: Out<'_>) -> io::Result<()> {
         // a damaged volume may name a directory twice, and so lead in circles
         let mut entered = HashSet::from([start.number]);
         // relative to the start, which is empty itself; both are as long as the tree is deep, so they are there once
@@ -159,7 +161,7 @@ impl Walk<'_> {
             trail.enter(&entry.name);
             let path = trail.path();
             let inode = self.inode(path, &entry);
-            self.show((&indent, branch), path, depth, &entry, inode.as_deref(), out)?;
+            self.show((&indent, branch), path, depth, &entry, inode.as_deref(), &mut out)?;
             let deeper = self.args.level.is_none_or(|most| depth < most as usize);
             match inode.filter(|inode| deeper && inode.kind == FileKind::Directory) {
                 Some(dir) if entered.insert(dir.number) => {
@@ -219,7 +221,7 @@ impl Walk<'_> {
         depth: usize,
         entry: &DirEntry,
         inode: Option<&Inode>,
-        out: &mut impl Write,
+        out: &mut Out<'_>,
     ) -> io::Result<()> {
         let volume = &self.opened.volume;
         let target = match inode.map(|inode| target_of(volume, inode)) {
@@ -230,19 +232,23 @@ impl Walk<'_> {
             }
             None => None,
         };
+        let mut summary = self.summary.get();
         match inode.map(|inode| inode.kind).or(entry.kind) {
-            Some(FileKind::Directory) => self.summary.directories += 1,
-            _ => self.summary.files += 1,
+            Some(FileKind::Directory) => summary.directories += 1,
+            _ => summary.files += 1,
         }
-        if self.args.json {
-            self.entries.push(Entry {
-                path: Text::new("path", path),
-                depth,
-                inode: inode.is_none().then(|| entry.inode.get()),
-                facts: inode.map(|inode| Facts::of(volume, inode, target.as_deref())),
-            });
-            return Ok(());
-        }
+        self.summary.set(summary);
+        let out = match out {
+            Out::Text(out) => out,
+            Out::Json(take) => {
+                return take(Entry {
+                    path: Text::new("path", path),
+                    depth,
+                    inode: inode.is_none().then(|| entry.inode.get()),
+                    facts: inode.map(|inode| Facts::of(volume, inode, target.as_deref())),
+                });
+            }
+        };
         write!(out, "{indent}{branch}{}", escape(&entry.name))?;
         match target {
             Some(target) => writeln!(out, " -> {}", escape(&target)),

@@ -1,5 +1,6 @@
 //! `extant undo`: puts back what a repair has changed.
 
+use crate::device::Device;
 use crate::failure::Failure;
 use crate::output::{human, stdout};
 use clap::Args;
@@ -25,13 +26,12 @@ pub(crate) struct Undo {
 
     /// Volume: a path
     #[arg(value_name = "DEVICE")]
-    device: String,
+    device: Device,
 }
 
 impl Undo {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let open = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
-        let device = blockdev::open(&self.device, open)?;
+        let device = blockdev::open(&self.device, crate::source::for_writing(&self.device))?;
         let bytes = blockdev::undo::restore(&self.file, &*device)?;
         let mut out = stdout()?;
         writeln!(out, "{}: put back {}", check::render::escape(self.device.as_bytes()), human(bytes))?;

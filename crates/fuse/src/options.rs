@@ -130,7 +130,7 @@ impl MountOptions {
     pub fn parse<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
         for option in words(lists) {
-            options.set(option)?;
+            options.set(&option)?;
         }
         if options.insist && options.snapshot.is_some() {
             return Err(Error::Option(
@@ -148,7 +148,7 @@ impl MountOptions {
     pub fn parse_of_mount<S: AsRef<str>>(lists: &[S]) -> Result<Self> {
         let mut options = Self::default();
         for option in words(lists) {
-            options.set(option)?;
+            options.set(&option)?;
         }
         options.insist = false;
         options.complete()
@@ -285,9 +285,24 @@ impl MountOptions {
     }
 }
 
-/// The options of several lists.
-pub(crate) fn words<S: AsRef<str>>(lists: &[S]) -> impl Iterator<Item = &str> {
-    lists.iter().flat_map(|list| list.as_ref().split(',')).filter(|option| !option.is_empty())
+/// The options of several lists. As FUSE's own programs have it, a comma behind a backslash is part of an option, and so is a
+/// second backslash.
+pub(crate) fn words<S: AsRef<str>>(lists: &[S]) -> Vec<String> {
+    let mut words = Vec::new();
+    for list in lists {
+        let mut word = String::new();
+        let mut chars = list.as_ref().chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                ',' => words.push(std::mem::take(&mut word)),
+                '\\' => word.push(chars.next_if(|next| matches!(next, ',' | '\\')).unwrap_or(c)),
+                _ => word.push(c),
+            }
+        }
+        words.push(word);
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// Whether an option is accepted and changes nothing.
@@ -426,6 +441,15 @@ mod tests {
             let error = MountOptions::parse(&[list]).expect_err(list).to_string();
             assert!(error.contains(said), "{list}: {error}");
         }
+    }
+
+    #[test]
+    fn a_comma_behind_a_backslash_is_part_of_an_option() {
+        let of = |list: &str| MountOptions::parse(&[list]).expect(list);
+        assert_eq!(of(r"ro,snapshot=a\,b,nodev").snapshot.as_deref(), Some("a,b"));
+        assert!(of(r"ro,snapshot=a\,b,nodev").nodev);
+        assert_eq!(of(r"snapshot=a\\,nodev").snapshot.as_deref(), Some(r"a\"));
+        assert_eq!(of(r"snapshot=a\b\").snapshot.as_deref(), Some(r"a\b\"));
     }
 
     #[test]

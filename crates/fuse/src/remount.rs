@@ -72,7 +72,7 @@ fn is_open_for_writing(dir: &Path) -> io::Result<bool> {
 /// The flags that a mount is to have.
 fn changed<S: AsRef<str>>(lists: &[S], mounted: &crate::mountinfo::Mounted, repeats: bool) -> Result<MountFlags> {
     let mut flags = mounted.flags;
-    for word in words(lists) {
+    for word in words(lists).iter().map(String::as_str) {
         if let Some((_, flag, set)) = CHANGES.iter().find(|row| row.0 == word) {
             flags.set(*flag, *set);
             continue;

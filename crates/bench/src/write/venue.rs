@@ -222,9 +222,8 @@ impl<'a> Stage<'a> {
 
     fn open(&self, mode: Option<&str>) -> Result<(Volume, Counted)> {
         let write = mode.map_or_else(|| Some(WriteOptions::default()), writing);
-        let image = self.image.to_string_lossy();
         let device =
-            blockdev::open(&image, blockdev::OpenOptions { write: true, exclusive: true, ..Default::default() })?;
+            blockdev::open(&self.image, blockdev::OpenOptions { write: true, exclusive: true, ..Default::default() })?;
         let options = OpenOptions { cache_bytes: CACHE, write, ..OpenOptions::default() };
         let failed = |e| Error::Failed(format!("{}: {e}", self.image.display()));
         let trace = Arc::new(Trace::keeping(device, usize::MAX));

@@ -59,8 +59,7 @@ impl Check {
         let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
         let source = blockdev::mount_source(&dir)
             .ok_or_else(|| Failure::on(self.called(), "nobody tells what is mounted there"))?;
-        let device =
-            blockdev::open(&source.to_string_lossy(), blockdev::OpenOptions { planned: true, ..Default::default() })?;
+        let device = blockdev::open(&source, blockdev::OpenOptions { planned: true, ..Default::default() })?;
         let mut options = Options { rules: settings.rules.clone(), ..Options::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;

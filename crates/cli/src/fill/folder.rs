@@ -1,18 +1,19 @@
 //! A tree of this machine into a volume, as `cp -a` copies it.
 
+use super::reach::Reach;
 use super::{Dress, Filler, Input, Place, Stop};
-use crate::ls::join;
 use crate::progress::Bar;
+use crate::trail::Trail;
 use fs::{FileKind, InodeNo, Timestamp};
-use rustix::fs::{lgetxattr, llistxattr, major, minor};
+use rustix::fs::{major, minor};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Copies of trees into one volume, which share their hard links.
@@ -24,11 +25,32 @@ pub(crate) struct Folder<'f, 'v> {
     own: Option<(u64, u64)>,
 }
 
+/// Where a copy is. Both paths are as long as the tree is deep, so they are there once, and not at each level.
+struct Way {
+    from: Reach,
+    /// The path in the volume.
+    into: Trail,
+}
+
+impl Way {
+    fn new(source: &Path, path: &[u8]) -> Self {
+        Self { from: Reach::new(source), into: Trail::new(path) }
+    }
+
+    fn enter(&mut self, name: &[u8]) {
+        self.from.enter(name);
+        self.into.enter(name);
+    }
+
+    fn leave(&mut self) {
+        self.from.leave();
+        self.into.leave();
+    }
+}
+
 /// A directory that is being copied.
 struct Level {
-    source: PathBuf,
     number: InodeNo,
-    path: Vec<u8>,
     names: std::vec::IntoIter<OsString>,
     /// What it is dressed as at the end, where it is to be.
     dress: Option<Dress>,
@@ -36,7 +58,7 @@ struct Level {
 
 impl<'f, 'v> Folder<'f, 'v> {
     /// `device` is the path of the volume, where it has one.
-    pub(crate) fn new(filler: &'f mut Filler<'v>, device: &str) -> Self {
+    pub(crate) fn new(filler: &'f mut Filler<'v>, device: impl AsRef<Path>) -> Self {
         let own = std::fs::metadata(device).ok().map(|metadata| (metadata.dev(), metadata.ino()));
         Self { filler, linked: HashMap::new(), own }
     }
@@ -50,24 +72,22 @@ impl<'f, 'v> Folder<'f, 'v> {
         path: &[u8],
         change: Option<&dyn Fn(&mut Dress)>,
     ) -> Result<(), Stop> {
-        let Some(metadata) = self.metadata(source, true) else { return Ok(()) };
+        let mut way = Way::new(source, path);
+        let Some(metadata) = self.metadata(&way, true) else { return Ok(()) };
         let dress = change.map(|change| {
-            let mut dress = self.dress_of(source, &metadata);
+            let mut dress = self.dress_of(&way, &metadata);
             change(&mut dress);
             dress
         });
-        let level = self.level(source.to_owned(), into, path.to_vec(), dress);
-        self.levels(Vec::from_iter(level))
+        let level = self.level(&mut way, into, dress);
+        self.levels(&mut way, Vec::from_iter(level))
     }
 
     /// Copies a file or folder to a place in the volume.
     pub(crate) fn one(&mut self, source: &Path, place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
-        let Some(metadata) = self.metadata(source, false) else { return Ok(()) };
-        if !metadata.is_dir() {
-            return self.leaf(source, &metadata, place, path);
-        }
-        let Some(level) = self.enter(source.to_owned(), &metadata, place, path.to_vec())? else { return Ok(()) };
-        self.levels(vec![level])
+        let mut way = Way::new(source, path);
+        let level = self.entry(&mut way, place)?;
+        self.levels(&mut way, Vec::from_iter(level))
     }
 
     /// Makes a file of what standard input gives, owned by who runs this.
@@ -90,69 +110,70 @@ impl<'f, 'v> Folder<'f, 'v> {
         self.filler.complain_of_source(name, why);
     }
 
-    fn levels(&mut self, mut levels: Vec<Level>) -> Result<(), Stop> {
+    fn levels(&mut self, way: &mut Way, mut levels: Vec<Level>) -> Result<(), Stop> {
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.next() else {
-                if let Some(Level { number, path, dress: Some(dress), .. }) = levels.pop() {
-                    self.filler.dress(number, &path, &dress)?;
+                if let Some(Level { number, dress: Some(dress), .. }) = levels.pop() {
+                    self.filler.dress(number, way.into.path(), &dress)?;
                 }
+                way.leave();
                 continue;
             };
-            let (source, path, into) = (level.source.join(&name), join(&level.path, name.as_bytes()), level.number);
-            let Some(metadata) = self.metadata(&source, false) else { continue };
-            let place = (into, name.as_bytes());
-            if metadata.is_dir() {
-                levels.extend(self.enter(source, &metadata, place, path)?);
-            } else {
-                self.leaf(&source, &metadata, place, &path)?;
+            let into = level.number;
+            way.enter(name.as_bytes());
+            match self.entry(way, (into, name.as_bytes()))? {
+                Some(level) => levels.push(level),
+                None => way.leave(),
             }
         }
         Ok(())
     }
 
-    fn metadata(&mut self, source: &Path, follow: bool) -> Option<Metadata> {
-        let metadata = if follow { source.metadata() } else { source.symlink_metadata() };
-        metadata.map_err(|e| self.wrong(source, e)).ok()
+    /// Copies what is at the end of the way; a directory without what is in it, which is for the caller.
+    fn entry(&mut self, way: &mut Way, place: Place<'_>) -> Result<Option<Level>, Stop> {
+        let Some(metadata) = self.metadata(way, false) else { return Ok(None) };
+        if metadata.is_dir() {
+            return self.enter(way, &metadata, place);
+        }
+        self.leaf(way, &metadata, place)?;
+        Ok(None)
     }
 
-    fn wrong(&mut self, source: &Path, why: impl ToString) {
-        self.filler.complain_of_source(source.as_os_str().as_bytes(), why);
+    fn metadata(&mut self, way: &Way, follow: bool) -> Option<Metadata> {
+        way.from.metadata(follow).map_err(|e| self.wrong(way, e)).ok()
+    }
+
+    fn wrong(&mut self, way: &Way, why: impl ToString) {
+        self.filler.complain_of_source(way.from.path(), why);
     }
 
     /// Makes a directory, or joins one that exists and keeps its looks.
-    fn enter(
-        &mut self,
-        source: PathBuf,
-        metadata: &Metadata,
-        place: Place<'_>,
-        path: Vec<u8>,
-    ) -> Result<Option<Level>, Stop> {
-        let Some((number, new)) = self.filler.directory(place, &path)? else { return Ok(None) };
-        let dress = (new || self.filler.force).then(|| self.dress_of(&source, metadata));
-        Ok(self.level(source, number, path, dress))
+    fn enter(&mut self, way: &mut Way, metadata: &Metadata, place: Place<'_>) -> Result<Option<Level>, Stop> {
+        let Some((number, new)) = self.filler.directory(place, way.into.path())? else { return Ok(None) };
+        let dress = (new || self.filler.force).then(|| self.dress_of(way, metadata));
+        Ok(self.level(way, number, dress))
     }
 
-    fn level(&mut self, source: PathBuf, number: InodeNo, path: Vec<u8>, dress: Option<Dress>) -> Option<Level> {
-        let names = std::fs::read_dir(&source)
-            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>());
-        match names {
+    fn level(&mut self, way: &mut Way, number: InodeNo, dress: Option<Dress>) -> Option<Level> {
+        match way.from.names() {
             Ok(mut names) => {
                 // the same folder makes the same volume
                 names.sort_unstable();
-                Some(Level { source, number, path, names: names.into_iter(), dress })
+                Some(Level { number, names: names.into_iter(), dress })
             }
             Err(e) => {
-                self.wrong(&source, e);
+                self.wrong(way, e);
                 None
             }
         }
     }
 
     /// Copies what is no directory.
-    fn leaf(&mut self, source: &Path, metadata: &Metadata, place: Place<'_>, path: &[u8]) -> Result<(), Stop> {
+    fn leaf(&mut self, way: &Way, metadata: &Metadata, place: Place<'_>) -> Result<(), Stop> {
+        let path = way.into.path();
         let identity = (metadata.dev(), metadata.ino());
         if self.own == Some(identity) {
-            self.wrong(source, "this is the volume itself, and is left out");
+            self.wrong(way, "this is the volume itself, and is left out");
             return Ok(());
         }
         if let Some(number) = self.linked.get(&identity) {
@@ -160,12 +181,12 @@ impl<'f, 'v> Folder<'f, 'v> {
         }
         let kind = metadata.file_type();
         let number = if kind.is_file() {
-            self.regular(source, metadata, place, path)?
+            self.regular(way, metadata, place)?
         } else if kind.is_symlink() {
-            match std::fs::read_link(source) {
-                Ok(target) => self.filler.symlink(place, path, &target.into_os_string().into_vec())?,
+            match way.from.link() {
+                Ok(target) => self.filler.symlink(place, path, &target)?,
                 Err(e) => {
-                    self.wrong(source, e);
+                    self.wrong(way, e);
                     None
                 }
             }
@@ -186,33 +207,29 @@ impl<'f, 'v> Folder<'f, 'v> {
         if metadata.nlink() > 1 {
             self.linked.insert(identity, number);
         }
-        let dress = self.dress_of(source, metadata);
+        let dress = self.dress_of(way, metadata);
         self.filler.dress(number, path, &dress)
     }
 
-    fn regular(
-        &mut self,
-        source: &Path,
-        metadata: &Metadata,
-        place: Place<'_>,
-        path: &[u8],
-    ) -> Result<Option<InodeNo>, Stop> {
+    fn regular(&mut self, way: &Way, metadata: &Metadata, place: Place<'_>) -> Result<Option<InodeNo>, Stop> {
+        let path = way.into.path();
         // before there is a file that would stay empty
-        let file = match File::open(source) {
+        let file = match way.from.open() {
             Ok(file) => file,
             Err(e) => {
-                self.wrong(source, e);
+                self.wrong(way, e);
                 return Ok(None);
             }
         };
         let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(None) };
-        let end = self.content(&file, source, number, path)?;
+        let end = self.content(&file, way, number)?;
         self.filler.set_len(number, path, end.max(metadata.len()))?;
         Ok(Some(number))
     }
 
     /// Copies the data of a file and leaves the holes. Where the data ends.
-    fn content(&mut self, mut file: &File, source: &Path, number: InodeNo, path: &[u8]) -> Result<u64, Stop> {
+    fn content(&mut self, mut file: &File, way: &Way, number: InodeNo) -> Result<u64, Stop> {
+        let path = way.into.path();
         let mut at = 0;
         loop {
             let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
@@ -224,14 +241,14 @@ impl<'f, 'v> Folder<'f, 'v> {
                     return self.filler.stream(number, path, &mut file, (0, u64::MAX));
                 }
                 Err(e) => {
-                    self.wrong(source, e);
+                    self.wrong(way, e);
                     self.filler.incomplete();
                     return Ok(at);
                 }
             };
             let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)).unwrap_or(u64::MAX);
             if let Err(e) = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(start)) {
-                self.wrong(source, e);
+                self.wrong(way, e);
                 self.filler.incomplete();
                 return Ok(at);
             }
@@ -245,9 +262,9 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 
     /// What a file looks like; complains of attributes that cannot be read.
-    fn dress_of(&mut self, source: &Path, metadata: &Metadata) -> Dress {
-        let xattrs = xattrs(source).unwrap_or_else(|e| {
-            self.wrong(source, format!("extended attributes: {e}"));
+    fn dress_of(&mut self, way: &Way, metadata: &Metadata) -> Dress {
+        let xattrs = way.from.xattrs().unwrap_or_else(|e| {
+            self.wrong(way, format!("extended attributes: {e}"));
             Vec::new()
         });
         // nanoseconds are under a second's worth
@@ -261,30 +278,6 @@ impl<'f, 'v> Folder<'f, 'v> {
             xattrs,
         }
     }
-}
-
-/// The extended attributes of a file, itself and not what it links to.
-fn xattrs(source: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    // the largest that Linux gives out
-    let mut names = vec![0; 65536];
-    let len = match llistxattr(source, &mut names) {
-        Ok(len) => len,
-        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Err(e) => return Err(e.into()),
-    };
-    names.truncate(len);
-    let mut found = Vec::new();
-    for name in names.split_inclusive(|byte| *byte == 0) {
-        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        let mut value = vec![0; 65536];
-        match lgetxattr(source, name, &mut value) {
-            Ok(len) => value.truncate(len),
-            Err(Errno::NODATA) => continue,
-            Err(e) => return Err(e.into()),
-        }
-        found.push((name.to_bytes().to_vec(), value));
-    }
-    Ok(found)
 }
 
 /// About how many bytes of data a file has, or all files below a folder have.

@@ -8,10 +8,11 @@
 
 use fs::{FileKind, Timestamp};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fsetxattr, linkat,
-    lsetxattr, makedev, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fsetxattr, fstatvfs,
+    linkat, lsetxattr, makedev, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -38,6 +39,13 @@ pub(super) struct Dress {
 
 /// An attribute that could not be set.
 pub(super) type Undressed = (Vec<u8>, io::Error);
+
+/// Each directory on the way is open: as many as the system lets this process have.
+pub(super) fn more_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // where it cannot be had the usual number is left
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
 
 impl Below {
     /// Opens a directory that the user names; links on the way are the user's own.
@@ -97,6 +105,16 @@ impl Below {
             unlinkat(&self.fd, temporary, AtFlags::empty())?;
         }
         Ok(renamed?)
+    }
+
+    /// Removes a file that was made just now.
+    pub(super) fn remove(&self, name: &[u8]) -> io::Result<()> {
+        Ok(unlinkat(&self.fd, component(name)?, AtFlags::empty())?)
+    }
+
+    /// Bytes that are free for this user.
+    pub(super) fn free(&self) -> u64 {
+        fstatvfs(&self.fd).map_or(0, |there| there.f_bavail.saturating_mul(there.f_frsize))
     }
 
     pub(super) fn create_symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {

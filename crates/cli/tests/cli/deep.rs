@@ -1,7 +1,7 @@
 //! Trees so deep that their paths are longer than anything the system takes, as a hostile volume may have them: memory grows
 //! with the tree, not with its square.
 
-use crate::common::{EXTANT, exits, ready, text};
+use crate::common::{EXTANT, exits, json, ready, text};
 use std::process::Command;
 use testkit::tools::{LIMIT, Ran, run_with};
 
@@ -60,6 +60,38 @@ fn within(args: &[&str]) -> Ran {
     ran
 }
 
+/// Directories in each other on this machine, with a file in the last.
+fn chain(folder: &std::path::Path, depth: usize) {
+    use rustix::fs::{Mode, OFlags, mkdirat, openat};
+    let name = "d".repeat(NAME);
+    let mut at = std::os::fd::OwnedFd::from(std::fs::File::open(folder).unwrap());
+    for _ in 0..depth {
+        mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = openat(&at, &name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+    }
+    drop(openat(&at, "leaf", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR | Mode::WUSR).unwrap());
+}
+
+/// What goes into a volume, with a path that is 75 KB long in the end.
+#[test]
+fn what_is_deep_comes_in() {
+    const LEVELS: usize = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let (source, volume) = (folder.path().join("source"), folder.path().join("deep.img"));
+    std::fs::create_dir(&source).unwrap();
+    chain(&source, LEVELS);
+    let volume = text(&volume);
+    let size = ["-q", "-t", "ext4", "-b", "1024", "-N", "4096"];
+    within(&[&["mkfs"][..], &size, &["-d", text(&source), volume, "32M"]].concat());
+    let counts = format!("{} directories, 1 file", LEVELS + 1);
+    assert!(within(&["tree", volume]).text().contains(&counts));
+    within(&[&["mkfs", "-F"][..], &size, &[volume]].concat());
+    within(&["put", "-r", volume, text(&source), "/"]);
+    assert!(within(&["tree", volume]).text().contains(&format!("{} directories, 1 file", LEVELS + 2)));
+    assert_eq!(json(&["ls", "--json", volume])["paths"][0]["path"], "/");
+    within(&["rm", "-r", volume, "/source"]);
+}
+
 #[test]
 fn memory_grows_with_the_tree_and_not_with_its_square() {
     if !ready() {
@@ -74,6 +106,17 @@ fn memory_grows_with_the_tree_and_not_with_its_square() {
     let shown = within(&["tree", volume]);
     assert!(shown.text().contains("2002 directories, 2 files") || shown.text().contains("2001 directories, 2 files"));
     within(&["tree", "-d", volume]);
+    for command in [&["tree", "--json"][..], &["ls", "-R", "--json"]] {
+        // all of it has more than it may take in memory
+        let script = format!("ulimit -v {MEMORY} && exec \"$0\" \"$@\" | tail -c 2000");
+        let ran = Command::new("sh").args(["-c", &script, EXTANT]).args(command).arg(volume).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.stderr.is_empty(), "{:.2000}", String::from_utf8_lossy(&ran.stderr));
+        assert!(
+            said.ends_with("}\n") && said.contains(if command[0] == "tree" { "summary" } else { "other" }),
+            "{said}"
+        );
+    }
     let deepest = exits(0, &["tree", volume]);
     assert!(deepest.text().contains("other"));
     // to this machine as far as descriptors reach; sentences stay short

@@ -1,6 +1,9 @@
 //! The program under its other names; completions and manual pages.
 
 use crate::common::{EXTANT, exits, fails, plain, prints, ready, text};
+use crate::mounting::{Folder, can_mount};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use testkit::tools::{LIMIT, Ran, run_with};
@@ -88,4 +91,29 @@ fn help_and_version() {
     }
     assert!(prints(&["--version"]).starts_with("extant "));
     assert_eq!(exits(2, &[] as &[&Path]).stdout, b"");
+}
+
+/// A path of this machine is any bytes.
+#[test]
+fn a_device_whose_name_is_no_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, file) = (folder.path().join(OsStr::from_bytes(b"vol\xFFume")), folder.path().join("file"));
+    std::fs::write(&file, "content\n").unwrap();
+    let (device, word) = (image.as_os_str(), OsStr::new);
+    prints(&[word("mkfs"), word("-q"), device, word("16M")]);
+    assert!(image.exists());
+    prints(&[word("put"), device, file.as_os_str(), word("/there")]);
+    assert_eq!(prints(&[word("cat"), device, word("/there")]), "content\n");
+    assert!(prints(&[word("ls"), word("--json"), device]).contains("there"));
+    prints(&[word("get"), device, word("/there"), folder.path().join("copy").as_os_str()]);
+    if can_mount() {
+        let place = Folder::new();
+        prints(&[word("mount"), device, place.path().as_os_str()]);
+        std::fs::write(place.path().join("more"), "more\n").unwrap();
+        place.unmount();
+        assert_eq!(prints(&[word("cat"), device, word("/more")]), "more\n");
+    }
+    prints(&[word("rm"), device, word("/there")]);
+    exits(0, &[word("check"), word("-fy"), device]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
 }

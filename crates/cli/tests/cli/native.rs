@@ -42,6 +42,32 @@ fn a_native_volume_is_made_filled_looked_at_and_checked() {
     assert_eq!((facts["format"].as_str(), facts["journal_blocks"].as_u64()), (Some("extant"), Some(0)));
 }
 
+/// What other programs are taught: udev by what the program prints, file(1) by the rules that come with it.
+#[test]
+fn a_native_volume_can_be_recognised() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    let uuid = "0bd1f0a2-1c3e-4f11-9d3a-2b6d0f3c9e77";
+    for (kind, name) in [("extant", "Extant native volume"), ("rext3", "Extant rext3 volume"), ("ext4", "ext4")] {
+        prints(&["mkfs", "-q", "-F", "-t", kind, "-L", "my data", "-U", uuid, text(&image), "32M"]);
+        let lines = format!(
+            "ID_FS_TYPE={kind}\nID_FS_USAGE=filesystem\nID_FS_UUID={uuid}\nID_FS_UUID_ENC={uuid}\n\
+             ID_FS_LABEL=my_data\nID_FS_LABEL_ENC=my\\x20data\n"
+        );
+        assert_eq!(prints(&["info", "--export", text(&image)]), lines);
+        let own = prints(&["info", "--export", "--own", text(&image)]);
+        assert_eq!(own, if kind == "ext4" { String::new() } else { lines });
+        let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/extant.magic");
+        let mut file = std::process::Command::new("file");
+        let Ok(ran) = file.args(["-b", "-m", &format!("{rules}:/usr/share/misc/magic")]).arg(&image).output() else {
+            testkit::tools::skip("no file(1) here");
+            continue;
+        };
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(said.contains(name) && said.contains(uuid), "{said}");
+    }
+}
+
 /// Either of the two superblocks may be lost: that is said, with what is lost with it, and mended from the other.
 #[test]
 fn a_damaged_superblock_is_reported_and_written_anew() {
@@ -112,7 +138,7 @@ fn damage_in_a_snapshot_of_a_volume_in_use_is_found() {
     }
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("volume");
-    prints(&["mkfs", text(&image), "64M"]);
+    prints(&["mkfs", "-t", "extant", text(&image), "64M"]);
     let on = Folder::new();
     exits(0, &["mount", text(&image), on.text()]);
     std::fs::create_dir(on.path().join("d")).unwrap();

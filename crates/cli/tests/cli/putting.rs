@@ -141,6 +141,7 @@ fn a_volume_that_is_too_small_is_left_sound() {
         words.extend(["-d", text(folder.path()), text(&image), "4m"]);
         let sentence = fails_with_notes(&words);
         assert!(sentence.contains("no space left on the volume; not all was copied"), "{shape}: {sentence}");
+        assert!(sentence.contains("are free") || sentence.contains("inodes are in use"), "{shape}: {sentence}");
         made.sound(shape);
     }
 }
@@ -149,6 +150,30 @@ fn a_volume_that_is_too_small_is_left_sound() {
 fn fails_with_notes(words: &[&str]) -> String {
     let text = exits(1, words).text();
     text.lines().find(|line| line.contains("not all was copied")).unwrap_or(&text).to_owned()
+}
+
+/// The program that served a mounted volume ends a moment after umount(8) does.
+#[test]
+fn a_volume_that_is_about_to_be_free_is_waited_for() {
+    let made = Made::new("-t ext4", 8 * M, &[]);
+    let (image, file) = (made.image(), made.folder.path().join("file"));
+    std::fs::write(&file, "content").unwrap();
+    let (volume, file) = (text(&image), text(&file));
+    for words in [
+        &["put", volume, file, "/there"][..],
+        &["rm", volume, "/there"],
+        &["check", "-fy", volume],
+        &["mkfs", "-F", volume],
+    ] {
+        let write = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+        let held = blockdev::open(volume, write).unwrap();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(held);
+        });
+        exits(0, words);
+        other.join().unwrap();
+    }
 }
 
 #[test]

@@ -123,6 +123,20 @@ fn a_full_disk_is_said_in_one_sentence() {
     let ran = exits(1, &["get", text(source.path()), "/big", &full("copy")]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
+    assert!(ran.text().contains("4 MiB of data are left"), "{}", ran.text());
+    assert!(!small.0.path().join("copy").exists(), "half a file stays");
+    // many files: the first for which there is no room is the last
+    for n in 0..2000 {
+        fs::write(folder.path().join(format!("f{n}")), [1; 5000]).unwrap();
+    }
+    let many = Image::mke2fs(&["-t", "ext4", "-N", "4096"], 32 << 20).with_folder(folder.path()).build();
+    let ran = exits(1, &["get", "-r", text(many.path()), "/", text(small.0.path())]);
+    assert!(ran.text().contains("No space left") && ran.text().contains("are free"), "{}", ran.text());
+    assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
+    for entry in fs::read_dir(small.0.path()).unwrap().map(Result::unwrap) {
+        let metadata = entry.metadata().unwrap();
+        assert!(metadata.is_dir() || metadata.len() >= 5000, "{:?} is cut", entry.file_name());
+    }
     fs::write(full("rest"), &big).unwrap_err();
     let ran = exits(1, &["mkfs", "-t", "ext4", &full("volume"), "8M"]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
@@ -133,4 +147,22 @@ fn a_full_disk_is_said_in_one_sentence() {
     let ran = exits(8, &["check", "-fy", "-z", &full("undo"), volume]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
     assert!(image.bytes() == before);
+}
+
+#[test]
+fn a_signal_removes_the_file_that_mkfs_has_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    for _ in 0..5 {
+        let mut mkfs = command(&["mkfs", "-q", "-t", "ext3", "-b", "1024", text(&image), "64G"]);
+        let mut child = mkfs.stderr(Stdio::piped()).spawn().unwrap();
+        while !image.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let ran = child.wait_with_output().unwrap();
+        // a machine may be quicker than the signal
+        assert_eq!(ran.status.success(), image.exists(), "{ran:?}");
+        let _ = fs::remove_file(&image);
+    }
 }

@@ -1,0 +1,67 @@
+//! What a volume is, in the words of udev: `ID_FS_TYPE=…`, a line each, as `blkid -o udev` prints them.
+
+use fs::Volume;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use uuid::Uuid;
+
+/// The type of a volume, and whether it is one of Extant's own.
+pub(super) fn format_of(volume: &Volume) -> io::Result<(&'static str, bool)> {
+    let native = volume.native_facts().map_err(|e| io::Error::other(e.to_string()))?.is_some();
+    let name = if native { "extant" } else { volume.superblock().features.format_name() };
+    Ok((name, native || name == "rext3"))
+}
+
+pub(super) fn print(volume: &Volume, format: &str, out: &mut impl Write) -> io::Result<()> {
+    let disk = &volume.superblock().disk;
+    writeln!(out, "ID_FS_TYPE={format}\nID_FS_USAGE=filesystem")?;
+    if disk.s_uuid != [0; 16] {
+        let uuid = Uuid::from_bytes(disk.s_uuid);
+        writeln!(out, "ID_FS_UUID={uuid}\nID_FS_UUID_ENC={uuid}")?;
+    }
+    let label = disk.label();
+    if !label.is_empty() {
+        writeln!(out, "ID_FS_LABEL={}\nID_FS_LABEL_ENC={}", plain(&label), encoded(&label))?;
+    }
+    Ok(())
+}
+
+/// Characters that udev takes as they are, in names of files and elsewhere.
+fn is_safe(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii() && !c.is_control() && c != '\u{FFFD}'
+}
+
+/// With an underscore for each character that is not safe.
+fn plain(label: &str) -> String {
+    label.chars().map(|c| if is_safe(c) { c } else { '_' }).collect()
+}
+
+/// With the bytes of characters that are not safe in hexadecimal.
+fn encoded(label: &str) -> String {
+    label.chars().fold(String::new(), |mut out, c| {
+        if is_safe(c) {
+            out.push(c);
+        } else {
+            // writing to a String cannot fail
+            c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| _ = write!(out, "\\x{byte:02x}"));
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_safe_in_lines_and_in_names_of_files() {
+        for (label, one, other) in [
+            ("data", "data", "data"),
+            ("my vol/1", "my_vol_1", r"my\x20vol\x2f1"),
+            ("größe", "größe", "größe"),
+            ("a\nID_FS_TYPE=ext4\\", "a_ID_FS_TYPE=ext4_", r"a\x0aID_FS_TYPE=ext4\x5c"),
+        ] {
+            assert_eq!((plain(label).as_str(), encoded(label).as_str()), (one, other));
+        }
+    }
+}
