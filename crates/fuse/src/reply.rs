@@ -45,11 +45,13 @@ pub struct Reply<'a> {
     changed: Option<u64>,
     /// The node whose content the kernel has to ask for again, and from where on.
     moved: Option<(u64, u64)>,
+    /// That a name is not there may be different at any moment.
+    fleeting: bool,
 }
 
 impl<'a> Reply<'a> {
     pub(crate) fn new(room: &'a mut [u8]) -> Self {
-        Self { room, len: 0, changed: None, moved: None }
+        Self { room, len: 0, changed: None, moved: None, fleeting: false }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -111,7 +113,13 @@ impl<'a> Reply<'a> {
     /// # Errors
     /// E2BIG where there is no room.
     pub fn entry(&mut self, entry: &Entry) -> Answer<()> {
-        self.put(&entry.wire())
+        let keep_name = if self.fleeting && entry.node == 0 { 0 } else { entry.keep_name };
+        self.put(&EntryOut { entry_valid: keep_name, ..entry.wire() })
+    }
+
+    /// Of a name that is not there the kernel keeps nothing, whatever the answer allows.
+    pub(crate) fn keep_no_absence(&mut self) {
+        self.fleeting = true;
     }
 
     /// Answers with a file that was made and is open now.

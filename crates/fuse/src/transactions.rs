@@ -418,6 +418,10 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         }
         let _inside = member.map(|running| running.transaction.enter());
         let _pass = self.shared.volume.looking();
+        if running.is_some() {
+            // it may be there again after a rollback, which the kernel can hear of late: whoever waits has the directory locked
+            reply.keep_no_absence();
+        }
         self.inner.answer(request, reply)
     }
 
