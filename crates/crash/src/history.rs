@@ -256,6 +256,20 @@ impl History {
         sizes
     }
 
+    /// Whether bytes are those of a file in state `number`, or, where the next operation writes to it, those after that: a
+    /// write is no transaction.
+    #[must_use]
+    pub fn is_written_in_part(&self, id: Id, number: usize, bytes: &[u8]) -> bool {
+        let Some(Op::Write { path, .. } | Op::Append { path, .. }) = self.ops.get(number) else { return false };
+        if self.state(number).resolve(path) != Ok(id) {
+            return false;
+        }
+        let data = |n: usize| self.outside(n).node(id).and_then(|node| node.data());
+        let Some((before, after)) = data(number).zip(data(number + 1)) else { return false };
+        let either = |(at, byte): (usize, &u8)| before.get(at) == Some(byte) || after.get(at) == Some(byte);
+        (before.len()..=after.len()).contains(&bytes.len()) && bytes.iter().enumerate().all(either)
+    }
+
     /// The versions of a node in states `from..=to`, neighbours that are equal once; `None` where it was not there.
     pub fn versions(&self, id: Id, from: usize, to: usize) -> Vec<Option<&Arc<Node>>> {
         let mut versions: Vec<_> = (from..=to).map(|number| self.outside(number).node(id)).collect();
@@ -308,6 +322,18 @@ mod tests {
     fn fdatasync_pins_what_was_made_since() {
         let history = history("create a; create f; append f 9 =1; mkdir b; fdatasync f");
         assert_eq!(history.pins(5, Scope::EarlierMetadata).tree, 3);
+    }
+
+    #[test]
+    fn of_a_write_a_part_may_be_there() {
+        let history = history("create f; append f 3000 =1; write f 1000 4000 =2; truncate f 10");
+        let id = history.last().resolve("f").unwrap();
+        let data = |n: usize| history.state(n).node(id).unwrap().data().unwrap().to_vec();
+        let (old, new) = (data(2), data(3));
+        let part = [&new[..2048], &old[2048..]].concat();
+        assert!(history.is_written_in_part(id, 2, &part) && history.is_written_in_part(id, 2, &new[..4096]));
+        assert!(!history.is_written_in_part(id, 1, &part) && !history.is_written_in_part(id, 3, &new[..100]));
+        assert!(!history.is_written_in_part(id, 2, &old[..2048]));
     }
 
     #[test]

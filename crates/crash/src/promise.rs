@@ -1,8 +1,8 @@
 //! What each mode promises, as predicates over what a volume holds after a crash.
 //!
 //! A mode is a row of [`PROMISES`]: how far the order of operations is kept, what the bytes of files may be, what fsync
-//! covers, what recovery is. [`judge`] knows the columns, never the modes. The words of the promises for people are the
-//! table in README.md.
+//! covers, what recovery is. [`judge`] knows the columns, never the modes. [`Promise::words`] has them for people: they are
+//! the table in README.md, cell by cell.
 //!
 //! 1. The whole tree at one moment ([`Order::Prefix`]): names, attributes and sizes are those after some operation, at
 //!    least as new as what is pinned.
@@ -31,7 +31,7 @@ pub enum Order {
 /// What the bytes of a file may be where they are not pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
-    /// Those of the same moment as the tree.
+    /// Those of the same moment as the tree; of a write that comes next a part may be there.
     Exact,
     /// At each position those of some version of that file, or zeros where one had a hole. What a file grew by may not
     /// be there yet, unless the file has taken another's place.
@@ -67,6 +67,8 @@ pub enum Recovery {
 pub struct Promise {
     /// The name of the mode, as on the command line.
     pub mode: &'static str,
+    /// What is written to `-o` of a mount for it.
+    pub options: &'static str,
     /// How much of the order of operations a crash leaves.
     pub order: Order,
     /// What unpinned bytes may be.
@@ -78,9 +80,10 @@ pub struct Promise {
 }
 
 /// The promises of all modes.
-pub const PROMISES: [Promise; 6] = [
+pub const PROMISES: [Promise; 7] = [
     Promise {
         mode: "none",
+        options: "consistency=none",
         order: Order::PerObject,
         data: Data::Any,
         fsync: Scope::Node,
@@ -88,6 +91,7 @@ pub const PROMISES: [Promise; 6] = [
     },
     Promise {
         mode: "dirty-bit",
+        options: "consistency=dirty-bit",
         order: Order::PerObject,
         data: Data::OldOrNew,
         fsync: Scope::Node,
@@ -95,6 +99,7 @@ pub const PROMISES: [Promise; 6] = [
     },
     Promise {
         mode: "journal",
+        options: "consistency=journal",
         order: Order::Prefix,
         data: Data::OldOrNew,
         fsync: Scope::EarlierMetadata,
@@ -102,6 +107,7 @@ pub const PROMISES: [Promise; 6] = [
     },
     Promise {
         mode: "journal-data",
+        options: "consistency=journal,data=journal",
         order: Order::Prefix,
         data: Data::Exact,
         fsync: Scope::EarlierMetadata,
@@ -109,6 +115,7 @@ pub const PROMISES: [Promise; 6] = [
     },
     Promise {
         mode: "journal-writeback",
+        options: "consistency=journal,data=writeback",
         order: Order::Prefix,
         data: Data::Any,
         fsync: Scope::EarlierMetadata,
@@ -116,6 +123,15 @@ pub const PROMISES: [Promise; 6] = [
     },
     Promise {
         mode: "snapshot",
+        options: "consistency=snapshot",
+        order: Order::Prefix,
+        data: Data::OldOrNew,
+        fsync: Scope::EarlierMetadata,
+        recovery: Recovery::Mount,
+    },
+    Promise {
+        mode: "snapshot-cow",
+        options: "consistency=snapshot,data=cow",
         order: Order::Prefix,
         data: Data::OldOrNew,
         fsync: Scope::EarlierMetadata,
@@ -128,6 +144,46 @@ impl Promise {
     #[must_use]
     pub fn of(mode: &str) -> Option<&'static Self> {
         PROMISES.iter().find(|promise| promise.mode == mode)
+    }
+
+    /// The promise in words, as the columns of the table in README.md have them: names, sizes and attributes; bytes that were
+    /// not synced; fsync; what happens before the volume is used again.
+    #[must_use]
+    pub fn words(&self) -> [&'static str; 4] {
+        [
+            match self.order {
+                Order::Prefix => "all as after some operation, at most two commit intervals of 5 s ago",
+                Order::PerObject => {
+                    "each file for itself: whole where it was synced and not changed since, else old, new or lost"
+                }
+            },
+            match (self.order, self.data) {
+                (Order::PerObject, _) => "anything",
+                (Order::Prefix, Data::Exact) => "of the same moment; of the write that came next a part may be there",
+                (Order::Prefix, Data::OldOrNew) => {
+                    "old or new; what a file grew by may come later, but not later than its rename over another"
+                }
+                (Order::Prefix, Data::Any) => {
+                    "anything; what a file grew by may come later, but not later than its rename over another"
+                }
+            },
+            match self.fsync {
+                Scope::Node => "the file, or the entries of the directory; a file's name with its directory",
+                Scope::EarlierMetadata => {
+                    "the file, its names, and all that happened to names, attributes and sizes before its own last change, \
+                     but for what may come later"
+                }
+                Scope::Volume => "everything",
+            },
+            match self.recovery {
+                Recovery::FullCheck => "full check",
+                Recovery::CheckUnlessClean => {
+                    "full check, unless it says that it is clean: then all is as after some operation, bytes old or new, and \
+                     nothing comes later"
+                }
+                Recovery::Mount => "mount it; the checker finds nothing",
+            },
+        ]
     }
 }
 
@@ -180,6 +236,9 @@ fn prefix(
         let newest = moment.begun.min(era.end.saturating_sub(1));
         let bytes = |id: Id, model: &Node, observed: &Node| {
             let Some((model, observed)) = model.data().zip(observed.data()) else { return Ok(()) };
+            if data == Data::Exact && number < moment.begun && history.is_written_in_part(id, number, observed) {
+                return Ok(());
+            }
             // a file that takes another's place takes it with its content
             let settled = pins.node(id).max(history.replaced_by(id, number)).max(era.start);
             let oldest = if whole || data == Data::Exact { number } else { settled.min(number) };
