@@ -44,7 +44,7 @@ open file.
 Exit status: 0 every promise was kept, 1 one was broken or nothing could be explored, 2 wrong usage."
 )]
 pub(crate) struct Crash {
-    /// The mode: none, dirty-bit, journal, journal-data or journal-writeback. May be given more than once; every mode
+    /// The mode: none, dirty-bit, journal, journal-data, journal-writeback, snapshot or snapshot-cow. May be given more than once; every mode
     /// unless given
     #[arg(long = "mode", value_name = "MODE", value_parser = mode)]
     modes: Vec<&'static str>,
@@ -101,9 +101,13 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "N", default_value_t = 20)]
     deeper: u64,
 
+    /// Let the power of every N-th state go once more after some work; 0 for none
+    #[arg(long = "again", value_name = "N", default_value_t = 50)]
+    again: u64,
+
     /// No loss of power: instead let every read, write and flush fail, once and for ever, at most N of each kind in a
     /// workload, evenly spread
-    #[arg(long, value_name = "N", conflicts_with_all = ["subsets", "most", "work_on", "nested", "deeper", "e2fsck_every"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["subsets", "most", "work_on", "nested", "deeper", "again", "e2fsck_every"])]
     faults: Option<usize>,
 
     /// Show every N-th recovered state to e2fsck; 0 for none
@@ -307,6 +311,7 @@ impl Crash {
             work_on_every: self.work_on,
             nested_every: self.nested,
             deeper_every: self.deeper,
+            again_every: self.again,
             e2fsck_every: self.e2fsck_every,
             e2fsck: self.e2fsck.clone(),
             ..Options::default()
@@ -377,7 +382,7 @@ impl Crash {
 fn counted(c: &Counts, seconds: f64) -> String {
     format!(
         "{} workloads, {} operations ({} without room), {} writes, {} flushes; {} states, {} of them different, {} worked \
-         on, {} and {} of recoveries cut once and twice, {} seen by e2fsck, in {seconds:.1} s",
+         on, {} and {} of recoveries cut once and twice, {} of second crashes, {} seen by e2fsck, in {seconds:.1} s",
         c.workloads,
         c.operations,
         c.no_room,
@@ -388,6 +393,7 @@ fn counted(c: &Counts, seconds: f64) -> String {
         c.worked_on,
         c.nested,
         c.deeper,
+        c.again,
         c.e2fsck,
     )
 }

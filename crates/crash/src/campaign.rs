@@ -161,6 +161,7 @@ fn smallest(system: &dyn System, options: &Options, finding: Finding) -> Finding
         work_on_every: every(Kind::WorkAfter),
         nested_every: every(Kind::CutRecovery),
         deeper_every: 0,
+        again_every: every(Kind::Again),
         e2fsck_every: every(Kind::E2fsck),
         ..options.clone()
     };

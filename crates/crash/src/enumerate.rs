@@ -34,6 +34,8 @@ pub struct Limits {
     pub samples: u32,
     /// Whether writes are torn.
     pub torn: bool,
+    /// Whether of torn writes the last sectors alone are tried as well as the first.
+    pub ends: bool,
     /// Most states of one epoch; of more, so many are drawn.
     pub most: usize,
     /// Bytes on the device that are there all or not at all even when a write is torn; whole sectors.
@@ -44,7 +46,16 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { every_subset: 10, lacking_two: 24, samples: 64, torn: true, most: 3000, whole: 0..0, seed: 1 }
+        Self {
+            every_subset: 10,
+            lacking_two: 24,
+            samples: 64,
+            torn: true,
+            ends: false,
+            most: 3000,
+            whole: 0..0,
+            seed: 1,
+        }
     }
 }
 
@@ -237,6 +248,9 @@ impl Maker {
         for (number, piece) in pieces.iter().enumerate() {
             let sectors = piece.sectors();
             let mut parts: Vec<Vec<usize>> = (1..sectors).map(|kept| (0..kept).collect()).collect();
+            if self.limits.ends {
+                parts.extend((1..sectors).map(|lost| (lost..sectors).collect()));
+            }
             if sectors > 2 {
                 parts.push((0..sectors).filter(|_| self.numbers.bool()).collect());
             }
@@ -289,8 +303,16 @@ mod tests {
         seen
     }
 
-    const UNTORN: Limits =
-        Limits { every_subset: 10, lacking_two: 24, samples: 64, torn: false, most: 3000, whole: 0..0, seed: 1 };
+    const UNTORN: Limits = Limits {
+        every_subset: 10,
+        lacking_two: 24,
+        samples: 64,
+        torn: false,
+        ends: false,
+        most: 3000,
+        whole: 0..0,
+        seed: 1,
+    };
 
     #[test]
     fn every_subset_of_every_epoch() {

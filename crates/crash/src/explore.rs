@@ -12,7 +12,7 @@
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -42,6 +42,9 @@ pub struct Options {
     pub nested_every: u64,
     /// Of every so many states that such a cut makes, the recovery is cut in turn; 0 for none.
     pub deeper_every: u64,
+    /// Of every so many distinct states one is mounted as it is, worked on, and the power goes once more; 0 for none. Where
+    /// a mount recovers.
+    pub again_every: u64,
     /// Of every so many distinct states one is shown to e2fsck after recovery; 0 for none.
     pub e2fsck_every: u64,
     /// The e2fsck to ask.
@@ -55,6 +58,7 @@ impl Default for Options {
             work_on_every: 20,
             nested_every: 50,
             deeper_every: 20,
+            again_every: 50,
             e2fsck_every: 0,
             e2fsck: "e2fsck".into(),
         }
@@ -73,6 +77,7 @@ impl Options {
             ("work-on", self.work_on_every, default.work_on_every),
             ("nested", self.nested_every, default.nested_every),
             ("deeper", self.deeper_every, default.deeper_every),
+            ("again", self.again_every, default.again_every),
             ("e2fsck-every", self.e2fsck_every, default.e2fsck_every),
         ];
         all.iter().filter(|(_, is, was)| is != was).map(|(name, is, _)| format!(" --{name} {is}")).collect()
@@ -106,6 +111,8 @@ pub struct Counts {
     pub nested: u64,
     /// States made by cutting the recovery of such a state.
     pub deeper: u64,
+    /// States of a second loss of power, in the work after the first.
+    pub again: u64,
     /// States that e2fsck has looked at.
     pub e2fsck: u64,
 }
@@ -124,6 +131,7 @@ impl std::ops::AddAssign for Counts {
         self.worked_on += other.worked_on;
         self.nested += other.nested;
         self.deeper += other.deeper;
+        self.again += other.again;
         self.e2fsck += other.e2fsck;
     }
 }
@@ -146,6 +154,8 @@ pub enum Kind {
     NotIdempotent,
     /// A recovered volume did not bear more work.
     WorkAfter,
+    /// A second loss of power breaks a promise.
+    Again,
     /// Recovery that was cut does not lead to what it leads to when it is not.
     CutRecovery,
     /// e2fsck finds problems where our checker finds none.
@@ -179,6 +189,7 @@ impl fmt::Display for Finding {
             Kind::Promise => "the promise is broken",
             Kind::NotIdempotent => "a second recovery does something",
             Kind::WorkAfter => "the recovered volume bears no more work",
+            Kind::Again => "a second crash does harm",
             Kind::CutRecovery => "a crash during recovery does harm",
             Kind::E2fsck => "e2fsck finds problems after recovery",
             Kind::Panic => "a panic",
@@ -411,6 +422,9 @@ impl Judge<'_> {
             self.counts.e2fsck += 1;
             self.e2fsck(recovered)?;
         }
+        if turn(self.options.again_every) && self.system.promise().recovery == Recovery::Mount {
+            self.crash_again(crash.device, &content.state)?;
+        }
         if turn(self.options.nested_every) {
             self.cut_recovery(crash.device, crash.moment, &content.state, true)?;
         }
@@ -506,19 +520,63 @@ impl Judge<'_> {
         found.map_err(internal)?.map_or(Ok(()), Err)
     }
 
+    /// Mounts what a crash left, works on it, and looks at what a second crash may leave of that: `whole` and what was
+    /// done since, as the mode promises. What the first crash tore must not become whole by a part of what came after.
+    fn crash_again(&mut self, device: &Overlay, whole: &State) -> Result<(), Wrong> {
+        let failed = |why: Refused| (Kind::Again, why);
+        let record = Arc::new(Record::in_memory(device.clone()));
+        let mut history = History::new(whole.clone(), self.system.block_size());
+        let mut session = self.system.mount(record.clone()).map_err(failed)?;
+        for op in WORK_AGAIN.split(';') {
+            let op: Op = op.parse().map_err(|e: NoOp| failed(e.to_string()))?;
+            record.mark(BEGIN).map_err(internal)?;
+            play::step(&mut *session, &mut history, &op).map_err(failed)?;
+            record.mark(END).map_err(internal)?;
+        }
+        drop(session);
+        let log = record.log().map_err(internal)?;
+        let limits = Limits {
+            every_subset: 3,
+            lacking_two: 0,
+            samples: 4,
+            ends: true,
+            most: 60,
+            whole: self.system.whole(),
+            ..self.options.limits.clone()
+        };
+        let mut seen = HashSet::new();
+        let found = enumerate::states(&log, device, &limits, |cut| {
+            if !seen.insert(cut.device.fingerprint()) {
+                return ControlFlow::Continue(());
+            }
+            self.counts.again += 1;
+            let judged = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
+                promise::judge(self.system.promise(), &history, cut.moment, content.clean, &content.state)
+                    .map_err(|why| (Kind::Promise, why))
+            });
+            match judged {
+                Ok(()) => ControlFlow::Continue(()),
+                Err((_, why)) => ControlFlow::Break((Kind::Again, format!("the second in {}: {why}", cut.choice))),
+            }
+        });
+        found.map_err(internal)?.map_or(Ok(()), Err)
+    }
+
     /// The verdict of `e2fsck -fn`.
     fn e2fsck(&self, device: &Overlay) -> Result<(), Wrong> {
         let failed = |e: io::Error| (Kind::E2fsck, format!("cannot ask e2fsck: {e}"));
-        let mut bytes = vec![0; device.geometry().len as usize];
-        device.read(0, &mut bytes).map_err(internal)?;
-        let mut file = tempfile::NamedTempFile::new_in(memory()).map_err(failed)?;
-        file.write_all(&bytes).and_then(|()| file.flush()).map_err(failed)?;
+        let file = tempfile::NamedTempFile::new_in(memory()).map_err(failed)?;
+        let device: Arc<dyn BlockDevice> = Arc::new(device.clone());
+        self.system.write_for_e2fsck(&device, file.as_file()).map_err(|why| (Kind::E2fsck, why))?;
         let mut command = Command::new(&self.options.e2fsck);
         let ran = command.arg("-fn").arg(file.path()).stdin(Stdio::null()).output().map_err(failed)?;
         if ran.status.success() {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        if self.system.is_known_to_e2fsck(&said) {
+            return Ok(());
+        }
         Err((Kind::E2fsck, format!("{}: {}", ran.status, said.split_whitespace().collect::<Vec<_>>().join(" "))))
     }
 }
@@ -527,6 +585,9 @@ impl Judge<'_> {
 const WORK_AFTER: &str = "mkdir zz; create zz/a; append zz/a 5000 =901; link zz/a zz/b; rename zz/b zz/c; \
                           setxattr zz/a user.z 40 =902; sync; write zz/a 700 3000 =903; truncate zz/a 2500; \
                           create zz/d; append zz/d 3000 =904; unlink zz/a; symlink zz/c zz/l; fsync zz; unlink zz/d";
+
+/// What is done between two crashes.
+const WORK_AGAIN: &str = "create zz; append zz 3000 =905; fsync zz";
 
 /// A folder in memory where there is one.
 fn memory() -> PathBuf {

@@ -2,6 +2,7 @@
 //! its own, at a time that the explorer gives.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,11 +13,12 @@ use check::{Options as CheckOptions, Repair};
 use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState, Superblock};
 use fs::mkfs::{Kind, MkfsOptions};
 use fs::{
-    AllocateMode, Clock, Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, RenameFlags, SetAttributes,
-    Timestamp, Transaction, Volume, WriteOptions, XattrMode,
+    AllocateMode, Broken, Clock, Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, RenameFlags,
+    SetAttributes, Timestamp, Transaction, Volume, WriteOptions, XattrMode,
 };
 use rustix::io::Errno;
 
+use crate::above;
 use crate::model::State;
 use crate::op::{FallocateHow, Op, RenameHow, pattern};
 use crate::promise::{Promise, Recovery};
@@ -61,13 +63,14 @@ const fn mode(name: &'static str, format: &'static str, consistency: Consistency
     Mode { name, format, journal: matches!(consistency, Consistency::Journal), consistency, data }
 }
 
-static MODES: [Mode; 6] = [
+static MODES: [Mode; 7] = [
     mode("none", "ext2", Consistency::None, DataMode::Ordered),
     mode("dirty-bit", "ext2", Consistency::DirtyBit, DataMode::Ordered),
     mode("journal", "ext4", Consistency::Journal, DataMode::Ordered),
     mode("journal-data", "ext4", Consistency::Journal, DataMode::Journal),
     mode("journal-writeback", "ext4", Consistency::Journal, DataMode::Writeback),
     mode("snapshot", "extant", Consistency::Snapshot, DataMode::Ordered),
+    mode("snapshot-cow", "extant", Consistency::Snapshot, DataMode::CopyOnWrite),
 ];
 
 /// A volume of this file system in one mode.
@@ -81,12 +84,17 @@ pub struct Ext {
     pub block_size: u32,
     /// Length of a volume in bytes.
     pub len: u64,
+    /// How many inodes it has.
+    pub inodes: u64,
     /// For a test that this is caught: blocks are given out again at once when they are freed.
     #[doc(hidden)]
     pub reuse_at_once: bool,
     /// The same for content that snapshots keep, which is written over.
     #[doc(hidden)]
     pub overwrite_kept: bool,
+    /// The same for faults of engines.
+    #[doc(hidden)]
+    pub broken: Broken,
 }
 
 /// The length of a volume, unless another is asked for: two groups of blocks of 1 KiB, so that there is a copy of the
@@ -107,8 +115,8 @@ impl Ext {
         let promise = Promise::of(mode.name)?;
         // a native volume has blocks of 4 KiB, and is no smaller
         let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
-        let (reuse_at_once, overwrite_kept) = (false, false);
-        Some(Self { mode, promise, format, block_size, len, reuse_at_once, overwrite_kept })
+        let (reuse_at_once, overwrite_kept, broken) = (false, false, Broken::default());
+        Some(Self { mode, promise, format, block_size, len, inodes: 96, reuse_at_once, overwrite_kept, broken })
     }
 
     /// The shortest volume that the format has.
@@ -136,6 +144,7 @@ impl Ext {
             data: self.mode.data,
             reuse_at_once: self.reuse_at_once,
             overwrite_kept: self.overwrite_kept,
+            broken: self.broken,
             clock: clock(time.clone()),
             seed: Some(1),
             ..WriteOptions::default()
@@ -162,7 +171,15 @@ impl System for Ext {
     }
 
     fn suits_e2fsck(&self) -> bool {
-        matches!(self.format.kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4)
+        matches!(self.format.kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Extant)
+    }
+
+    fn write_for_e2fsck(&self, device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
+        if self.format.kind == Kind::Extant { above::write(device, file) } else { above::copy(&**device, file) }
+    }
+
+    fn is_known_to_e2fsck(&self, said: &str) -> bool {
+        self.format.kind == Kind::Extant && above::says_nothing_else(said)
     }
 
     /// The superblock is 1 KiB and has one checksum: no ext file system survives half of it without its copies, and a
@@ -185,7 +202,7 @@ impl System for Ext {
         let device = MemoryDevice::zeroed(self.len).map_err(|e| e.to_string())?;
         let mut options = MkfsOptions::new(self.format.kind);
         options.block_size = Some(self.block_size);
-        options.inodes = Some(96);
+        options.inodes = Some(self.inodes);
         options.uuid = [7; 16];
         options.hash_seed = [9; 16];
         options.time = Timestamp { seconds: START, nanos: 0 };

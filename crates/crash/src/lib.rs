@@ -18,6 +18,7 @@
 //! | [`faults`] | one workload on a device whose n-th request fails |
 #![forbid(unsafe_code)]
 
+mod above;
 pub mod campaign;
 pub mod directory;
 pub mod enumerate;

@@ -1,11 +1,13 @@
 //! What is explored: anything that mounts a device, does operations, and recovers after a crash.
 
+use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
 use blockdev::BlockDevice;
 use rustix::io::Errno;
 
+use crate::above;
 use crate::model::State;
 use crate::op::Op;
 use crate::promise::Promise;
@@ -30,6 +32,19 @@ pub trait System: Sync {
     /// Whether e2fsck can read its volumes.
     fn suits_e2fsck(&self) -> bool {
         true
+    }
+
+    /// Writes what e2fsck is to look at into a file that is empty.
+    ///
+    /// # Errors
+    /// Why that could not be done.
+    fn write_for_e2fsck(&self, device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
+        above::copy(&**device, file)
+    }
+
+    /// Whether what e2fsck finds is what it finds on sound volumes of the format, too.
+    fn is_known_to_e2fsck(&self, _said: &str) -> bool {
+        false
     }
 
     /// Bytes in a block of its volumes.

@@ -265,5 +265,5 @@ fn a_finding_is_made_small_and_can_be_repeated() {
     // what is looked at closer is said, where that is how it was found
     let toy = Toy(Bug::RecoveryErasesFirst);
     let report = campaign::run(&toy, &workloads, &options, 1, 1, &|_| {});
-    assert_eq!(report.findings[0].arguments, "--mode toy --work-on 0 --nested 1 --deeper 0");
+    assert_eq!(report.findings[0].arguments, "--mode toy --work-on 0 --nested 1 --deeper 0 --again 0");
 }

@@ -78,6 +78,8 @@ pub use notes::Note;
 pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
+#[doc(hidden)]
+pub use store::engine::Broken;
 pub use store::native::Facts as NativeFacts;
 pub use transaction::Transaction;
 pub use volume::{OpenOptions, Volume};

@@ -10,7 +10,7 @@ use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Engine;
-use store::engine::{DirtyBit, Journal, JournalOptions, Snapshot, Unordered};
+use store::engine::{Broken, DirtyBit, Journal, JournalOptions, Snapshot, Unordered};
 
 /// Features a volume may have that is written.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
@@ -81,7 +81,11 @@ impl Volume {
         let dirty_blocks = (dirty_bytes / block_size as usize).max(LEAST_DIRTY);
         if let Some(native) = &self.native {
             let ordered = consistency == Consistency::Snapshot;
-            return Ok(Box::new(Snapshot::new(&native.mapped, ordered, dirty_blocks)?));
+            let mut engine = Snapshot::new(&native.mapped, ordered, dirty_blocks)?;
+            if options.broken != Broken::default() {
+                engine.break_as(options.broken, &native.mapped)?;
+            }
+            return Ok(Box::new(engine));
         }
         Ok(match consistency {
             // only native volumes have it

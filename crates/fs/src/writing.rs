@@ -103,6 +103,9 @@ pub struct WriteOptions {
     /// Breaks what snapshots promise: content that they keep is written over in its place. For the test that this is caught.
     #[doc(hidden)]
     pub overwrite_kept: bool,
+    /// The same of what engines promise.
+    #[doc(hidden)]
+    pub broken: store::engine::Broken,
 }
 
 impl Default for WriteOptions {
@@ -121,6 +124,7 @@ impl Default for WriteOptions {
             mounted_at: None,
             reuse_at_once: false,
             overwrite_kept: false,
+            broken: store::engine::Broken::default(),
         }
     }
 }

@@ -85,6 +85,20 @@ pub struct Need<T> {
     pub should: T,
 }
 
+/// What an engine does wrong on purpose, for tests that it is caught.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Broken {
+    /// Places of metadata are given out again in the generation that leaves them.
+    pub reuse_places: bool,
+    /// The number of a generation whose superblock was torn is used once more.
+    pub reuse_number: bool,
+    /// Leaves of the map whose entries are late are not written when the late entries go.
+    pub keep_leaves: bool,
+    /// Whoever asks for a generation to be durable gets the one before.
+    pub short_sync: bool,
+}
+
 /// A consistency engine.
 pub trait Engine: Send {
     /// What it can take; does not change.

@@ -54,6 +54,22 @@ pub(crate) enum Bend {
     OverwriteKept,
     /// Transactions do nothing; the device is straight.
     NoTransactions,
+    /// The flush between a native generation and its superblock is left out.
+    NoFlushBeforeSuperblock,
+    /// The flush after a native superblock is left out.
+    NoFlushAfterSuperblock,
+    /// The flush after the mark that the volume is in use is left out.
+    NoFlushAfterDirtyMark,
+    /// The flush before the mark that the volume is clean is left out.
+    NoFlushBeforeCleanMark,
+    /// Places of metadata are given out again in the generation that leaves them; the device is straight.
+    ReusePlaces,
+    /// The number of a generation whose superblock was torn is used once more; the device is straight.
+    ReuseNumber,
+    /// Leaves of the map stay older than their entries; the device is straight.
+    KeepLeaves,
+    /// fsync makes the generation before durable; the device is straight.
+    ShortSync,
     /// Every fifth write is lost.
     LostWrite,
     /// Every ninth write lands one block further.
@@ -81,6 +97,10 @@ struct State {
     logged: bool,
     /// The last write was a commit.
     just_committed: bool,
+    /// The last write was a superblock, and what it said of the volume.
+    just_marked: Option<bool>,
+    /// Time passes, and nobody waits for a flush.
+    nobody_waits: bool,
 }
 
 /// The device. Writes are cut into blocks of the size that the volumes have.
@@ -125,6 +145,13 @@ impl Bent {
         }
     }
 
+    /// Time begins or ends to pass: meanwhile nothing that is asked for returns.
+    pub(crate) fn waits(&self, nobody: bool) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.nobody_waits = nobody;
+        if !nobody && std::mem::take(&mut state.flush_owed) { self.device.flush() } else { Ok(()) }
+    }
+
     fn release(&self, state: &mut State) -> Result<()> {
         state.held.drain(..).try_for_each(|(at, bytes)| self.device.write(at, &bytes))
     }
@@ -135,7 +162,9 @@ impl Bent {
         let in_journal = self.journal.contains(&at);
         state.logged = matches!(class, Class::Log | Class::Revoke) || state.logged && class != Class::Commit;
         state.just_committed = class == Class::Commit;
-        if std::mem::take(&mut state.flush_owed) {
+        state.just_marked = if let Class::Superblock { clean } = class { Some(clean) } else { None };
+        let left_out = self.bend == Bend::NoFlushBeforeCleanMark && state.just_marked == Some(true);
+        if std::mem::take(&mut state.flush_owed) && !left_out {
             self.device.flush()?;
         }
         let hold = |state: &mut State| {
@@ -229,6 +258,13 @@ impl BlockDevice for Bent {
             Bend::NoFlush => Ok(()),
             Bend::NoFlushBeforeCommit if state.logged => Ok(()),
             Bend::NoFlushAfterCommit if state.just_committed => Ok(()),
+            Bend::NoFlushBeforeSuperblock if state.just_marked.is_none() => Ok(()),
+            Bend::NoFlushAfterSuperblock if state.just_marked.is_some() => Ok(()),
+            Bend::NoFlushAfterDirtyMark if state.just_marked == Some(false) => Ok(()),
+            Bend::NoFlushBeforeCleanMark if state.nobody_waits => {
+                state.flush_owed = true;
+                Ok(())
+            }
             Bend::LateFlush => {
                 state.flush_owed = true;
                 Ok(())

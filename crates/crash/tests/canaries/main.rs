@@ -1,8 +1,8 @@
 //! Canaries: file systems that are broken on purpose must be caught, or a green run proves nothing.
 //!
 //! Each is the file system of this repository over a device that does one thing wrong (`bend`), so that it looks like an
-//! engine with that fault. Two need a switch in the engine, which is off: blocks reused too early, and content that
-//! snapshots keep written over.
+//! engine with that fault. Some need a switch in the engine, which is off: blocks and places reused too early, content that
+//! snapshots keep written over, a number used twice, leaves of the map left as they were, a sync that is one short.
 //!
 //! What each takes to be caught is printed: `cargo test --release -p extant-crash --test canaries -- --show-output`.
 
@@ -10,6 +10,7 @@ mod bend;
 
 use bend::{Bend, Bent};
 use blockdev::BlockDevice;
+use extant_crash::enumerate::Limits;
 use extant_crash::explore::{Explorer, Finding, Kind as Wrong, Options};
 use extant_crash::ext::Ext;
 use extant_crash::generate;
@@ -38,6 +39,12 @@ impl Broken {
     fn of(mut ext: Ext, bend: Bend) -> Self {
         ext.reuse_at_once = bend == Bend::ReuseAtOnce;
         ext.overwrite_kept = bend == Bend::OverwriteKept;
+        ext.broken = fs::Broken {
+            reuse_places: bend == Bend::ReusePlaces,
+            reuse_number: bend == Bend::ReuseNumber,
+            keep_leaves: bend == Bend::KeepLeaves,
+            short_sync: bend == Bend::ShortSync,
+        };
         let volume = Volume::open(ext.format().expect("a volume"), &OpenOptions::default()).expect("a volume");
         Self { journal: journal(&volume), ext, bend }
     }
@@ -83,8 +90,10 @@ impl System for Broken {
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused> {
         // that one shows in recovery alone
         let bend = if self.bend == Bend::RecoveryTailFirst { Bend::Straight } else { self.bend };
-        let inner = self.ext.mount(Arc::new(Bent::new(device, bend, self.block_size(), self.journal.clone())))?;
+        let bent = Arc::new(Bent::new(device, bend, self.block_size(), self.journal.clone()));
+        let inner = self.ext.mount(bent.clone())?;
         Ok(match self.bend {
+            Bend::NoFlushBeforeCleanMark => Box::new(Patient(inner, bent)),
             Bend::FsyncForgotten => {
                 Box::new(Forgetful(inner, |op| matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. })))
             }
@@ -110,6 +119,27 @@ impl System for Broken {
 
     fn observe(&self, device: Arc<dyn BlockDevice>) -> Result<State, Refused> {
         self.ext.observe(device)
+    }
+}
+
+/// Tells the device when time passes.
+struct Patient(Box<dyn Session>, Arc<Bent>);
+
+impl Session for Patient {
+    fn apply(&mut self, op: &Op) -> Result<u64, Errno> {
+        let waits = matches!(op, Op::Wait { .. });
+        self.1.waits(waits).map_err(|_| Errno::IO)?;
+        let done = self.0.apply(op);
+        self.1.waits(false).map_err(|_| Errno::IO)?;
+        done
+    }
+
+    fn read(&mut self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.0.read(path)
+    }
+
+    fn unmount(self: Box<Self>) -> Result<(), Refused> {
+        self.0.unmount()
     }
 }
 
@@ -161,7 +191,11 @@ fn native_workloads() -> Vec<Workload> {
 /// The first finding, and what was explored until then.
 fn explore(broken: &Broken, workloads: &[Workload]) -> (Option<Finding>, u64) {
     let nested_every = u64::from(broken.bend == Bend::RecoveryTailFirst);
-    let options = Options { work_on_every: 0, nested_every, deeper_every: 0, ..Options::default() };
+    let again_every = u64::from(broken.bend == Bend::ReuseNumber);
+    let mut options = Options { work_on_every: 0, nested_every, deeper_every: 0, again_every, ..Options::default() };
+    if broken.ext.inodes > 96 {
+        options.limits = Limits { every_subset: 4, most: 20, ..options.limits };
+    }
     let mut explorer = Explorer::new(broken, &options);
     let found = workloads.iter().find_map(|workload| explorer.explore(workload));
     (found, explorer.counts.distinct)
@@ -216,6 +250,48 @@ fn faults_under_the_native_format() {
     for bend in all {
         caught_in(&Broken::new("snapshot", "extant", bend), &native_workloads());
     }
+}
+
+#[test]
+fn faults_of_the_native_engine() {
+    let every_flush = [Bend::NoFlushBeforeSuperblock, Bend::NoFlushAfterSuperblock, Bend::ShortSync];
+    for bend in every_flush {
+        caught_in(&Broken::new("snapshot", "extant", bend), &native_workloads());
+    }
+    let parse = |text: &str| text.parse::<Workload>().expect("a workload");
+    // two crashes in a row: the second leaves what the first superblock lacked
+    let short = parse("create f; append f 300 =1 | append f 300 =2; fsync f");
+    caught_in(&Broken::new("snapshot", "extant", Bend::ReuseNumber), std::slice::from_ref(&short));
+    let twice = Options { again_every: 1, ..Options::default() };
+    let straight = Ext::new("snapshot", None).expect("a mode");
+    assert_eq!(Explorer::new(&straight, &twice).explore(&short), None);
+    caught_in(&Broken::new("snapshot", "extant", Bend::ReusePlaces), &native_workloads());
+}
+
+#[test]
+fn leaves_of_the_map_that_stay_old() {
+    // a leaf has the entries of some 120 blocks: the late entry is of one leaf, what follows of another
+    let setup: Vec<_> = (0..150).map(|n| format!("create f{n}; setxattr f{n} user.a 3000 =1")).collect();
+    let many: Vec<_> = (0..85).map(|n| format!("setxattr f{n} user.a 3000 =2")).collect();
+    let text = format!("{} | setxattr f149 user.a 3000 =3; fsync f149; {}; sync", setup.join("; "), many.join("; "));
+    let workload: Workload = text.parse().expect("a workload");
+    for bend in [Bend::Straight, Bend::KeepLeaves] {
+        let mut ext = Ext::new("snapshot", None).expect("a mode");
+        ext.inodes = 256;
+        let broken = Broken::of(ext, bend);
+        let (found, states) = explore(&broken, std::slice::from_ref(&workload));
+        assert_eq!(found.is_some(), bend == Bend::KeepLeaves, "{bend:?}: {states} states, {found:?}");
+    }
+}
+
+#[test]
+fn a_mark_of_use_that_is_not_flushed() {
+    caught("dirty-bit", "ext2", Bend::NoFlushAfterDirtyMark);
+}
+
+#[test]
+fn a_clean_mark_that_no_flush_precedes() {
+    caught("dirty-bit", "ext2", Bend::NoFlushBeforeCleanMark);
 }
 
 #[test]

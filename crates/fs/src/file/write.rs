@@ -198,7 +198,10 @@ impl Volume {
             return Err(Error::corrupt(Structure::Inode, Where::Inode(number), what));
         }
         let newest = if data_only { node.changed() } else { node.touched() };
-        let generation = newest.min(self.store.open_generation());
+        let mut generation = newest.min(self.store.open_generation());
+        if self.writing()?.options.broken.short_sync {
+            generation = generation.saturating_sub(1);
+        }
         self.store.sync_generation(generation)?;
         node.settle(generation);
         Ok(())

@@ -24,7 +24,7 @@ mod tidy;
 
 pub use rollback::Rollback;
 
-use super::{Engine, Idle, Limits};
+use super::{Broken, Engine, Idle, Limits};
 use crate::native::{Map, Mapped, Places, Shared};
 use crate::{
     Cause, Client, ClosedGeneration, Error, Kind, Mark, Need, Plan, PlannedWrite, Result, Room, Stage, VersionChange,
@@ -64,6 +64,7 @@ pub struct Snapshot {
     /// Without order, over the old places.
     in_place: bool,
     limits: Limits,
+    broken: Broken,
 }
 
 impl Snapshot {
@@ -83,6 +84,20 @@ impl Snapshot {
         let places = Places::new(native::table(&map, superblock.chunks)?, snapshots.held(), superblock.reserved)?;
         let engine = Self::over(map, superblock, COPIES - 1 - copy, places, ordered, dirty_blocks);
         Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), ..engine })
+    }
+
+    /// Does wrong from now on; only before the first plan.
+    ///
+    /// # Errors
+    /// Those of the device.
+    #[doc(hidden)]
+    pub fn break_as(&mut self, broken: Broken, mapped: &Mapped) -> Result<()> {
+        self.places.reuse_at_once = broken.reuse_places;
+        if broken.reuse_number {
+            self.superblock.generation = native::superblock(&**mapped.below())?.0.generation;
+        }
+        self.broken = broken;
+        Ok(())
     }
 
     fn over(
@@ -119,6 +134,7 @@ impl Snapshot {
             is_tidy: false,
             in_place: !ordered,
             limits,
+            broken: Broken::default(),
         }
     }
 

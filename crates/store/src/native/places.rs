@@ -38,6 +38,8 @@ pub(crate) struct Places {
     run: Range<u64>,
     /// Where the last run that was looked for began.
     cursor: u64,
+    /// Gives out again what was left last, for a test that this is caught.
+    pub(crate) reuse_at_once: bool,
 }
 
 fn unknown() -> Error {
@@ -103,6 +105,7 @@ impl Places {
             dirty: BTreeSet::new(),
             run: 0..0,
             cursor: 0,
+            reuse_at_once: false,
         };
         for (n, record) in table.into_iter().enumerate() {
             let slot = record.map(|chunk| Slot { chunk, busy: chunk.used });
@@ -290,6 +293,12 @@ impl Places {
     /// # Errors
     /// [`Error::NoRoom`].
     pub(crate) fn take(&mut self) -> Result<u64> {
+        if self.reuse_at_once
+            && let Some(place) = self.left.last().copied().filter(|place| !self.is_held(*place))
+        {
+            self.begin();
+            self.run = place..place + 1;
+        }
         if self.run.is_empty() {
             self.run = self.next_run(64);
         }

@@ -55,7 +55,8 @@ impl Snapshot {
         }
         let mut draft = Draft::default();
         self.places.aim(changes.len() + changes.len() / 64 + 8);
-        for leaf in self.late_leaves() {
+        let late = if self.broken.keep_leaves { Vec::new() } else { self.late_leaves() };
+        for leaf in late {
             self.relocate_nodes(&mut draft, first_below(leaf), 0)?;
         }
         for (index, change) in &changes {

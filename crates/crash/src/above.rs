@@ -1,0 +1,84 @@
+//! A volume as e2fsck is to see it: as it lies on the device, or above the map of a native one.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use blockdev::BlockDevice;
+use format::native::BLOCK_SIZE;
+use store::native::{Mapped, superblock};
+
+use crate::system::Refused;
+
+/// Read and written at once.
+const PART: u64 = 1 << 20;
+
+/// Writes all of a device.
+///
+/// # Errors
+/// What the device or the file says.
+pub(crate) fn copy(device: &dyn BlockDevice, file: &File) -> Result<(), Refused> {
+    part(device, file, 0..device.geometry().len)
+}
+
+/// Writes the volume above the map of a native one. File data tells e2fsck nothing and is left out.
+///
+/// # Errors
+/// As [`copy`]; that there is no native volume.
+pub(crate) fn write(device: &Arc<dyn BlockDevice>, file: &File) -> Result<(), Refused> {
+    let (sb, _) = superblock(&**device).map_err(|e| e.to_string())?;
+    let mapped = Mapped::new(Arc::clone(device), &sb);
+    let first = u64::from(BLOCK_SIZE) * sb.shape.metadata_start();
+    part(&mapped, file, 0..PART.min(first))?;
+    part(&mapped, file, first..mapped.geometry().len)
+}
+
+fn part(device: &dyn BlockDevice, file: &File, range: std::ops::Range<u64>) -> Result<(), Refused> {
+    let len = device.geometry().len;
+    if file.metadata().map_err(|e| e.to_string())?.len() < len {
+        file.set_len(len).map_err(|e| e.to_string())?;
+    }
+    let mut bytes = vec![0; PART as usize];
+    let mut at = range.start;
+    while at < range.end {
+        let piece = &mut bytes[..PART.min(range.end - at) as usize];
+        device.read(at, piece).map_err(|e| e.to_string())?;
+        // what is zero stays a hole
+        if piece.iter().any(|byte| *byte != 0) {
+            file.write_all_at(piece, at).map_err(|e| e.to_string())?;
+        }
+        at += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Whether e2fsck finds nothing above the map but what it does not know: blocks of the metadata regions are in use and
+/// nobody's.
+pub(crate) fn says_nothing_else(said: &str) -> bool {
+    let known = |line: &str| {
+        line.is_empty()
+            || line.starts_with("Pass ")
+            || line.starts_with("Block bitmap differences:")
+            || line.starts_with("Fix?")
+            || line.starts_with("Free blocks count wrong")
+            || line.starts_with(" -")
+            || line.contains("WARNING: Filesystem still has errors")
+            || line.contains(" files (")
+    };
+    // "+": in use by a file and free in the bitmap
+    said.lines().all(known) && !said.contains(" +")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says_nothing_else;
+
+    #[test]
+    fn only_blocks_of_regions_may_be_nobodys() {
+        let head = "Pass 1: Checking inodes, blocks, and sizes\nPass 5: Checking group summary information\n";
+        let regions = "Block bitmap differences:  -(2--99)\nFix? no\n";
+        assert!(says_nothing_else(&format!("{head}{regions}")));
+        assert!(!says_nothing_else(&format!("{head}Block bitmap differences:  +77 -(2--99)\nFix? no\n")));
+        assert!(!says_nothing_else(&format!("{head}Unattached inode 12\n{regions}")));
+    }
+}
