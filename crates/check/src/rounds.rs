@@ -26,10 +26,10 @@ use crate::scan::{Feed, Item, REQUEST, Scanner};
 use crate::special;
 use crate::table::Code;
 use crate::trail::{Planned, Stretch, Trail, lock};
-use crate::trees::{DirRun, Found, LinkTarget, Node, NodeKind, Trees};
+use crate::trees::{DirRun, Edge, Found, LinkTarget, Node, NodeKind, Trees};
 use crate::xattrs::XattrRef;
 use format::native::map::BlockKind;
-use format::{FsBlock, GroupNo, InodeNo};
+use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -591,7 +591,10 @@ impl Rounds<'_> {
     }
 
     /// Claims the clusters that leaves of one file may share, once for each file.
-    fn claim_edges(&self, files: &OpenFiles, mut edges: Vec<(InodeNo, u64)>) {
+    fn claim_edges(&self, files: &OpenFiles, mut edges: Vec<Edge>) {
+        edges.sort_unstable();
+        self.judge_edges(&edges);
+        let mut edges: Vec<_> = edges.into_iter().map(|edge| (edge.inode, edge.cluster)).collect();
         edges.sort_unstable();
         edges.dedup();
         for (inode, cluster) in edges {
@@ -602,6 +605,22 @@ impl Rounds<'_> {
             lock(&self.trail.edges).push((inode, cluster));
         }
         self.trail.end(&self.ctx.claims, Stretch::Edges);
+    }
+
+    /// A cluster of a file that one leaf ends in and the next begins in is one cluster of the volume.
+    fn judge_edges(&self, edges: &[Edge]) {
+        let geometry = &self.ctx.volume.geometry;
+        let ratio = u64::from(geometry.cluster_blocks);
+        for pair in edges.windows(2) {
+            if let [a, b] = pair
+                && (a.inode, a.logical) == (b.inode, b.logical)
+                && a.cluster != b.cluster
+            {
+                let block = u64::from(geometry.first_data_block) + b.cluster * ratio;
+                let problem = Problem::new(Code::ClusterMisaligned).inode(b.inode).count(1);
+                self.report(problem.file_block(FileBlock(b.logical * ratio)).found(block));
+            }
+        }
     }
 
     /// All maps were walked: judges the sums of the files that were kept open.

@@ -82,7 +82,16 @@ pub(crate) struct Found {
     pub(crate) dir_runs: Vec<DirRun>,
     pub(crate) links: Vec<LinkTarget>,
     /// Under bigalloc: clusters at the edge of a leaf that the next leaf may share, claimed when all leaves are known.
-    pub(crate) edges: Vec<(InodeNo, u64)>,
+    pub(crate) edges: Vec<Edge>,
+}
+
+/// A cluster that a leaf ends or begins within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Edge {
+    pub(crate) inode: InodeNo,
+    /// Which cluster of the file it is.
+    pub(crate) logical: u64,
+    pub(crate) cluster: u64,
 }
 
 impl Found {
@@ -226,7 +235,8 @@ impl Trees<'_> {
         let mut last_end = None;
         // the root's neighbours are all here; those of a deeper leaf are not
         let edges = if place.block.is_some() { self.edges_of(extents) } else { Vec::new() };
-        found.edges.extend(edges.iter().map(|cluster| (facts.inode, *cluster)));
+        let inode = facts.inode;
+        found.edges.extend(edges.iter().map(|&(logical, cluster)| Edge { inode, logical, cluster }));
         for e in extents {
             let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
             let start = e.start().get();
@@ -281,17 +291,19 @@ impl Trees<'_> {
         }
     }
 
-    /// Under bigalloc: the clusters at both ends of a leaf that the leaves beside it may share.
-    fn edges_of(&self, extents: &[DiskExtent]) -> Vec<u64> {
+    /// Under bigalloc: the clusters at both ends of a leaf that the leaves beside it may share, each with the file's.
+    fn edges_of(&self, extents: &[DiskExtent]) -> Vec<(u64, u64)> {
         let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Vec::new() };
         let end = last.start().get().saturating_add(u64::from(last.len()));
+        let last_block = (u64::from(last.ee_block.get()) + u64::from(last.len())).saturating_sub(1);
         let mut edges = Vec::new();
         if ratio > 1 && !first.start().get().is_multiple_of(ratio) {
-            edges.push(self.ctx.claims.cluster_of(first.start().get()));
+            let logical = u64::from(first.ee_block.get()) / ratio;
+            edges.push((logical, self.ctx.claims.cluster_of(first.start().get())));
         }
         if ratio > 1 && !end.is_multiple_of(ratio) {
-            edges.push(self.ctx.claims.cluster_of(end.saturating_sub(1)));
+            edges.push((last_block / ratio, self.ctx.claims.cluster_of(end.saturating_sub(1))));
         }
         edges
     }
@@ -302,25 +314,28 @@ impl Trees<'_> {
         facts: &Facts,
         blocks: Range<u64>,
         logical: u64,
-        edges: &[u64],
-        last_cluster: &mut Option<u64>,
+        edges: &[(u64, u64)],
+        last_cluster: &mut Option<(u64, u64)>,
     ) -> Range<u64> {
         let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
         let mut clusters = self.ctx.claims.clusters_of(&blocks);
         if ratio == 1 {
             return clusters;
         }
-        if blocks.start % ratio != logical % ratio {
+        let elsewhere = |(before, at): (u64, u64)| before == logical / ratio && at != clusters.start;
+        if blocks.start % ratio != logical % ratio || last_cluster.is_some_and(elsewhere) {
             self.report_entry(facts, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
         }
-        let taken = |cluster| edges.contains(&cluster) || *last_cluster == Some(cluster);
+        let last = last_cluster.map(|(_, cluster)| cluster);
+        let taken = |cluster| edges.iter().any(|(_, edge)| *edge == cluster) || last == Some(cluster);
         if !clusters.is_empty() && taken(clusters.start) {
             clusters.start += 1;
         }
         if !clusters.is_empty() && taken(clusters.end - 1) {
             clusters.end -= 1;
         }
-        *last_cluster = Some(self.ctx.claims.cluster_of(blocks.end - 1));
+        let end = logical + (blocks.end - blocks.start) - 1;
+        *last_cluster = Some((end / ratio, self.ctx.claims.cluster_of(blocks.end - 1)));
         clusters
     }
 

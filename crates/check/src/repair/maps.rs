@@ -88,6 +88,15 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
+    /// Whether the cluster of the file that an extent begins in lies in another cluster of the volume already.
+    fn is_elsewhere(&self, extent: &Extent, ratio: u64) -> bool {
+        self.found.extents.last().is_some_and(|before| {
+            let last = u64::from(before.len).saturating_sub(1);
+            let (logical, physical) = (before.logical.get() + last, before.physical.get() + last);
+            logical / ratio == extent.logical.get() / ratio && physical / ratio != extent.physical.get() / ratio
+        })
+    }
+
     fn extent(&mut self, mut extent: Extent) {
         let volume = self.work.volume();
         let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
@@ -96,7 +105,7 @@ impl Reader<'_, '_> {
         if len == 0 || !on_volume || logical < self.next || logical + len > 1 << 32 {
             return;
         }
-        if ratio > 1 && start % ratio != logical % ratio {
+        if ratio > 1 && (start % ratio != logical % ratio || self.is_elsewhere(&extent, ratio)) {
             return;
         }
         let Some(walk) = self.work.walk() else { return };

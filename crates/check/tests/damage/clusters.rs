@@ -1,0 +1,96 @@
+//! Under bigalloc the blocks of one cluster of a file lie in one cluster of the volume.
+
+use crate::mended::{mend, options};
+use blockdev::MemoryDevice;
+use extant_check::report::Report;
+use extant_check::table::Code;
+use extant_check::{Repair, check};
+use format::extent::RawNode;
+use std::os::unix::fs::FileExt;
+use testkit::oracle::e2fsck;
+use testkit::{Image, need};
+
+const BLOCK: usize = 1024;
+const RATIO: u64 = 4;
+
+fn look(bytes: &[u8]) -> Report {
+    let device = MemoryDevice::from_vec(bytes.to_vec());
+    check("volume", &device, &options(Repair::No), &()).expect("a volume")
+}
+
+/// The leaves of a file: where each extent stands on the volume, its first block in the file and on the volume.
+fn leaves(image: &Image, inode: u32) -> Vec<Vec<(usize, u64, u64)>> {
+    let bytes = image.bytes();
+    let place = image.debugfs(&[&format!("imap <{inode}>")]).text();
+    let number = |after: &str| {
+        let rest = place.split_once(after).unwrap_or_else(|| panic!("{place}")).1;
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        rest[..end].to_owned()
+    };
+    let block: usize = number("block ").parse().or_else(|_| number("located at block ").parse()).expect("a block");
+    let offset = usize::from_str_radix(&number("offset 0x"), 16).expect("an offset");
+    let root = block * BLOCK + offset + 40;
+    let leaf = |at: usize, len: usize| {
+        let node = RawNode::from_bytes(&bytes[at..at + len]).expect("a node");
+        let extents = node.extents().iter().enumerate();
+        extents.map(|(n, e)| (at + 12 + 12 * n, u64::from(e.ee_block.get()), e.start().get())).collect::<Vec<_>>()
+    };
+    let top = RawNode::from_bytes(&bytes[root..root + 60]).expect("a root");
+    match top.header.eh_depth.get() {
+        0 => vec![leaf(root, 60)],
+        1 => top.indexes().iter().map(|index| leaf(index.child().get() as usize * BLOCK, BLOCK)).collect(),
+        depth => panic!("depth {depth}"),
+    }
+}
+
+/// A volume with files of every second block: a few, which the inode holds, and many.
+fn volume() -> Image {
+    let folder = tempfile::tempdir().expect("a folder");
+    // without the second one, a leaf that ended between two clusters ends within one
+    for (name, count, left_out) in [("few", 5, 1), ("many", 150, 1), ("more", 150, u64::MAX)] {
+        let file = std::fs::File::create(folder.path().join(name)).expect("a file");
+        for n in (0..count).filter(|n| *n != left_out) {
+            file.write_all_at(&[7; BLOCK], n * 2 * BLOCK as u64).expect("writing");
+        }
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^metadata_csum,^has_journal"];
+    Image::mke2fs(&args, 16 << 20).with_folder(folder.path()).build()
+}
+
+#[test]
+fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let image = volume();
+    let sound = image.bytes();
+    assert!(look(&sound).clean, "{:?}", look(&sound).problems);
+    let mut tried = 0;
+    for inode in [12, 13, 14] {
+        let leaves = leaves(&image, inode);
+        let all: Vec<_> = leaves.concat();
+        let first_of_leaf: Vec<usize> = leaves.iter().map(|leaf| leaf[0].0).collect();
+        let within = all.windows(2).filter(|pair| pair[0].1 / RATIO == pair[1].1 / RATIO);
+        let (edges, inside): (Vec<_>, Vec<_>) = within.partition(|pair| first_of_leaf.contains(&pair[1].0));
+        assert!(!inside.is_empty(), "inode {inode} has no cluster in two pieces");
+        for pair in inside.iter().take(1).chain(edges.iter().take(1)) {
+            tried += 1;
+            // in its own cluster as it should be, but in one behind all others
+            let (at, logical, physical) = pair[1];
+            let away = all.iter().map(|(_, _, physical)| physical / RATIO).max().expect("extents") + 20;
+            let other = (away * RATIO + physical % RATIO) as u32;
+            let mut bytes = sound.clone();
+            bytes[at + 8..at + 12].copy_from_slice(&other.to_le_bytes());
+            let report = look(&bytes);
+            let found = report.problems.iter().any(|p| p.code == Code::ClusterMisaligned);
+            assert!(found, "inode {inode}, block {logical}: {:?}", report.problems);
+            let report = mend(&mut bytes, Repair::All).expect("a volume");
+            assert!(report.clean, "{:?}", report.problems);
+            image.set_bytes(&bytes);
+            let verdict = e2fsck(image.path());
+            assert!(verdict.clean, "inode {inode}, block {logical}: {}", verdict.text);
+            image.set_bytes(&sound);
+        }
+    }
+    assert!(tried >= 4, "no leaf ends within a cluster");
+}
