@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A part of a path that is followed by one name at most is shorter than the 4 096 bytes that the kernel takes.
-const PART: usize = 2048;
+/// A part of a path, with one name behind it and `/proc/self/fd/N/` before it, is shorter than the 4 096 bytes that the kernel
+/// takes.
+const PART: usize = 3800;
 
 /// A file of this machine, found by its path.
 pub(super) struct Reach {
