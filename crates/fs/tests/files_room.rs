@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_sound, content, number, open_writable};
-use extant_fs::{AllocateMode, Error, InodeNo, Volume, WriteOptions};
+use extant_fs::{AllocateMode, Error, InodeNo, Volume, WriteHow, WriteOptions};
 use testkit::{Image, Rng, cases, need};
 
 fn volume_with_files(args: &[&str], size: u64, files: usize) -> (Image, Volume, Vec<InodeNo>) {
@@ -198,4 +198,34 @@ fn readers_see_whole_writes() {
             assert!(buf.iter().all(|b| *b == buf[0]), "a write is seen in part");
         }
     });
+}
+
+/// Whoever kept pages takes a short count for the whole.
+#[test]
+fn pages_are_written_whole_or_refused() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    for (args, blocks) in TINY {
+        let (image, volume, files) = volume_with_files(args, blocks * 1024, 2);
+        let pages = WriteHow { keep_times: true, pages: true, ..WriteHow::default() };
+        let data = vec![0xa5; 100 << 10];
+        let mut whole = 0;
+        let refused = loop {
+            match volume.write_with(files[0], whole, &data, &pages) {
+                Ok(written) => assert_eq!(written.bytes, data.len(), "{args:?}"),
+                Err(refused) => break refused,
+            }
+            whole += data.len() as u64;
+        };
+        assert!(matches!(refused, Error::NoSpace), "{args:?}: {refused}");
+        assert!(content(&volume, files[0])[..whole as usize].iter().all(|byte| *byte == 0xa5));
+        // anybody else hears how far it came
+        volume.truncate(files[0], whole.saturating_sub(50 << 10)).expect("room for a part");
+        let data = [&data[..], &data].concat();
+        let part = volume.write_at(files[1], 0, &data).expect("a part");
+        assert!(part < data.len(), "{args:?}: {part}");
+        volume.unmount().expect("unmounting");
+        assert_sound(image.path(), args);
+    }
 }

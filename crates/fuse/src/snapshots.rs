@@ -77,8 +77,12 @@ impl Filesystem for WithSnapshots {
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         match request.node >> 32 {
             0 => {
-                let _coming = self.pages.note(&request.operation);
-                self.answer_live(request, reply)
+                let coming = self.pages.note(&request.operation);
+                let outcome = self.answer_live(request, reply);
+                if let (Some(coming), Err(why)) = (&coming, outcome) {
+                    coming.failed(why);
+                }
+                outcome
             }
             MADE_UP => self.answer_made_up(request, reply),
             number => self.answer_of_snapshot(number, request, reply),
@@ -118,6 +122,11 @@ impl Filesystem for WithSnapshots {
             Err(pages::Error::Write(why)) => {
                 (self.teller)(&format!("no snapshot is made: what programs have written cannot be taken along: {why}"));
                 Err(Errno::IO)
+            }
+            Err(pages::Error::Refused(why)) => {
+                let reason = io::Error::from(why);
+                (self.teller)(&format!("no snapshot is made: what a program has stored cannot be written: {reason}"));
+                Err(why)
             }
             Err(pages::Error::Start(why)) if self.options.writeback_cache => {
                 (self.teller)(&format!("no snapshot is made: what programs have written is not here yet, and {why}"));

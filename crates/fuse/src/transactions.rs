@@ -394,7 +394,14 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                         continue;
                     }
                 }
-                return self.inner.answer(request, reply);
+                let outcome = self.inner.answer(request, reply);
+                // whoever stored it in a mapping may not hear of it any more; pages of a file that has become immutable or
+                // append-only are refused in any case
+                if let (true, Some(running), Err(e)) = (late && outcome != Err(Errno::PERM), member, outcome) {
+                    let why = io::Error::from(e);
+                    running.transaction.spoil(&format!("what was stored through a mapping cannot be written: {why}"));
+                }
+                return outcome;
             }
             most = WAIT;
             if member.is_none() {

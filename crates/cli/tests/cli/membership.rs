@@ -183,3 +183,37 @@ fn a_command_whose_time_is_over_is_ended() {
     assert!(!place.mnt().join("d/new").exists());
     place.end();
 }
+
+/// Whoever stores in a mapping may have ended when it turns out that there is no room.
+#[test]
+fn what_was_stored_in_a_mapping_and_has_no_room_is_no_part_of_anything() {
+    const STORE: &str = "import mmap, os, sys, time\n\
+        f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); n = 4000000; os.ftruncate(f, n); m = mmap.mmap(f, n)\n\
+        m[:] = b'M' * n; print('stored', flush=True); sys.stdin.readline(); os._exit(0)\n";
+    if !ready() || !tools::has_fuse() || !need(&["python3", "sync"]) {
+        return;
+    }
+    let place = Place::new("transport=best");
+    let piece = vec![7; 1 << 20];
+    let mut fill = fs::File::create(place.mnt().join("fill")).unwrap();
+    while std::io::Write::write_all(&mut fill, &piece).is_ok() {}
+    fs::write(place.folder.path().join("store.py"), STORE).unwrap();
+    let store = format!("python3 {} ", text(&place.folder.path().join("store.py")));
+    let ran = place.run(&[], &format!("{store} m < /dev/null > /dev/null"));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(125) && said.contains("mapping"), "{said}");
+    assert!(!place.mnt().join("d/m").exists());
+    // the same beside a snapshot
+    let mut python = Command::new("python3");
+    python.arg(place.folder.path().join("store.py")).arg(place.mnt().join("n"));
+    let mut python = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(python.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let ran = crate::common::extant(&["snapshot", "create", text(&place.mnt()), "s"]);
+    assert!(ran.exit == Some(1) && ran.text().to_lowercase().contains("no space"), "{}", ran.text());
+    drop(python.stdin.take());
+    python.wait().unwrap();
+    drop((stdout, fill));
+    place.end();
+}

@@ -72,7 +72,8 @@ pub struct WriteHow<'a> {
     /// The times stay as they are: whoever kept the content until now sets them.
     pub keep_times: bool,
     /// The content is that of whole pages of a cache, with what they held before. In a file that may only grow, such a page
-    /// fills what is zero; where it does not hold what is there else, that stays, and it is an error.
+    /// fills what is zero; where it does not hold what is there else, that stays, and it is an error. Whoever kept the pages
+    /// takes a short count for the whole, so there is none: what stops it is an error, also after a part was written.
     pub pages: bool,
 }
 
@@ -130,7 +131,8 @@ impl Volume {
                 dropped.set(true);
             }
             file.keep_times = how.keep_times;
-            let bytes = file.write(at.get().unwrap_or(offset), allowed.borrow().as_deref().unwrap_or(data))?;
+            let bytes =
+                file.write(at.get().unwrap_or(offset), allowed.borrow().as_deref().unwrap_or(data), how.pages)?;
             file.assume_end(offset.saturating_add(bytes as u64));
             Ok((bytes, file.inode.raw().flags().contains(InodeFlags::SYNC)))
         })?;
@@ -351,12 +353,16 @@ impl FileEdit<'_> {
         Ok(true)
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<usize> {
+    /// Writes as much as there is room for, or, where it is to be `whole`, all or an error.
+    fn write(&mut self, offset: u64, data: &[u8], whole: bool) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
         let limit = self.volume.max_file_size(&self.inode);
         let Some(left) = limit.checked_sub(offset).filter(|left| *left > 0) else { return Err(Error::FileTooLarge) };
+        if whole && (data.len() as u64) > left {
+            return Err(Error::FileTooLarge);
+        }
         let data = data.get(..usize::try_from(left).map_or(data.len(), |left| left.min(data.len()))).unwrap_or(data);
         if self.write_inline(offset, data)? {
             return Ok(data.len());
@@ -369,7 +375,7 @@ impl FileEdit<'_> {
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             match self.write_some(offset + done as u64, rest) {
                 Ok(written) => done += written,
-                Err(e) if done == 0 => return Err(e),
+                Err(e) if done == 0 || whole => return Err(e),
                 // what was written is what the caller hears of; what stopped it stops the next call
                 Err(_) => break,
             }

@@ -2,11 +2,13 @@
 
 use super::{DIRECTORY, LIST};
 use crate::request::Operation;
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where the kernel does not wait for what it handed over, all has come when nothing came for so long.
@@ -23,10 +25,22 @@ pub(super) struct Pages {
     came: AtomicU64,
     /// How often the kernel asked for all to be durable.
     synced: AtomicU64,
+    /// How many could not be written, and why the last one could not.
+    failed: Mutex<(u64, Option<Errno>)>,
 }
 
 /// A write that is being answered.
 pub(super) struct Coming<'p>(&'p Pages);
+
+impl Coming<'_> {
+    /// It could not be written. Pages of a file that has become immutable or append-only are refused in any case.
+    pub(super) fn failed(&self, why: Errno) {
+        if why != Errno::PERM {
+            let mut failed = self.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            *failed = (failed.0 + 1, Some(why));
+        }
+    }
+}
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
@@ -40,6 +54,8 @@ pub(super) enum Error {
     Start(String),
     /// It did not reach the server, or this is not where the volume is mounted.
     Write(String),
+    /// Some of it cannot be written.
+    Refused(Errno),
 }
 
 impl Pages {
@@ -66,7 +82,7 @@ impl Pages {
     /// own process has to answer, and as long as one thread is left the connection stays open, so that the wait would
     /// never end.
     pub(super) fn take_over(&self, dir: &Path) -> Result<(), Error> {
-        let before = self.synced.load(SeqCst);
+        let (before, failed_before) = (self.synced.load(SeqCst), self.failed().0);
         // found in this mount alone, so that nothing else that may be mounted over it is meant
         let place = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
         let run = || {
@@ -88,7 +104,14 @@ impl Pages {
         if self.synced.load(SeqCst) == before {
             self.wait_for_quiet();
         }
-        Ok(())
+        match self.failed() {
+            (count, Some(why)) if count != failed_before => Err(Error::Refused(why)),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self) -> (u64, Option<Errno>) {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait_for_quiet(&self) {
