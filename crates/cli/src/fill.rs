@@ -25,6 +25,8 @@ mod tar;
 
 use tar::fill;
 
+pub(crate) use tar::is_header;
+
 pub(crate) use archive::unpack;
 pub(crate) use folder::{Folder, bytes_below};
 

@@ -1,7 +1,7 @@
 //! `extant mkfs`: makes a volume.
 
 use crate::device::Device;
-use crate::failure::{Failure, Result, say, with_place, without_errno};
+use crate::failure::{Failure, Result, say, with_place};
 use crate::fill::{Dress, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
@@ -22,7 +22,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
+mod contents;
 mod words;
+
+use contents::Contents;
 
 const HELP: &str = "Examples:
   extant mkfs volume.img 1G                      makes the file, too
@@ -186,7 +189,7 @@ impl Mkfs {
     pub(crate) fn run(&self) -> Result<u8> {
         let options = self.options()?;
         // what cannot be read, or goes nowhere, must not cost what the device holds
-        let from = self.from.as_deref().map(Contents::open).transpose()?;
+        let from = self.from.as_deref().map(|from| Contents::open(from, self.device.as_ref())).transpose()?;
         let begun = std::cell::Cell::new(false);
         let layout = if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &begun) };
         let filled = layout.and_then(|layout| {
@@ -486,29 +489,6 @@ impl Drop for Cleanup {
         self.handle.close();
         // one that came before is still answered
         let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-/// What -d names, found readable.
-enum Contents<'a> {
-    Folder(&'a Path),
-    StandardInput,
-    Archive(&'a Path, File),
-}
-
-impl<'a> Contents<'a> {
-    fn open(from: &'a Path) -> Result<Self> {
-        let name = from.as_os_str().as_bytes();
-        let unreadable =
-            |e: std::io::Error| Failure::Message(format!("{}: {}", escape(name), without_errno(&e.to_string())));
-        if from == Path::new("-") {
-            return Ok(Self::StandardInput);
-        }
-        if from.metadata().map_err(unreadable)?.is_dir() {
-            std::fs::read_dir(from).map_err(unreadable)?;
-            return Ok(Self::Folder(from));
-        }
-        Ok(Self::Archive(from, File::open(from).map_err(unreadable)?))
     }
 }
 

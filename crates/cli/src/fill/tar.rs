@@ -63,6 +63,13 @@ impl<R: Read> Read for Reader<R> {
     }
 }
 
+/// Whether a block is a member's header, by its checksum.
+pub(crate) fn is_header(block: &[u8; BLOCK]) -> bool {
+    let outside = block[..148].iter().chain(&block[156..]).map(|byte| u64::from(*byte)).sum::<u64>();
+    // its own field counts as blanks
+    number(&block[148..156]).ok() == Some(outside + 8 * u64::from(b' '))
+}
+
 impl<R: Read> Reader<R> {
     pub(super) fn new(from: R) -> Self {
         Self { from, left: 0, padding: 0, global: Records::new() }
@@ -105,11 +112,7 @@ impl<R: Read> Reader<R> {
         if header.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        let sum = |blank: u32| {
-            let outside = header[..148].iter().chain(&header[156..]).map(|byte| u32::from(*byte)).sum::<u32>();
-            outside + 8 * blank
-        };
-        if number(&header[148..156]).ok() != Some(u64::from(sum(u32::from(b' ')))) {
+        if !is_header(&header) {
             return Err(wrong("a header with a wrong checksum: no tar archive, or a damaged one"));
         }
         Ok(Some(header))

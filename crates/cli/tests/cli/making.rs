@@ -406,3 +406,32 @@ fn under_the_names_of_mkfs() {
     let report = prints(&["mkfs", text(&image), "16M"]);
     assert!(report.contains("is now ext4, 16 MiB"), "{report}");
 }
+
+#[test]
+fn what_fills_a_volume_is_looked_at_before_anything_is_overwritten() {
+    if !ready() || !testkit::need(&["tar", "gzip"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| text(&folder.path().join(name)).to_owned();
+    std::fs::create_dir(at("root")).unwrap();
+    std::fs::write(at("root/file"), "content").unwrap();
+    let tar = |args: &[&str]| assert_eq!(tools::run("tar", args).exit, Some(0));
+    tar(&["-C", &at("root"), "-cf", &at("root.tar"), "."]);
+    tar(&["-C", &at("root"), "-czf", &at("root.tgz"), "."]);
+    tar(&["-cf", &at("empty.tar"), "-T", "/dev/null"]);
+    prints(&["mkfs", "-t", "ext4", &at("old.img"), "16M"]);
+    let (archive, old) = (std::fs::read(at("root.tar")).unwrap(), std::fs::read(at("old.img")).unwrap());
+    // operands the wrong way round, the same twice, another's file, what is no archive
+    assert!(fails(1, &["mkfs", "-F", "-d", &at("old.img"), &at("root.tar"), "16M"]).contains("no tar archive"));
+    assert!(fails(1, &["mkfs", "-F", "-d", &at("root.tar"), &at("root.tar"), "16M"]).contains("overwritten"));
+    assert!(fails(1, &["mkfs", &at("root.tar"), "16M"]).contains("a tar archive"));
+    assert!(fails(1, &["mkfs", &at("root.tgz"), "16M"]).contains("gzip"));
+    assert!(fails(1, &["mkfs", "-F", "-d", &at("root.tgz"), &at("old.img")]).contains("zcat"));
+    assert!(archive == std::fs::read(at("root.tar")).unwrap() && old == std::fs::read(at("old.img")).unwrap());
+    for (source, there) in [("empty.tar", false), ("root.tar", true)] {
+        prints(&["mkfs", "-F", "-d", &at(source), &at("old.img")]);
+        assert_eq!(prints(&["ls", &at("old.img"), "/"]).contains("file"), there);
+    }
+    assert!(fails(1, &["mkfs", "-n", "-t", "ext4", &at("no.img"), "100000T"]).contains("no.img"));
+}

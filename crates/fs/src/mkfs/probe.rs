@@ -4,7 +4,7 @@ use blockdev::BlockDevice;
 use format::superblock::{DiskSuperblock, Geometry, OFFSET};
 
 /// Bytes at a place, and what they stand for. The first that fits counts.
-const SIGNATURES: [(usize, &[u8], &str); 26] = [
+const SIGNATURES: [(usize, &[u8], &str); 35] = [
     (0, b"ExtantFS", "a native Extant volume"),
     (0x1000, b"ExtantFS", "a native Extant volume"),
     (0, b"XFSB", "an XFS file system"),
@@ -31,6 +31,16 @@ const SIGNATURES: [(usize, &[u8], &str); 26] = [
     (0, b"\xFC\x4E\x2B\xA9", "a member of a RAID array"),
     (0x200, b"EFI PART", "a GPT partition table"),
     (0x1000, b"EFI PART", "a GPT partition table"),
+    // no file systems: who names one has mixed up his files
+    (0, b"\x1F\x8B\x08", "something compressed with gzip"),
+    (0, b"\xFD7zXZ\0", "something compressed with xz"),
+    (0, b"\x28\xB5\x2F\xFD", "something compressed with zstd"),
+    (0, b"BZh", "something compressed with bzip2"),
+    (0, b"PK\x03\x04", "a ZIP archive"),
+    (0, b"QFI\xFB", "a QCOW2 image"),
+    (0, b"SQLite format 3\0", "an SQLite database"),
+    (0, b"\x7FELF", "a program"),
+    (257, b"ustar", "a tar archive"),
 ];
 
 /// What the device holds, as a phrase ("an ext4 volume labelled `data`"); `None` where nothing is recognised.

@@ -472,7 +472,8 @@ fn inodes_per_group(wanted: u32, groups: u32, basics: &Basics) -> Option<u32> {
         if u64::from(inodes) * u64::from(groups) <= u64::from(u32::MAX) {
             return Some(inodes);
         }
-        target -= 1;
+        // so many groups that even one inode in each is too many
+        target = target.checked_sub(1)?;
     }
 }
 
