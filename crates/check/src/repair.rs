@@ -308,6 +308,10 @@ impl Turns<'_> {
             (report.clean, report.exit) = (false, report.exit | exit::LEFT);
         }
         let left = !report.clean;
+        if report.cut_short() && self.mended.is_empty() {
+            // nothing is known of most of the volume: what its superblock says of its state stays
+            return Ok(report);
+        }
         let allowed = |p: &Reported| p.severity < Severity::Error || self.rules.never(p.code);
         let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
         let mended = if stopped { Vec::new() } else { self.mended };

@@ -281,3 +281,18 @@ fn a_signal_ends_the_check() {
         assert!(rest.contains("the check was cancelled; 0 errors found so far"), "{rest}");
     }
 }
+
+#[test]
+fn a_check_that_cannot_go_on_changes_nothing() {
+    if !ready() {
+        return;
+    }
+    for kind in ["SuperblockFieldWrong", "FirstDataBlockWrong"] {
+        let image = plain();
+        exits(0, &["damage", text(image.path()), kind]);
+        let before = image.bytes();
+        let said = exits(12, &["check", "-fy", text(image.path())]).text();
+        assert!(said.contains("nothing was changed"), "{said}");
+        assert!(image.bytes() == before, "{kind}");
+    }
+}
