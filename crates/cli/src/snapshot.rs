@@ -179,8 +179,12 @@ impl Create {
 impl List {
     fn run(&self) -> Result<u8> {
         let failed = |e: &dyn ToString| Failure::on(&self.target.device, e.to_string());
+        let mut back_to = None;
         let list: Vec<(SnapshotInfo, Option<u64>)> = match mounted(&self.target)? {
-            Some(mounted) => mounted.list(true).map_err(|e| failed(&e))?,
+            Some(mounted) => {
+                back_to = mounted.goes_back_to().map_err(|e| failed(&e))?;
+                mounted.list(true).map_err(|e| failed(&e))?
+            }
             None => {
                 let volume = self.target.open()?.volume.clone();
                 let list = volume.snapshots().map_err(|e| failed(&e))?;
@@ -194,6 +198,7 @@ impl List {
                 time: utc_time(time(info)),
                 generation: info.generation,
                 bytes: *space,
+                rollback: back_to.as_ref() == Some(&info.name),
             };
             print_json(&list.iter().map(one).collect::<Vec<_>>())?;
             return Ok(0);
@@ -201,7 +206,9 @@ impl List {
         let mut out = stdout()?;
         for (info, space) in &list {
             let space = space.map_or_else(|| "-".to_owned(), human);
-            writeln!(out, "{}  {space:>10}  {}", local_time(time(info), MINUTES), escape(&info.name))?;
+            let back =
+                if back_to.as_ref() == Some(&info.name) { "  (the volume goes back to it at the unmount)" } else { "" };
+            writeln!(out, "{}  {space:>10}  {}{back}", local_time(time(info), MINUTES), escape(&info.name))?;
         }
         out.flush()?;
         Ok(0)
@@ -216,6 +223,8 @@ struct Listed {
     time: String,
     generation: u64,
     bytes: Option<u64>,
+    /// The volume goes back to it when it is unmounted.
+    rollback: bool,
 }
 
 fn time(info: &SnapshotInfo) -> Timestamp {

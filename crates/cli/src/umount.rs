@@ -1,6 +1,6 @@
 //! `extant umount`: a volume that `extant mount` mounted.
 
-use crate::failure::{Failure, Result, without_errno};
+use crate::failure::{Failure, Result, say, without_errno};
 use check::render::escape;
 use clap::Args;
 use std::path::PathBuf;
@@ -27,8 +27,15 @@ pub(crate) struct Umount {
 
 impl Umount {
     pub(crate) fn run(&self) -> Result<u8> {
+        let back_to = fuse::MountedSnapshots::of(&self.dir).and_then(|mounted| mounted.goes_back_to());
         match fuse::unmount(&self.dir) {
-            Ok(()) => Ok(0),
+            Ok(()) => {
+                // where it cannot be asked nobody has it go back
+                if let Ok(Some(name)) = back_to {
+                    say(&format!("the volume went back to snapshot {}", escape(&name)));
+                }
+                Ok(0)
+            }
             Err(e) => Err(Failure::Message(without_errno(&escape(e.to_string().as_bytes())))),
         }
     }

@@ -4,6 +4,7 @@ use crate::ops::DAEMON;
 use crate::snapshots::{DIRECTORY, FACTS, LIST, ROLLBACK};
 use fs::SnapshotInfo;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Longest value that is asked for: a number in decimal.
 const LONGEST: usize = 32;
+/// Bytes in a snapshot's name, at most.
+const LONGEST_NAME: usize = 128;
 
 /// A native volume that is mounted.
 #[derive(Debug)]
@@ -74,6 +77,19 @@ impl MountedSnapshots {
         Ok(all)
     }
 
+    /// The snapshot to which the volume goes back when it is unmounted, if it does.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn goes_back_to(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut name = [0; LONGEST_NAME];
+        match getxattr(&self.folder, ROLLBACK, &mut name[..]) {
+            Ok(length) => Ok(name.get(..length).map(<[u8]>::to_vec)),
+            Err(Errno::NODATA) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Makes a snapshot.
     ///
     /// # Errors
@@ -105,7 +121,7 @@ fn in_words(e: io::Error, name: &[u8]) -> io::Error {
     if e.kind() != io::ErrorKind::InvalidInput {
         return e;
     }
-    let is_name = (1..=128).contains(&name.len()) && !name.contains(&b'/') && name != b"." && name != b"..";
+    let is_name = (1..=LONGEST_NAME).contains(&name.len()) && !name.contains(&b'/') && name != b"." && name != b"..";
     io::Error::new(
         e.kind(),
         if is_name {

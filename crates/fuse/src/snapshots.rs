@@ -239,6 +239,9 @@ impl WithSnapshots {
             Operation::SetXattr { name, value, .. } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
                 self.go_back_to(value, &request.caller)
             }
+            Operation::GetXattr { name, size } if node == SNAPSHOTS && name == ROLLBACK.as_bytes() => {
+                reply.value(size, lock(&self.back_to).as_deref().ok_or(Errno::NODATA)?)
+            }
             Operation::GetXattr { .. } => Err(Errno::NODATA),
             Operation::ListXattr { size } => reply.value(size, &[]),
             Operation::StatFs => self.live.answer(&Request { node: ROOT, ..*request }, reply),

@@ -156,7 +156,10 @@ fn snapshots_of_a_mounted_volume() {
     let said = exits(0, &["snapshot", "rollback", text(&dir), "monday"]);
     assert!(said.text().contains("when it is unmounted"), "{}", said.text());
     fails(1, &["snapshot", "delete", text(&dir), "monday"]);
-    place.unmount();
+    assert!(prints(&["snapshot", "list", text(&dir)]).contains("monday  (the volume goes back to it"));
+    assert_eq!(json(&["snapshot", "list", "--json", text(&dir)])[0]["rollback"], true);
+    let said = exits(0, &["umount", text(&dir)]).text();
+    assert!(said.contains("went back to snapshot monday"), "{said}");
     place.check();
     assert_eq!(prints(&["cat", text(&place.image()), "/d/f"]), "first");
     assert!(!prints(&["ls", text(&place.image()), "/"]).contains("copy"));
