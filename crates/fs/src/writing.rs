@@ -297,7 +297,8 @@ impl Volume {
     /// Does what is due at `now`, counted from any fixed moment: content that has waited for longer than
     /// [`WriteOptions::commit`] gets its place, a generation that is open for as long is written, and both are durable when
     /// it returns. So is a generation that is half full, and content that takes half of what it may gets its place; under the
-    /// dirty bit all content does when nothing happens, before the volume is marked clean. To be called a few times a second, by one thread; [`Volume::start_background`] does.
+    /// dirty bit all content does when nothing happens, before the volume is marked clean. To be called a few times a
+    /// second, by one thread; [`Volume::start_background`] does.
     ///
     /// # Errors
     /// As [`Volume::sync`].

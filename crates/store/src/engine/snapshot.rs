@@ -409,7 +409,8 @@ impl Engine for Snapshot {
 }
 
 /// Makes a native volume on a device: `blocks` are the ext4 volume's metadata, ascending, with what they are; `chunks` the
-/// chunks that its bitmaps leave to the metadata regions, none of which is one of [`Shape::backup_chunks`](format::native::Shape::backup_chunks). Everything is on the device when it returns.
+/// chunks that its bitmaps leave to the metadata regions, none of which is one of
+/// [`Shape::backup_chunks`](format::native::Shape::backup_chunks). Everything is on the device when it returns.
 ///
 /// # Errors
 /// Those of the device; [`Error::NoRoom`] where the chunks are too few.
