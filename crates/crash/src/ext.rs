@@ -1,7 +1,7 @@
 //! The file system of this repository as a [`System`]: a small volume, mounted in one of its modes, without a thread of
 //! its own, at a time that the explorer gives.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl Ext {
         };
         let options = OpenOptions { cache_bytes: 1 << 20, write: Some(write), ..OpenOptions::default() };
         let volume = Arc::new(Volume::open(device, &options)?);
-        Ok(Mounted { volume, time, open: HashMap::new(), unnamed: HashSet::new(), transaction: None })
+        Ok(Mounted { volume, time, open: BTreeMap::new(), unnamed: HashSet::new(), transaction: None })
     }
 }
 
@@ -286,7 +286,7 @@ struct Mounted {
     volume: Arc<Volume>,
     /// Milliseconds since the start.
     time: Arc<AtomicI64>,
-    open: HashMap<String, InodeNo>,
+    open: BTreeMap<String, InodeNo>,
     /// Those that have never had a name.
     unnamed: HashSet<InodeNo>,
     /// The one that runs, and what was unnamed when it began.

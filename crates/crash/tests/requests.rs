@@ -1,0 +1,104 @@
+//! What the device is asked, byte for byte and in order, in every mode on every format: work that changes names, seams or
+//! files of the code, and nothing that happens, leaves these hashes as they are. Whoever changes what is written on purpose
+//! puts the new ones here (the failure prints the table) and says in the commit why.
+
+use std::sync::Arc;
+
+use blockdev::{BlockDevice, Overlay, Record};
+use extant_crash::ext::{Ext, FORMATS};
+use extant_crash::generate;
+use extant_crash::op::Workload;
+use extant_crash::system::System;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MODES: [&str; 7] =
+    ["none", "dirty-bit", "journal", "journal-data", "journal-writeback", "snapshot", "snapshot-cow"];
+
+/// Format and mode; the hash of what mkfs leaves, and of all requests of the workloads and of the recovery after each.
+type Row = (&'static str, &'static str, u64, u64);
+
+const EXPECTED: &[Row] = &[
+    ("ext2", "none", 0x37eb_e18c_8c3d_cc78, 0x49ac_11f0_3334_d201),
+    ("ext2", "dirty-bit", 0x37eb_e18c_8c3d_cc78, 0x3354_487c_708a_b9f7),
+    ("ext3", "none", 0x37eb_e18c_8c3d_cc78, 0x49ac_11f0_3334_d201),
+    ("ext3", "dirty-bit", 0x37eb_e18c_8c3d_cc78, 0x3354_487c_708a_b9f7),
+    ("ext3", "journal", 0x1a87_dbff_b0f6_70af, 0x60c9_ffe8_30ad_0dad),
+    ("ext3", "journal-data", 0x1a87_dbff_b0f6_70af, 0xeb61_3620_93cc_5b40),
+    ("ext3", "journal-writeback", 0x1a87_dbff_b0f6_70af, 0x60c9_ffe8_30ad_0dad),
+    ("ext4", "none", 0x2f4d_f5a3_9693_1157, 0x47fc_0292_ce38_4424),
+    ("ext4", "dirty-bit", 0x2f4d_f5a3_9693_1157, 0xb6a2_e60b_5282_b34e),
+    ("ext4", "journal", 0xdc2f_c247_4f63_89dd, 0x3042_83be_37b9_a9fc),
+    ("ext4", "journal-data", 0xdc2f_c247_4f63_89dd, 0x68a2_f0c5_e2e7_912c),
+    ("ext4", "journal-writeback", 0xdc2f_c247_4f63_89dd, 0x3042_83be_37b9_a9fc),
+    ("rext3", "none", 0x4b88_37c2_c513_463c, 0x88dc_3cb1_cc3b_ffe0),
+    ("rext3", "dirty-bit", 0x4b88_37c2_c513_463c, 0xf947_cdfd_7a67_71c2),
+    ("rext3", "journal", 0x2801_03f5_f912_c438, 0xedba_f0b9_eb2a_666b),
+    ("rext3", "journal-data", 0x2801_03f5_f912_c438, 0xbbcb_07b6_f59f_32be),
+    ("rext3", "journal-writeback", 0x2801_03f5_f912_c438, 0xedba_f0b9_eb2a_666b),
+    ("extant", "none", 0x556e_4234_e148_b285, 0xb323_cd7b_3b9c_6fe6),
+    ("extant", "snapshot", 0x556e_4234_e148_b285, 0x3fa6_7df1_a5b8_92c5),
+    ("extant", "snapshot-cow", 0x556e_4234_e148_b285, 0x26da_f0b5_e946_5654),
+];
+
+/// Everything of one operation, long mixtures, and versions, which only some modes have: others refuse them.
+fn workloads() -> Vec<Workload> {
+    let mut workloads = generate::one();
+    workloads.extend((1..=4).map(|seed| generate::random(seed, 120)));
+    workloads.extend(generate::versions().into_iter().step_by(7));
+    workloads.extend((1..=4).map(|seed| generate::random_versions(seed, 120)));
+    workloads
+}
+
+/// All that a device got, and what operations answered.
+fn requests(ext: &Ext, fresh: &Arc<dyn BlockDevice>, workload: &Workload, crash: bool) -> Vec<u8> {
+    let base = Overlay::new(fresh.clone());
+    let record = Arc::new(Record::in_memory(base));
+    let mut session = ext.mount(record.clone()).expect("mounted");
+    for op in workload.setup.iter().chain(&workload.ops) {
+        let answer = session.apply(op);
+        record.mark(&format!("{op}: {answer:?}")).expect("a mark");
+    }
+    if crash {
+        drop(session);
+    } else {
+        session.unmount().expect("unmounted");
+    }
+    let recovered = ext.recover(record.clone());
+    record.mark(&format!("recovered: {recovered:?}")).expect("a mark");
+    let record = Arc::into_inner(record).expect("nobody else has it");
+    record.finish().expect("all is in the log").1
+}
+
+fn bytes(device: &dyn BlockDevice) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(device.geometry().len).expect("small")];
+    device.read(0, &mut bytes).expect("read");
+    bytes
+}
+
+fn row(format: &'static str, mode: &'static str) -> Option<Row> {
+    let ext = Ext::new(mode, Some(format)).expect("a mode and a format");
+    let fresh = ext.format().ok()?;
+    ext.mount(Arc::new(Overlay::new(fresh.clone()))).ok()?.unmount().expect("unmounted");
+    let hashes: Vec<u8> = (workloads().iter().enumerate())
+        .flat_map(|(n, workload)| xxh3_64(&requests(&ext, &fresh, workload, n % 2 == 0)).to_le_bytes())
+        .collect();
+    Some((format, mode, xxh3_64(&bytes(&*fresh)), xxh3_64(&hashes)))
+}
+
+#[test]
+fn what_the_device_is_asked_stays_as_it_is() {
+    let pairs: Vec<_> = FORMATS.iter().flat_map(|format| MODES.map(|mode| (format.name, mode))).collect();
+    let half = pairs.len().div_ceil(2);
+    let rows: Vec<Row> = std::thread::scope(|scope| {
+        let parts: Vec<_> = pairs
+            .chunks(half)
+            .map(|part| scope.spawn(|| part.iter().filter_map(|(format, mode)| row(format, mode)).collect::<Vec<_>>()))
+            .collect();
+        parts.into_iter().flat_map(|part| part.join().expect("no panic")).collect()
+    });
+    let table: String = rows
+        .iter()
+        .map(|(f, m, made, asked)| format!("    (\"{f}\", \"{m}\", {made:#018x}, {asked:#018x}),\n"))
+        .collect();
+    assert!(rows == EXPECTED, "other requests than before:\n{table}");
+}
