@@ -106,7 +106,8 @@ Options for -o, in lists as mount(8) takes them:
   writeback_cache
                 the kernel keeps what is written until the last close, fsync, sync or unmount: quick for
                 many small writes to open files; a full volume, or a file that may not be written, is
-                then told of by close and fsync, not by write
+                then told of by close and fsync, not by write; du shows
+                an empty file as one block
   nofuseblk     without a loop device, and without what it is for (see sync above)
   auto_unmount  unmounted by fusermount3 even if the serving process is killed
                 (for users other than root, only with allow_other or allow_root)

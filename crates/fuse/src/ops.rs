@@ -495,7 +495,14 @@ impl Ops {
 
     /// A file's attributes as the kernel takes them.
     fn attr(&self, a: &Attributes) -> Attr {
-        Attr { ino: self.ino(a.inode), ..attr(a) }
+        Attr { ino: self.ino(a.inode), blocks: self.blocks(a), ..attr(a) }
+    }
+
+    /// How many units of 512 bytes a file is said to take: one block where it has none and the kernel may have pages of it
+    /// that were written. tar(1) takes a file without blocks for a hole and does not read it.
+    fn blocks(&self, a: &Attributes) -> u64 {
+        let unknown = || self.holes.as_ref().map_or(self.keeps_writes, |holes| holes.has(a.inode));
+        if a.blocks == 0 && a.kind == FileKind::Regular && unknown() { u64::from(a.block_size / 512) } else { a.blocks }
     }
 
     /// The number that stat(2) shows.
@@ -576,7 +583,7 @@ impl Ops {
             mode: a.mode,
             ino: self.ino(a.inode),
             size: a.size,
-            blocks: a.blocks,
+            blocks: self.blocks(a),
             // STATX_ATTR_ has the numbers of these flags
             attributes: u64::from((a.flags & shown_by_statx()).bits()),
             attributes_mask: u64::from(shown_by_statx().bits()),

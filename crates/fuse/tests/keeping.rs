@@ -253,3 +253,31 @@ fn what_is_written_through_a_mapping_is_no_hole() {
         assert_sound(image.path());
     }
 }
+
+/// GNU tar reads nothing of a file that says it has no blocks.
+#[test]
+fn what_only_the_kernel_has_is_in_an_archive() {
+    const PROGRAM: &str = "import mmap, os, subprocess, sys\n\
+        os.chdir(sys.argv[1])\n\
+        f = os.open('f', os.O_RDWR | os.O_CREAT)\n\
+        os.ftruncate(f, 1 << 20)\n\
+        m = mmap.mmap(f, 1 << 20)\n\
+        m[70000:70005] = b'hello'\n\
+        w = os.open('w', os.O_RDWR | os.O_CREAT)\n\
+        os.write(w, b'written')\n\
+        sys.stdout.buffer.write(subprocess.run('tar -cSf - f w | tar -xOf -', shell=True, capture_output=True).stdout)\n";
+    if !ready() || !testkit::need(&["python3", "tar"]) {
+        return;
+    }
+    for options in ["", "writeback_cache"] {
+        let image = Image::mke2fs(&["-t", "ext4"], 64 << 20).build();
+        let served = serve_writable(image.path(), options);
+        let ran = Command::new("python3").args(["-c", PROGRAM]).arg(served.path()).output().expect("python3");
+        let mut expected = vec![0; 1 << 20];
+        expected[70_000..70_005].copy_from_slice(b"hello");
+        expected.extend(b"written");
+        assert!(ran.stdout == expected, "{options:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        served.end().expect("the session ends well");
+        assert_sound(image.path());
+    }
+}

@@ -113,6 +113,11 @@ impl Holes {
         }
     }
 
+    /// Whether the kernel may have a part of a file's holes in its memory.
+    pub(super) fn has(&self, number: InodeNo) -> bool {
+        self.any.load(Ordering::Acquire) && self.files().contains_key(&number)
+    }
+
     fn next(&self, number: InodeNo, at: u64) -> Option<(u64, u64)> {
         if !self.any.load(Ordering::Acquire) {
             return None;
