@@ -1,6 +1,6 @@
 //! Links in the documents lead somewhere, and no file speaks of the machine it was written on.
 
-use crate::Report;
+use crate::report::Report;
 use crate::workspace::Workspace;
 use std::path::Path;
 

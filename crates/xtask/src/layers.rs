@@ -3,7 +3,7 @@
 //! A new crate gets its row here before it gets its first dependency. What a crate must not know, and why, is in
 //! ARCHITECTURE.md.
 
-use crate::Report;
+use crate::report::Report;
 use crate::workspace::{Kind, Package, Workspace};
 
 /// A crate of the frame.

@@ -4,32 +4,32 @@
 
 #![forbid(unsafe_code)]
 
+mod circles;
 mod docs;
 mod layers;
+mod report;
 mod safety;
 mod sizes;
 mod workspace;
 
+use report::Report;
 use std::process::ExitCode;
 use workspace::Workspace;
-
-/// What a check found.
-#[derive(Debug, Default)]
-struct Report {
-    /// Sentences that fail the run.
-    findings: Vec<String>,
-    /// Sentences that do not.
-    notes: Vec<String>,
-}
 
 /// A check: its name on the command line and what runs it.
 type Check = (&'static str, fn(&Workspace) -> Result<Report, String>);
 
-const CHECKS: [Check; 4] =
-    [("layers", layers::check), ("sizes", sizes::check), ("unsafe", safety::check), ("docs", docs::check)];
+const CHECKS: [Check; 5] = [
+    ("layers", layers::check),
+    ("circles", circles::check),
+    ("sizes", sizes::check),
+    ("unsafe", safety::check),
+    ("docs", docs::check),
+];
 
-const USAGE: &str = "usage: cargo xtask layers|sizes|unsafe|docs|lint
+const USAGE: &str = "usage: cargo xtask layers|circles|sizes|unsafe|docs|lint
   layers  no crate depends on one that its layer must not know
+  circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
   unsafe  unsafe code stands only in the io_uring files of blockdev and fuse
   docs    links in *.md lead somewhere; no file names a machine's path or a registry's host

@@ -1,6 +1,6 @@
 //! Unsafe code stands in two files, one for each use of io_uring, and every crate says so in its root.
 
-use crate::Report;
+use crate::report::Report;
 use crate::workspace::Workspace;
 use std::path::Path;
 

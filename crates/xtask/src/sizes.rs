@@ -1,6 +1,6 @@
 //! No source file grows past what one can hold in the head.
 
-use crate::Report;
+use crate::report::Report;
 use crate::workspace::Workspace;
 
 /// More lines than this fail.

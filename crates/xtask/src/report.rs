@@ -1,0 +1,10 @@
+//! What a check says.
+
+/// What a check found.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// Sentences that fail the run.
+    pub(crate) findings: Vec<String>,
+    /// Sentences that do not.
+    pub(crate) notes: Vec<String>,
+}
