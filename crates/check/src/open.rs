@@ -287,6 +287,11 @@ fn accept_at(scanner: &Scanner<'_>, at: u64) -> Result<Accepted, Rejection> {
     Ok(Accepted { disk, geometry, at })
 }
 
+/// The shape that a superblock gives a volume; `None` where it describes none that we can check.
+pub(crate) fn shape_of(disk: &DiskSuperblock) -> Option<Geometry> {
+    judge(disk).ok()
+}
+
 /// Whether a superblock describes a volume that we can check.
 fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     let corrupt = |what: &str| Err(Rejection::Corrupt(what.to_owned()));

@@ -1,5 +1,6 @@
 //! Group descriptors: put back from a copy, bitmaps and tables moved to places where they may lie.
 
+use super::superblock;
 use super::work::Work;
 use crate::itables::Seeker;
 use crate::problem::Problem;
@@ -22,6 +23,7 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
 /// Mends descriptors.
 pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     if problems.iter().any(|p| p.code == Code::GroupDescriptorsTryBackup) {
+        superblock::take_shape(work)?;
         return restore(work);
     }
     let mut moved = BTreeSet::new();

@@ -2,6 +2,7 @@
 
 use super::descriptors;
 use super::work::{Work, read_superblock, write_superblock};
+use crate::open;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::{BlockDevice, Overlay, Result};
@@ -55,6 +56,25 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     superblock.s_block_group_nr = 0.into();
     write_superblock(work.device, superblock)?;
     descriptors::restore(work)
+}
+
+/// Makes the primary superblock give the volume the shape under which the descriptors of a copy made sense. Otherwise the
+/// primary descriptors would not make sense either once they are put back, and each check would read the copy again.
+pub(super) fn take_shape(work: &Work<'_>) -> Result<()> {
+    let (volume, mut superblock) = (work.volume(), work.superblock()?);
+    let fits = |disk: &DiskSuperblock| open::shape_of(disk).is_some_and(|shape| shape == volume.geometry);
+    if fits(&superblock) {
+        return Ok(());
+    }
+    // most of what a copy says is as old as the volume, so it replaces no more than it has to
+    superblock.s_reserved_gdt_blocks = volume.disk.s_reserved_gdt_blocks;
+    superblock.seal();
+    if fits(&superblock) {
+        return write_superblock(work.device, superblock);
+    }
+    superblock = volume.disk;
+    superblock.s_block_group_nr = 0.into();
+    write_superblock(work.device, superblock)
 }
 
 fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {

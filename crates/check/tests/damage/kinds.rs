@@ -217,3 +217,21 @@ fn the_papers_corruptions_are_found_and_mended() {
     });
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+#[test]
+fn a_superblock_against_which_no_descriptor_makes_sense_is_repaired_with_them() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let kind = Kind::Problem(Code::ReservedGdtBlocksWithoutFeature.number());
+    let scratch = Image::from_bytes(&[]);
+    for format in ["ext2", "ext4"] {
+        // the bitmaps lie right behind the descriptors, where the superblock then has blocks for growth
+        let image = Image::mke2fs(&["-t", format, "-b", "1024", "-O", "^resize_inode,^flex_bg"], 30 << 20).build();
+        let base = Base { name: format.into(), bytes: image.bytes() };
+        let bytes = spoilt(&base, kind, 1).expect("a volume that takes the damage");
+        let found = look(&bytes).expect("a volume").problems;
+        assert!(found.iter().any(|p| p.code == Code::GroupDescriptorsTryBackup), "{format}: {found:?}");
+        assert_eq!(judge(&bytes, &scratch), None, "{format}");
+    }
+}
