@@ -75,6 +75,8 @@ struct Ager<'a> {
     next: u64,
     largest: u64,
     block_size: u64,
+    /// Blocks that the volume has on its device.
+    blocks: u64,
     done: Aged,
     progress: &'a mut dyn FnMut(u64, u64) -> bool,
     /// Of how many parts the whole has, how many are done.
@@ -88,6 +90,9 @@ struct Ager<'a> {
 /// [`Error::Failed`] with what went wrong on the volume. What was done until then stays.
 pub fn age(volume: &Volume, options: &Options, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Aged> {
     let geometry = &volume.superblock().geometry;
+    // half the groups of a native volume hold numbers for its metadata, and no room
+    let native = volume.native_facts().map_err(failed)?;
+    let blocks = native.map_or(geometry.blocks, |native| native.shape().blocks());
     let groups = u64::from(geometry.groups);
     let mut ager = Ager {
         volume,
@@ -96,6 +101,7 @@ pub fn age(volume: &Volume, options: &Options, progress: &mut dyn FnMut(u64, u64
         next: 0,
         largest: options.largest.max(2),
         block_size: geometry.block_size.into(),
+        blocks,
         done: Aged::default(),
         progress,
         parts: (0, groups * (2 + u64::from(options.rounds))),
@@ -115,9 +121,7 @@ fn failed(e: fs::Error) -> Error {
 impl Ager<'_> {
     /// Blocks in use, of all.
     fn used(&self) -> f64 {
-        let stat = self.volume.statfs();
-        let all = self.volume.superblock().geometry.blocks.max(1);
-        1.0 - stat.blocks_free as f64 / all as f64
+        1.0 - self.volume.statfs().blocks_free as f64 / self.blocks.max(1) as f64
     }
 
     /// Says that so many parts more are done; whether to go on.

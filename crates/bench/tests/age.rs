@@ -13,7 +13,8 @@ const LEN: u64 = 96 << 20;
 fn aged(kind: Kind, options: &Options, steps: u64) -> (Vec<u8>, Aged) {
     let device = Arc::new(MemoryDevice::zeroed(LEN).expect("memory"));
     let plain = MkfsOptions::new(kind);
-    make(device.as_ref(), &MkfsOptions { block_size: Some(1024), uuid: [7; 16], ..plain }).expect("mkfs");
+    let block_size = (kind != Kind::Extant).then_some(1024);
+    make(device.as_ref(), &MkfsOptions { block_size, uuid: [7; 16], ..plain }).expect("mkfs");
     let write = WriteOptions {
         consistency: Some(Consistency::None),
         clock: Arc::new(|| Timestamp { seconds: 1_700_000_000, nanos: 0 }),
@@ -65,4 +66,15 @@ fn it_ends_in_order_when_it_is_told_to() {
     assert!(done.stopped && done.fill < 0.9, "{done:?}");
     let verdict = oracle::e2fsck(Image::from_bytes(&bytes).path());
     assert!(verdict.clean, "{}", verdict.text);
+}
+
+#[test]
+fn a_native_volume_is_as_full_as_asked_of_its_device() {
+    let options = Options { seed: 3, fill: 0.6, rounds: 0, largest: LARGEST };
+    let (bytes, done) = aged(Kind::Extant, &options, u64::MAX);
+    assert!((0.6..0.65).contains(&done.fill), "{done:?}");
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
+    let volume = Volume::open(device, &OpenOptions::default()).expect("opening");
+    let free = volume.statfs().blocks_free * 4096;
+    assert!((0.35..=0.4).contains(&(free as f64 / LEN as f64)), "{free} bytes are free");
 }

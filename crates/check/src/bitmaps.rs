@@ -94,13 +94,16 @@ impl<'a> Bitmaps<'a> {
         Arrived { bits: Bits::of(bytes, used), padded, checksum }
     }
 
-    /// Compares everything and completes the counts.
-    pub(crate) fn compare(&self, ctx: &Context<'_>, counts: &mut Counts) {
+    /// Compares everything and completes the counts. `blocks` are those that there are: the groups of a native volume behind
+    /// them hold numbers for its metadata, and no room.
+    pub(crate) fn compare(&self, ctx: &Context<'_>, blocks: u64, counts: &mut Counts) {
         let geometry = &self.volume.geometry;
-        let (mut free_clusters, mut free_inodes) = (0u64, 0u64);
+        let (mut free_clusters, mut free_inodes, mut room) = (0u64, 0u64, 0u64);
         for ((group, descriptor), pair) in geometry.group_numbers().zip(&self.volume.groups).zip(&self.groups) {
             let comparison = Comparison { ctx, group, descriptor, trusted: is_trusted(self.volume, group) };
-            free_clusters += u64::from(comparison.blocks(pair.blocks.get()));
+            let free = u64::from(comparison.blocks(pair.blocks.get()));
+            free_clusters += free;
+            room += if geometry.group_blocks(group).start < blocks { free } else { 0 };
             free_inodes += u64::from(comparison.inodes(pair.inodes.get()));
         }
         let free_blocks = free_clusters * u64::from(geometry.cluster_blocks);
@@ -112,8 +115,8 @@ impl<'a> Bitmaps<'a> {
         if said != free_inodes {
             ctx.report(Problem::new(Code::FreeInodeCountWrong).found(said).expected(free_inodes));
         }
-        counts.blocks_total = geometry.blocks;
-        counts.blocks = geometry.blocks.saturating_sub(free_blocks);
+        counts.blocks_total = blocks;
+        counts.blocks = blocks.saturating_sub(room * u64::from(geometry.cluster_blocks));
         counts.inodes_total = u64::from(geometry.inodes);
     }
 }

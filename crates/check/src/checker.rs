@@ -348,7 +348,8 @@ fn phases<T>(
     progress.phase(Phase::Links);
     links::judge(&ctx);
     progress.phase(Phase::Bitmaps);
-    bitmaps.compare(&ctx, &mut counts);
+    let blocks = below.map_or(volume.geometry.blocks, |(below, _)| below.superblock.shape.blocks());
+    bitmaps.compare(&ctx, blocks, &mut counts);
     if let Some(identities) = &ctx.identities {
         identities.judge_rest(&ctx);
     }

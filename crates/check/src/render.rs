@@ -144,8 +144,8 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
     writeln!(out, "{device}: {}", verdict(report))
 }
 
-/// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`. Of a native volume these are the blocks of the ext4 volume
-/// above its map.
+/// e2fsck's summary: `I/N files (x% non-contiguous), B/T blocks`. Of a native volume these are the blocks of the device, with
+/// all of its metadata regions in use.
 #[must_use]
 pub fn summary(report: &Report) -> String {
     let counts = &report.counts;
@@ -153,10 +153,8 @@ pub fn summary(report: &Report) -> String {
     // in tenths of a per cent, rounded to the nearest
     let used = u128::from(counts.inodes.max(1));
     let tenths = (u128::from(pieces) * 1000 + used / 2) / used;
-    // what a native volume's metadata takes of the device is known below the map
-    let of = if report.format == "extant" { " above its map" } else { "" };
     format!(
-        "{}/{} files ({}.{}% non-contiguous), {}/{} blocks{of}",
+        "{}/{} files ({}.{}% non-contiguous), {}/{} blocks",
         counts.inodes,
         counts.inodes_total,
         tenths / 10,

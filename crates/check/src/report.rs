@@ -164,9 +164,9 @@ pub struct Counts {
     pub fast_symlinks: u64,
     /// Directory entries, `.` and `..` left out.
     pub links: u64,
-    /// Blocks in use, metadata included.
+    /// Blocks in use, metadata included; of a native volume with all of its metadata regions.
     pub blocks: u64,
-    /// Blocks the volume has.
+    /// Blocks the volume has; a native one as many as its device.
     pub blocks_total: u64,
     /// Listed as bad.
     pub bad_blocks: u64,

@@ -11,6 +11,9 @@ pub(super) struct Group {
     group: u32,
     first_block: u64,
     last_block: u64,
+    /// Its blocks are numbers that a native volume's metadata can have, and no blocks of the device.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    metadata_numbers: bool,
     /// Holds a copy of the superblock (or the superblock itself).
     superblock: bool,
     /// What the descriptor says, where it could be read.
@@ -37,6 +40,9 @@ struct Descriptor {
 
 /// All groups, in order; complains of those whose descriptor cannot be read, and stops where the device ends.
 pub(super) fn read(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Group> {
+    // where the facts cannot be read, that has been said
+    let native = volume.native_facts().ok().flatten();
+    let device_end = native.map_or(u64::MAX, |native| native.shape().blocks());
     let geometry = &volume.superblock().geometry;
     let mut groups = Vec::new();
     for number in geometry.group_numbers() {
@@ -64,18 +70,19 @@ pub(super) fn read(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Grou
                 None
             }
         };
-        groups.push(group(volume, number, descriptor));
+        groups.push(group(volume, number, descriptor, device_end));
     }
     groups
 }
 
-fn group(volume: &Volume, number: GroupNo, descriptor: Option<Descriptor>) -> Group {
+fn group(volume: &Volume, number: GroupNo, descriptor: Option<Descriptor>, device_end: u64) -> Group {
     let geometry = &volume.superblock().geometry;
     let blocks = geometry.group_blocks(number);
     Group {
         group: number.get(),
         first_block: blocks.start,
         last_block: blocks.end.saturating_sub(1),
+        metadata_numbers: blocks.start >= device_end,
         superblock: geometry.backups.contains(number),
         descriptor,
     }
@@ -102,6 +109,13 @@ pub(super) fn print(groups: &[Group], out: &mut impl Write) -> io::Result<()> {
         let end = if notes.is_empty() { String::new() } else { format!("  {notes}") };
         writeln!(out, "{end}")?;
     }
+    if groups.iter().any(|group| group.metadata_numbers) {
+        writeln!(
+            out,
+            "\nThe groups noted as metadata numbers hold no blocks of the device: the map leads from their numbers to\nplaces in \
+             the metadata regions. What is free there counts to no free space."
+        )?;
+    }
     Ok(())
 }
 
@@ -118,6 +132,9 @@ fn columns(group: &Group) -> [String; TITLES.len()] {
         let [a, b, c, d, e, f] = cells;
         return [number, blocks, a, b, c, d, e, f, notes.join(", ")];
     };
+    if group.metadata_numbers {
+        notes.push("metadata numbers");
+    }
     notes.extend(found.flags.iter().map(String::as_str));
     let regions: Vec<String> = found.regions.iter().flatten().map(|(first, last)| format!("{first}-{last}")).collect();
     let regions = format!("region {}", regions.join(" "));

@@ -221,3 +221,27 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
     on.unmount();
     exits(4, &["check", "-fn", text(&image)]);
 }
+
+#[test]
+fn block_counts_are_of_the_device_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    let image = text(&image);
+    prints(&["mkfs", "-q", "-t", "extant", image, "32M"]);
+    prints(&["age", "--fill", "60", image]);
+    prints(&["snapshot", "create", image, "then"]);
+    let info = json(&["info", "--groups", "--json", image]);
+    let (all, free) = (info["space"]["blocks"].as_u64().unwrap(), info["space"]["free_blocks"].as_u64().unwrap());
+    assert_eq!(all, 8192);
+    let report = json(&["check", "-fn", "--json", image]);
+    let counts = &report["counts"];
+    assert_eq!((counts["blocks_total"].as_u64(), counts["blocks"].as_u64()), (Some(all), Some(all - free)));
+    let groups = info["groups"].as_array().unwrap();
+    let room: u64 = groups
+        .iter()
+        .filter(|group| group["metadata_numbers"].is_null())
+        .map(|group| group["free_clusters"].as_u64().unwrap())
+        .sum();
+    assert_eq!((groups.len(), room), (2, free));
+    assert!(prints(&["info", "-g", image]).contains("hold no blocks of the device"));
+}
