@@ -184,6 +184,9 @@ impl Check {
         if asks && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err(Failure::on(&self.device, "there is no terminal to ask on whether to mend: give -n, -p or -y"));
         }
+        if self.undo.is_some() && repair == Repair::No && !asks {
+            self.tell("-z: nothing is changed without -p or -y, so no undo file is made");
+        }
         let watch = Watch::new(self.called(), self.completion)?;
         if self.online {
             return self.online(&settings, &watch);
@@ -242,6 +245,9 @@ impl Check {
         if !self.no_change && repair == Repair::No && !asks {
             self.tell("checking as with -n, nothing will be changed; -p or -y mends");
         }
+        if self.undo.is_some() && repair != Repair::No && check::is_native(&*device) {
+            self.tell("-z: there is no way back from a repair of a native volume, so nothing is changed; leave -z out");
+        }
         let name = self.called();
         let outcome = match repair {
             Repair::No => check::check(name, &*device, &options, watch),
@@ -257,8 +263,21 @@ impl Check {
             report.exit |= REBOOT;
         }
         let status = self.report(&report, settings)?;
+        if report.cut_short() {
+            self.hint_at_copy(&*device);
+        }
         let forgiven = settings.allow_cancellation && report.problems.is_empty() && !skip::is_marked(&*device);
         Ok(if status == exit::CANCELLED && forgiven { exit::CLEAN } else { status })
+    }
+
+    /// Says how a check that could not go on may do so with a copy of the superblock, where there is one.
+    fn hint_at_copy(&self, device: &dyn BlockDevice) {
+        if self.superblock.is_some() || check::is_native(device) {
+            return;
+        }
+        if let Some((block, size)) = skip::copy_of_superblock(device) {
+            self.tell(&format!("a copy of the superblock may lead further: -b {block} -B {size}"));
+        }
     }
 
     /// Whether the volume is the root, mounted read-only: then it may be written although it is mounted.

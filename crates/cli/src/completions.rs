@@ -2,7 +2,7 @@
 
 use crate::failure::Result;
 use crate::output::stdout;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use std::io::Write;
 
@@ -25,10 +25,42 @@ pub(crate) struct Completions {
 impl Completions {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::Cli::command(), "extant", &mut script);
+        clap_complete::generate(self.shell, &mut shown(&crate::Cli::command()), "extant", &mut script);
         let mut out = stdout()?;
         out.write_all(&script)?;
         out.flush()?;
         Ok(0)
+    }
+}
+
+/// A command without what `--help` does not show of it: shells would offer it.
+fn shown(command: &Command) -> Command {
+    // names are static: a few bytes, of a program that ends when it has printed them
+    let name: &'static str = command.get_name().to_owned().leak();
+    let mut shown = Command::new(name).version(env!("CARGO_PKG_VERSION"));
+    shown = shown.args(command.get_arguments().filter(|argument| !argument.is_hide_set()));
+    if let Some(about) = command.get_about() {
+        shown = shown.about(about.clone());
+    }
+    shown.subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(self::shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_help_hides_is_offered_by_no_shell() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut shown(&crate::Cli::command()), "extant", &mut script);
+            let script = String::from_utf8(script).expect("text");
+            for hidden in ["watchdog", "as-fsck", "rollback-on-failure"] {
+                assert!(!script.contains(hidden), "{shell}: {hidden}");
+            }
+            for offered in ["snapshot", "rollback", "keep-on-failure", "online", "version"] {
+                assert!(script.contains(offered), "{shell}: {offered}");
+            }
+        }
     }
 }

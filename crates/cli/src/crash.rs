@@ -1,7 +1,7 @@
 //! `extant crash`: what a loss of power can leave, state by state, against what each mode promises.
 
-use crate::failure::Result;
-use crate::output::{print_json, stdout};
+use crate::failure::{Failure, Result};
+use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit};
 use ::crash::campaign::{self, FaultReport, Report};
 use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
@@ -11,6 +11,7 @@ use ::crash::op::Workload;
 use ::crash::promise::PROMISES;
 use ::crash::{full, papers};
 use check::render::escape;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::io::Write;
@@ -49,11 +50,13 @@ pub(crate) struct Crash {
     #[arg(long = "mode", value_name = "MODE", value_parser = mode)]
     modes: Vec<&'static str>,
 
-    /// The format of the volumes. ext2 where there is no journal and ext4 where there is one, unless given
+    /// The format of the volumes in the modes without snapshots. ext2 where there is no journal and ext4 where there is one,
+    /// unless given; the modes snapshot and snapshot-cow have native volumes
     #[arg(long, value_name = "ext2|ext3|ext4", value_parser = format)]
     format: Option<&'static str>,
 
-    /// The length of the volumes: 9M, with --ops full 2560K, unless given
+    /// The length of the volumes, at least 1M, and 16M in the modes snapshot and snapshot-cow. Unless given 9M, there 24M; with
+    /// --ops full 2560K, there 16M
     #[arg(long, value_name = "SIZE", value_parser = blockdev::parse_size)]
     size: Option<u64>,
 
@@ -66,7 +69,7 @@ pub(crate) struct Crash {
     workload: Option<Workload>,
 
     /// How many workloads: those of one operation all, others 300, unless given
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     count: Option<usize>,
 
     /// Of all workloads of two operations those of slice I, from 0, of N slices
@@ -207,17 +210,33 @@ impl Crash {
         let threads = self
             .threads
             .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
-        let systems = modes.iter().filter_map(|mode| {
-            let mut ext = Ext::new(mode, self.format)?;
-            let full = (self.ops == Ops::Full).then(|| full::LEN.max(ext.shortest()));
-            ext.len = self.size.or(full).unwrap_or(ext.len);
-            Some((*mode, ext))
-        });
+        let native = |mode: &str| mode.starts_with("snapshot");
+        let modes = modes.iter().filter(|mode| !self.modes.is_empty() || !native(mode) || self.format.is_none());
+        if let (Some(mode), Some(format)) = (self.modes.iter().find(|mode| native(mode)), self.format)
+            && format != "extant"
+        {
+            return Err(Failure::Usage(format!("--format {format}: mode {mode} is of native volumes alone")));
+        }
+        let systems = modes.filter_map(|mode| Some((*mode, Ext::new(mode, self.format)?)));
+        let systems = systems.map(|(mode, ext)| Ok((mode, self.sized(mode, ext)?))).collect::<Result<Vec<_>>>()?;
+        let systems = systems.into_iter();
         let found = match self.faults {
             Some(limit) => self.fail(systems, &workloads, limit, threads)?,
             None => self.explore(systems, &workloads, threads)?,
         };
         Ok(u8::from(found))
+    }
+
+    /// Volumes of the length that was asked for.
+    fn sized(&self, mode: &str, mut ext: Ext) -> Result<Ext> {
+        let least = ext.shortest();
+        if let Some(size) = self.size.filter(|size| *size < least) {
+            let (size, least) = (human(size), human(least));
+            return Err(Failure::Usage(format!("--size: {size} is too small for mode {mode}, which needs {least}")));
+        }
+        let full = (self.ops == Ops::Full).then(|| full::LEN.max(least));
+        ext.len = self.size.or(full).unwrap_or(ext.len);
+        Ok(ext)
     }
 
     /// Whether something was found.

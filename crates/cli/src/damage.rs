@@ -92,6 +92,10 @@ impl Damage {
         }
         let name = &self.device.clone().unwrap_or_default();
         let device = blockdev::open(name, crate::source::for_writing(name))?;
+        if check::is_native(&*device) {
+            let why = "it is a native volume, and only ext2, ext3, ext4 and rext3 volumes are damaged by kinds";
+            return Err(Failure::on(name, why));
+        }
         let mut done = Vec::new();
         for Named { kind, name: what } in &self.kinds {
             let changed = ::damage::damage(&*device, *kind, self.seed)

@@ -287,6 +287,12 @@ impl<'a> Copier<'a> {
                 let folder = self.folders.add(folder, name);
                 self.open_level((dir, folder), made || into.replaces(), path, inode)
             }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let why =
+                    "no directory in the destination: what has its name there is none, and stays; remove it first";
+                self.complaints.about(path, why);
+                None
+            }
             Err(e) => {
                 self.failed(path, creation(&e));
                 None

@@ -46,6 +46,9 @@ A device that is mounted or in use is refused always; one that holds a file syst
     unless -F is given. What it held is lost, backup superblocks included. With SOURCE_DATE_EPOCH in the \
     environment, -U and -E hash_seed, equal options make equal volumes.
 
+The root directory belongs to the user and group who run this, so that they can write to a mount of their own; with -d \
+    or SOURCE_DATE_EPOCH to root, as mke2fs has it. -E root_owner says otherwise.
+
 SIZE counts KiB, or blocks where -b is given; with k, m, g or t behind it, what that says. Without SIZE \
     the volume is as long as the device.
 
@@ -67,7 +70,8 @@ Extended options for -E:
   resize=BLOCKS                            how far it can grow while mounted
   lazy_itable_init[=0], lazy_journal_init[=0], discard, nodiscard, packed_meta_blocks[=0]
   num_backup_sb=0|1|2                      with sparse_super2
-  root_owner[=UID:GID], hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
+  root_owner[=UID:GID]                     of the root directory; without numbers those of who runs this
+  hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
   encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
   region=SIZE                              with rext3: metadata region for each group at first, 1/64 of it if not given
 
@@ -268,7 +272,18 @@ impl Mkfs {
         options.blocks_per_group = self.blocks_per_group;
         options.groups_per_flex = self.groups_per_flex;
         options.reserved_percent = self.reserved;
+        if self.is_users_own() {
+            options.root_owner = words::runner();
+        }
         Ok(())
+    }
+
+    /// Whether the root directory is for the user who runs this, who could otherwise not write to the volume through a mount
+    /// of his own. What is made for others, or to be the same whoever makes it, belongs to root as with mke2fs.
+    fn is_users_own(&self) -> bool {
+        let says_owner = self.extended.iter().any(|list| list.contains("root_owner"));
+        let same_for_all = std::env::var_os("SOURCE_DATE_EPOCH").is_some();
+        self.from.is_none() && !says_owner && !same_for_all
     }
 
     /// Says that something is wrong with the device.
@@ -291,12 +306,26 @@ impl Mkfs {
         match options.len {
             Some(len) if self.is_missing() => self.layout(len, 512, options),
             len => {
-                let geometry = blockdev::open(&self.device, OpenOptions::default())?.geometry();
+                let device = blockdev::open(&self.device, OpenOptions::default())?;
+                let geometry = device.geometry();
+                self.warn(&*device)?;
                 let grows = std::fs::metadata(&self.device).is_ok_and(|metadata| metadata.is_file());
                 let len = geometry.len.max(len.filter(|_| grows).unwrap_or(0));
                 self.layout(len, geometry.sector, options)
             }
         }
+    }
+
+    /// Says why no volume would be made on a device as it is, or not without -F.
+    fn warn(&self, device: &dyn BlockDevice) -> Result<()> {
+        let name = escape(self.device.as_bytes());
+        if let Some(mounted) = blockdev::mounted(&self.device) {
+            let place = escape(mounted.place().as_bytes());
+            say(&format!("{name}: it is mounted {place}: no volume is made on it before it is unmounted"));
+        } else if let Some(what) = fs::mkfs::holds(device).map_err(|e| self.failure(e))?.filter(|_| !self.force) {
+            say(&format!("{name}: it holds {what}: only with -F is it overwritten"));
+        }
+        Ok(())
     }
 
     /// Makes the volume; `begun` says that it made the file as well. `fills`: files come into it then.

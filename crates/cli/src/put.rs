@@ -76,8 +76,11 @@ impl Put {
                     counting.finish();
                     filler.bar = Bar::new("copying", total, Unit::Bytes);
                 }
-                let all = || files.iter().map(|file| bytes_below(Path::new(file), &Bar::hidden())).sum();
-                filler.total = Some(Box::new(all));
+                // how much standard input gives nobody knows
+                if !files.iter().any(|file| file == "-") {
+                    let all = || files.iter().map(|file| bytes_below(Path::new(file), &Bar::hidden())).sum();
+                    filler.total = Some(Box::new(all));
+                }
                 self.copy(&mut filler, files, &place)
             }
             Err(why) => Err(Stop::Failed(why)),

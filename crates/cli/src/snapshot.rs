@@ -156,7 +156,7 @@ fn mounted(target: &Source) -> Result<Option<MountedSnapshots>> {
 
 /// What is wrong with a snapshot.
 fn about(target: &Source, name: &OsString, why: impl ToString) -> Failure {
-    let name = escape(name.as_bytes());
+    let name = if name.is_empty() { "''".to_owned() } else { escape(name.as_bytes()) };
     Failure::on(&target.device, format!("snapshot {name}: {}", why.to_string()))
 }
 

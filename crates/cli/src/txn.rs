@@ -64,13 +64,13 @@ where COMMAND cannot be run, 127 where it is not found."
 )]
 pub(crate) struct Txn {
     /// Commit even where COMMAND fails
-    #[arg(long, conflicts_with = "rollback_on_failure")]
+    #[arg(long)]
     keep_on_failure: bool,
     /// Roll back where COMMAND fails: what is done anyway
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, conflicts_with = "keep_on_failure")]
     rollback_on_failure: bool,
-    /// Most seconds that it may take, at most a day
-    #[arg(long, value_name = "S", default_value_t = 60)]
+    /// Most seconds that it may take, from 1 to a day
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     timeout: u64,
     /// Folder or file in the mounted volume
     #[arg(value_name = "DIR")]

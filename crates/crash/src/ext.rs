@@ -119,10 +119,14 @@ impl Ext {
         Some(Self { mode, promise, format, block_size, len, inodes: 96, reuse_at_once, overwrite_kept, broken })
     }
 
-    /// The shortest volume that the format has.
+    /// The shortest volume that has room for its own structures and some files.
     #[must_use]
     pub fn shortest(&self) -> u64 {
-        if self.format.kind == Kind::Extant { 16 << 20 } else { 0 }
+        match self.format.kind {
+            Kind::Extant => 16 << 20,
+            _ if self.mode.name.starts_with("journal") => 2 << 20,
+            _ => 1 << 20,
+        }
     }
 
     /// Whether the volume has more than one group, and so a copy of its superblock.

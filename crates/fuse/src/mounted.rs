@@ -44,7 +44,9 @@ impl MountedSnapshots {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         if !folder.is_dir() {
-            return Err(wrong("the volume that is mounted there has no snapshots: it is not native"));
+            let why = "no snapshots can be seen there: the volume is not native, or is mounted as one of its snapshots \
+                       (-o snapshot=)";
+            return Err(wrong(why));
         }
         Ok(Self { folder })
     }
@@ -96,7 +98,8 @@ impl MountedSnapshots {
     /// `AlreadyExists`, `InvalidInput` for a name that none may have, `PermissionDenied` to whoever is neither root nor the
     /// mount's owner, `StorageFull`, `ReadOnlyFilesystem`, and others of the volume.
     pub fn create(&self, name: &[u8]) -> io::Result<()> {
-        std::fs::create_dir(self.of_name(name)).map_err(|e| in_words(e, name))
+        check_name(name)?;
+        std::fs::create_dir(self.of_name(name)).map_err(in_words)
     }
 
     /// Deletes a snapshot.
@@ -104,7 +107,8 @@ impl MountedSnapshots {
     /// # Errors
     /// `NotFound`, and as [`MountedSnapshots::create`].
     pub fn delete(&self, name: &[u8]) -> io::Result<()> {
-        std::fs::remove_dir(self.of_name(name)).map_err(|e| in_words(e, name))
+        check_name(name)?;
+        std::fs::remove_dir(self.of_name(name)).map_err(in_words)
     }
 
     /// Goes back to a snapshot when the volume is unmounted; with `None` it does not after all.
@@ -112,24 +116,30 @@ impl MountedSnapshots {
     /// # Errors
     /// As [`MountedSnapshots::delete`].
     pub fn rollback(&self, name: Option<&[u8]>) -> io::Result<()> {
+        name.map(check_name).transpose()?;
         Ok(setxattr(&self.folder, ROLLBACK, name.unwrap_or_default(), XattrFlags::empty())?)
     }
 }
 
+/// Whether a snapshot can have this name. The kernel would take another one for a path, and an empty one for none.
+fn check_name(name: &[u8]) -> io::Result<()> {
+    let is_name = (1..=LONGEST_NAME).contains(&name.len())
+        && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+        && name != b"."
+        && name != b"..";
+    let why = "a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor ..";
+    if is_name { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, why)) }
+}
+
 /// The kernel hands on a number alone.
-fn in_words(e: io::Error, name: &[u8]) -> io::Error {
-    if e.kind() != io::ErrorKind::InvalidInput {
-        return e;
+fn in_words(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::InvalidInput => io::Error::new(e.kind(), "within a transaction no snapshot is made or deleted"),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            io::Error::new(e.kind(), "the volume is mounted read-only, so no snapshot is made or deleted")
+        }
+        _ => e,
     }
-    let is_name = (1..=LONGEST_NAME).contains(&name.len()) && !name.contains(&b'/') && name != b"." && name != b"..";
-    io::Error::new(
-        e.kind(),
-        if is_name {
-            "within a transaction no snapshot is made or deleted"
-        } else {
-            "a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor .."
-        },
-    )
 }
 
 fn text(path: &Path, name: &str) -> io::Result<String> {

@@ -87,7 +87,14 @@ impl Check {
         let before = Glance::of(device);
         let mut turn = 1;
         loop {
-            let held = Held::new(snapshots).map_err(failed)?;
+            let held = Held::new(snapshots).map_err(|e| match e.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => {
+                    let why = "it is mounted read-only, so no snapshot can be made for the check: nothing changes it, and \
+                               check -fn on its device checks it as it is";
+                    Failure::on(self.called(), why)
+                }
+                _ => failed(e),
+            })?;
             let what = InUse { snapshot: held.name.as_bytes(), before: &before, alone: turn == TURNS };
             let outcome = check::check_in_use(self.called(), device, &what, options, watch);
             held.end().map_err(failed)?;

@@ -49,6 +49,18 @@ pub(super) fn left_clean(
     Ok(LeftClean { format: sb.features.format_name(), counts })
 }
 
+/// The first copy of the superblock that can be read: its block, and how long blocks are.
+pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)> {
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    device.read(OFFSET, &mut bytes).ok()?;
+    let geometry = Superblock::parse(&bytes).ok()?.geometry;
+    geometry.backup_groups().find_map(|group| {
+        let block = geometry.superblock_block(group)?;
+        device.read(geometry.byte_offset(block)?, &mut bytes).ok()?;
+        Superblock::parse(&bytes).ok().map(|_| (block.get(), geometry.block_size))
+    })
+}
+
 /// What is not as an unmount leaves it.
 fn unclean(sb: &Superblock) -> Option<&'static str> {
     let state = State::from_bits_retain(sb.disk.s_state.get());

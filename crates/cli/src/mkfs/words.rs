@@ -155,10 +155,15 @@ fn size(name: &str, word: &str) -> Result<u64> {
     blockdev::parse_size(word).map_err(|e| format!("{name}: {e}"))
 }
 
+/// The user and group who run this.
+pub(super) fn runner() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
 /// `UID:GID`; nothing for whoever runs this.
 fn owner(value: Option<&str>) -> Result<(u32, u32)> {
     let Some(value) = value else {
-        return Ok((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
+        return Ok(runner());
     };
     let parsed = value.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
     parsed.ok_or_else(|| format!("-E root_owner={value}: UID:GID is needed, both numbers"))

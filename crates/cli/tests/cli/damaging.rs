@@ -58,6 +58,39 @@ fn kinds_are_listed_and_others_refused() {
     assert!(said.ends_with("MmpMagicWrong: the volume has no multiple-mount protection"), "{said}");
     assert!(image.bytes() == before);
     fails(1, &["damage", "/nonexistent", "LinkCountWrong"]);
+    prints(&["mkfs", "-q", "-F", "-t", "extant", text(image.path()), "32M"]);
+    let said = fails(1, &["damage", text(image.path()), "LinkCountWrong"]);
+    assert!(said.contains("it is a native volume"), "{said}");
+}
+
+/// A check that could not go on names a copy of the superblock with which it may.
+#[test]
+fn a_copy_of_the_superblock_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("volume");
+    let image = text(&image);
+    prints(&["mkfs", "-q", "-t", "ext4", "-b", "1024", image, "64M"]);
+    prints(&["damage", image, "SuperblockFieldWrong"]);
+    let said = extant(&["check", "-fn", image]).text();
+    assert!(said.contains("could not go on") && said.contains("-b 8193 -B 1024"), "{said}");
+    let said = extant(&["check", "-fn", "-b", "8193", "-B", "1024", image]).text();
+    assert!(said.contains("Pass 5") && !said.contains("-b 8193"), "{said}");
+}
+
+/// The descriptors are put back with the superblock by which none of them makes sense.
+#[test]
+fn what_moves_the_descriptors_is_mended_on_every_format() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("volume");
+    let image = text(&image);
+    for format in [&["ext2", "-O", "^resize_inode"][..], &["ext4", "-O", "^resize_inode"], &["rext3"]] {
+        prints(&[&["mkfs", "-q", "-F", "-b", "1024", "-t"], format, &[image, "64M"]].concat());
+        prints(&["damage", image, "ReservedGdtBlocksWithoutFeature"]);
+        let found = extant(&["check", "-fn", image]).text();
+        assert!(found.contains("read in their place"), "{format:?}: {found}");
+        exits(1, &["check", "-fy", image]);
+        exits(0, &["check", "-fn", image]);
+    }
 }
 
 /// Every corruption of the paper's Table II, three times, on the format that the paper brought.

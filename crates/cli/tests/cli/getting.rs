@@ -15,6 +15,19 @@ fn names(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn a_directory_takes_no_files_place() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("etc"), "a file").unwrap();
+    let sentence = fails(1, &["get", "-rf", text(image.path()), "/etc", text(folder.path())]);
+    assert!(sentence.contains("no directory in the destination") && !sentence.contains("--force"), "{sentence}");
+    assert_eq!(fs::read_to_string(folder.path().join("etc")).unwrap(), "a file");
+}
+
+#[test]
 fn the_copy_equals_the_source() {
     if !ready() {
         return;

@@ -365,6 +365,10 @@ fn refusals_are_one_sentence() {
         ("-t ext4 -L a-label-of-17-byte", "8M", "may have 16 bytes"),
         ("-t ext2", "8", "no room for a volume"),
         ("-t ext2", "nonsense", "is not a size"),
+        ("-t ext4", "2P", "more than the 8388608 that a volume may have"),
+        ("-t ext4 -b 1024", "10P", "more than the 8388608 that a volume may have"),
+        ("-t ext4", "100000T", "more than the 8388608 that a volume may have"),
+        ("-t extant", "2P", "to 64 TiB"),
         ("-t ext2 -b 1024", "5T", "more than 32 bits count"),
     ] {
         let words = [&["mkfs"][..], &options.split(' ').collect::<Vec<_>>(), &[name, size]].concat();
@@ -434,4 +438,58 @@ fn what_fills_a_volume_is_looked_at_before_anything_is_overwritten() {
         assert_eq!(prints(&["ls", &at("old.img"), "/"]).contains("file"), there);
     }
     assert!(fails(1, &["mkfs", "-n", "-t", "ext4", &at("no.img"), "100000T"]).contains("no.img"));
+}
+
+#[test]
+fn a_dry_run_says_what_keeps_a_device_from_being_written() {
+    let pair = Pair::new(16 * M);
+    let ours = pair.path("ours");
+    pair.make_ours("-t ext4 -L precious");
+    let dry = |more: &[&str]| exits(0, &[&["mkfs", "-n", "-t", "ext2"], more, &[text(&ours)]].concat()).text();
+    let said = dry(&[]);
+    assert!(
+        said.contains("labelled `precious`: only with -F is it overwritten") && said.contains("would be"),
+        "{said}"
+    );
+    assert!(!dry(&["-F"]).contains("precious"));
+    if tools::is_root() && tools::has_loop() {
+        let mounted = kernel_mount(&ours, "").unwrap();
+        let said = dry(&["-F"]);
+        assert!(said.contains("it is mounted at"), "{said}");
+        mounted.unmount();
+    }
+}
+
+/// Who makes a volume for himself can write to it; what is made for others is root's.
+#[test]
+fn the_root_directory_belongs_to_who_makes_the_volume() {
+    if !tools::is_root() || !testkit::need(&["setpriv"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(4321), Some(4322)).unwrap();
+    let tree = folder.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let image = folder.path().join("volume");
+    let owner = |kind: &str, more: &[&str], epoch: bool| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=4321", "--regid=4322", "--clear-groups", EXTANT, "mkfs", "-q", "-F", "-t", kind]);
+        command.args(more).args([text(&image), "32M"]).env_remove("SOURCE_DATE_EPOCH");
+        if epoch {
+            command.env("SOURCE_DATE_EPOCH", TIME);
+        }
+        let ran = run_with(&mut command, b"", LIMIT);
+        assert_eq!(ran.exit, Some(0), "{}", ran.text());
+        let facts = json(&["stat", "--json", text(&image), "/"]);
+        std::fs::remove_file(&image).unwrap();
+        let number = |key: &str| facts["files"][0][key].as_u64().unwrap_or_else(|| panic!("{facts}"));
+        (number("uid"), number("gid"))
+    };
+    for kind in ["ext2", "ext4", "rext3", "extant"] {
+        assert_eq!(owner(kind, &[], false), (4321, 4322), "{kind}");
+    }
+    assert_eq!(owner("ext4", &["-E", "root_owner=5:6"], false), (5, 6));
+    assert_eq!(owner("ext4", &["-E", "root_owner"], true), (4321, 4322));
+    assert_eq!(owner("ext4", &[], true), (0, 0), "equal options make equal volumes");
+    assert_eq!(owner("ext4", &["-d", text(&tree)], false), (0, 0), "as the folder");
 }

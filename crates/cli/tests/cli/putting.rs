@@ -264,6 +264,10 @@ fn single_files_and_standard_input() {
         let sentence = fails(1, words);
         assert!(sentence.contains(why), "{words:?}: {sentence}");
     }
+    // how much there is to come from a pipe nobody knows; what there was no room for is gone
+    let ran = run_with(&mut command(&["put", volume, "-", "/large"]), &vec![7; 20 << 20], LIMIT);
+    assert!(ran.exit == Some(1) && ran.text().contains("no space left on the volume"), "{}", ran.text());
+    assert!(ran.text().contains("are free") && !ran.text().contains("are left"), "{}", ran.text());
     prints(&["rm", "-f", volume, "/nothing", "/issue"]);
     assert_eq!(prints(&["ls", volume, "/"]), "lost+found\nmotd\nsparse\n");
     made.sound("after all that");

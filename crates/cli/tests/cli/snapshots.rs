@@ -152,6 +152,12 @@ fn snapshots_of_a_mounted_volume() {
     fs::remove_dir(at(".extant/snapshots/tuesday")).unwrap();
     assert!(!at(tuesday).exists() && at(monday).exists());
     fails(1, &["snapshot", "delete", text(&dir), "tuesday"]);
+    for name in ["", ".", "..", "a/b", "d/../monday"] {
+        for words in ["create", "delete", "rollback"] {
+            let sentence = fails(1, &["snapshot", words, text(&dir), name]);
+            assert!(sentence.contains("a snapshot's name has 1 to 128 bytes, no slash"), "{words} {name}: {sentence}");
+        }
+    }
     // a volume in use goes back when it is unmounted
     let said = exits(0, &["snapshot", "rollback", text(&dir), "monday"]);
     assert!(said.text().contains("when it is unmounted"), "{}", said.text());
@@ -166,6 +172,14 @@ fn snapshots_of_a_mounted_volume() {
     prints(&["mount", "-o", "snapshot=monday", text(&place.image()), text(&dir)]);
     assert_eq!(read("d/f"), "first");
     assert!(fs::write(at("d/f"), "x").is_err());
+    for words in [&["snapshot", "list"][..], &["check", "--online"]] {
+        let ran = extant(&[words, &[text(&dir)]].concat());
+        assert!(ran.exit != Some(0) && ran.text().contains("mounted as one of its snapshots"), "{}", ran.text());
+    }
+    place.unmount();
+    prints(&["mount", "-o", "ro", text(&place.image()), text(&dir)]);
+    let sentence = fails(8, &["check", "--online", text(&dir)]);
+    assert!(sentence.contains("it is mounted read-only, so no snapshot can be made for the check"), "{sentence}");
     place.unmount();
     let sentence = fails(1, &["mount", "-o", "snapshot=friday", text(&place.image()), text(&dir)]);
     assert!(sentence.contains("it has no snapshot `friday`"), "{sentence}");

@@ -507,14 +507,18 @@ fn what_goes_wrong_is_one_sentence() {
     let place = Place::new("transport=best");
     let said = |ran: &std::process::Output| String::from_utf8_lossy(&ran.stderr).into_owned();
     let before = place.seen();
-    let ran = place.run(&["--timeout", "0"], "rm f1");
+    let ran = place.run(&["--timeout", "1"], "trap '' TERM; rm f1; sleep 3");
     assert_eq!(ran.status.code(), Some(125));
-    assert!(said(&ran).contains("it took longer than the 0 s it was given"), "{}", said(&ran));
+    assert!(said(&ran).contains("it took longer than the 1 s it was given"), "{}", said(&ran));
+    let ran = place.run(&["--timeout", "0"], "rm f1");
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(said(&ran).contains("0 is not in 1..="), "{}", said(&ran));
     assert!(before == place.seen());
     let none = Command::new(env!("CARGO_BIN_EXE_extant")).arg("txn").arg(place.mnt()).args(["--", "/no/such"]).output();
     assert_eq!(none.unwrap().status.code(), Some(127));
     let elsewhere = extant(&["txn", "/", "--", "true"]);
     assert_eq!(elsewhere.exit, Some(125));
+    assert!(elsewhere.text().contains("no transaction can begin there"), "{}", elsewhere.text());
     assert_eq!(place.run(&[], "kill -9 $$").status.code(), Some(137));
     place.end();
 }

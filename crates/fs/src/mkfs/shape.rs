@@ -49,6 +49,9 @@ struct Basics {
     bytes_per_inode: u64,
 }
 
+/// Groups that a volume is made with at most: a PiB with blocks of 4 KiB. All of them are planned in memory.
+const MOST_GROUPS: u32 = 1 << 23;
+
 impl Shape {
     pub(super) fn new(device_len: u64, sector: u32, options: &MkfsOptions) -> Result<Self> {
         let mut features = features::resolve(options)?;
@@ -141,6 +144,14 @@ impl Shape {
             let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format can count") };
             if groups == 0 {
                 return too_small();
+            }
+            if groups > MOST_GROUPS {
+                return refuse(format!(
+                    "{groups} groups of {} MiB are more than the {MOST_GROUPS} that a volume may have: take larger blocks (-b){}, or \
+                     less of the device (SIZE)",
+                    (group_blocks * u64::from(basics.block_size)) >> 20,
+                    if basics.cluster_blocks > 1 { " or clusters (-C)" } else { "" }
+                ));
             }
             let Some(inodes_per_group) = inodes_per_group(wanted_inodes, groups, basics) else {
                 // fewer blocks in a group make more groups, with fewer inodes each

@@ -70,7 +70,9 @@ impl MountedTransaction {
         hand_over_pages(&file);
         ask(&file, &format!("begin.{seconds}.{mark}")).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::NODATA | Errno::OPNOTSUPP) => {
-                io::Error::other("it does not lie in a mounted volume of the native format")
+                let why = "no transaction can begin there: it lies in no mounted volume of the native format, or in one that \
+                           is mounted as one of its snapshots (-o snapshot=)";
+                io::Error::other(why)
             }
             Some(Errno::INVAL) => io::Error::other("a transaction can take a day at most"),
             Some(Errno::PERM) => io::Error::other("only root and whoever mounted the volume can begin a transaction"),
