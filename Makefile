@@ -6,7 +6,7 @@ IMAGE  := volume.img
 DIR    := mnt
 # seconds that `make fuzz` gives each target
 SECONDS_EACH := 60
-# of the workloads that `make crash` and `make night` draw
+# of the workloads that `make crash` and `make night` draw, and the volumes that `make night` mutates
 SEED := 1
 # of all workloads of two operations, which part `make night` explores: with 0/50 to 49/50 all
 SLICE := 0/50
@@ -29,7 +29,7 @@ help:
 	@echo "make setup   install what is missing, and nothing else"
 	@echo "make fuzz    every fuzz target for $(SECONDS_EACH) s (SECONDS_EACH=N)"
 	@echo "make crash   every state a loss of power can leave, against what each mode promises"
-	@echo "make night   the same for hours: slice SLICE=I/N of two operations, longer ones, every request failing"
+	@echo "make night   the same for hours: slice SLICE=I/N of two operations, longer ones, every request failing, mutated volumes"
 	@echo "make long    all tests, with $(CAMPAIGN) times the random cases (CAMPAIGN=N)"
 
 setup:
@@ -76,6 +76,7 @@ night: build
 	$(EXTANT) crash --ops full --count 1000 --seed $(SEED) --nested 20 --e2fsck-every 100
 	$(EXTANT) crash --ops two --count 500 --seed $(SEED) --faults 1000
 	$(EXTANT) crash --ops random --count 200 --seed $(SEED) --faults 1000
+	EXTANT_DRAW=$(SEED) EXTANT_CAMPAIGN=500 cargo test --release --locked -p extant-check --test damage mutated_volumes -- --nocapture
 
 long: setup
 	EXTANT_CAMPAIGN=$(CAMPAIGN) cargo test --release --workspace --locked --no-fail-fast

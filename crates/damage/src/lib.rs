@@ -13,6 +13,8 @@
 //! | `directories`, `trees` | directories, their entries, hash trees, links |
 //! | `bitmaps` | bitmaps and counts |
 //! | `table2` | what the paper's Table II lists |
+//! | `structures`, `mutate` | any field of any structure, by chance, with checksums put right |
+//! | `native` | the way to the structures of a native volume |
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -21,6 +23,9 @@ mod directories;
 mod inodes;
 mod journal;
 mod maps;
+mod mutate;
+mod native;
+mod structures;
 mod superblock;
 mod table2;
 mod trees;
@@ -73,6 +78,7 @@ pub struct Corruption {
     recipe: Recipe,
 }
 
+pub use structures::Structures;
 pub use table2::TABLE2;
 
 const PROBLEMS: [&[(u32, Recipe)]; 8] = [

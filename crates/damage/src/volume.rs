@@ -149,7 +149,7 @@ impl<'a> Volume<'a> {
 
     // groups
 
-    fn descriptor_offset(&self, group: GroupNo, copy: Option<GroupNo>) -> Option<u64> {
+    pub(crate) fn descriptor_offset(&self, group: GroupNo, copy: Option<GroupNo>) -> Option<u64> {
         let per_block = self.geometry.descriptors_per_block().max(1);
         let n = group.get() / per_block;
         let block = match copy {
@@ -319,7 +319,7 @@ impl<'a> Volume<'a> {
 
     // inodes
 
-    fn inode_offset(&self, number: InodeNo) -> Result<u64> {
+    pub(crate) fn inode_offset(&self, number: InodeNo) -> Result<u64> {
         let unfit = Error::Unfit("the inode does not exist");
         let Some(slot) = self.geometry.inode_slot(number) else { return Err(unfit) };
         let table = self.group_of(slot.group)?.inode_table.get();

@@ -93,7 +93,7 @@ impl Drop for Case {
 }
 
 /// `count` cases, the same in every run, times the factor of [`rounds`]. `name` tells apart the tests of a program.
-/// With EXTANT_SEED set there is one case: that one.
+/// With EXTANT_SEED set there is one case: that one. With EXTANT_DRAW set the cases are others, for each value of it.
 pub fn cases(name: &str, count: u64) -> impl Iterator<Item = Case> {
     let asked = std::env::var("EXTANT_SEED").ok().map(|text| {
         let digits = text.trim_start_matches("0x");
@@ -101,7 +101,11 @@ pub fn cases(name: &str, count: u64) -> impl Iterator<Item = Case> {
             .unwrap_or_else(|_| panic!("EXTANT_SEED={text} is neither a number nor 0x and hexadecimal digits"))
     });
     // FNV-1a over the name
-    let start = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
+    let drawn = std::env::var("EXTANT_DRAW").unwrap_or_default();
+    let start = name
+        .bytes()
+        .chain(drawn.bytes())
+        .fold(0xCBF2_9CE4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
     let mut seeds = Rng::new(start);
     let count = if asked.is_some() { 1 } else { rounds(count) };
     (0..count).map(move |_| Case { seed: asked.unwrap_or_else(|| seeds.next_u64()) })

@@ -5,6 +5,7 @@ mod cuts;
 mod kinds;
 mod lost;
 mod mended;
+mod mutated;
 
 use blockdev::MemoryDevice;
 use extant_check::{Options, check};

@@ -49,11 +49,27 @@ pub(crate) fn spoil(volume: &Volume, bytes: &mut Vec<u8>, rng: &mut Rng) -> Stri
     said.join("; ")
 }
 
+/// What is wrong with a repair.
+pub(crate) enum Wrong {
+    /// It leaves the volume, and says so, where e2fsck's repair does not.
+    Left(String),
+    /// It does what it must not, or calls sound what is not.
+    Unsound(String),
+}
+
+impl Wrong {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Left(text) | Self::Unsound(text) => text,
+        }
+    }
+}
+
 /// What is wrong with the repair of a volume; `None` where nothing is.
-fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
+pub(crate) fn judge(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     let mut mended = bytes.to_vec();
     let outcome = match catch_unwind(AssertUnwindSafe(|| mend(&mut mended, Repair::All))) {
-        Err(_) => return Some("the repair panicked".to_owned()),
+        Err(_) => return Some(Wrong::Unsound("the repair panicked".to_owned())),
         Ok(outcome) => outcome,
     };
     let left = match &outcome {
@@ -68,13 +84,16 @@ fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
         // where e2fsck does not come to an end either, nobody is to blame
         scratch.set_bytes(bytes);
         run("e2fsck", &["-fy".as_ref(), scratch.path().as_os_str()]);
-        return e2fsck(scratch.path()).clean.then(|| format!("left: {left}"));
+        return e2fsck(scratch.path()).clean.then(|| Wrong::Left(format!("left: {left}")));
     }
     let device = MemoryDevice::from_vec(mended.clone());
-    match check("volume", &device, &options(Repair::No), &()) {
-        Ok(report) if report.clean => {}
-        Ok(report) => return Some(format!("the second run finds: {:?}", report.problems.first().map(|p| &p.text))),
-        Err(refusal) => return Some(format!("the second run is refused: {refusal}")),
+    let found = match check("volume", &device, &options(Repair::No), &()) {
+        Ok(report) if report.clean => None,
+        Ok(report) => Some(format!("the second run finds: {:?}", report.problems.first().map(|p| &p.text))),
+        Err(refusal) => Some(format!("the second run is refused: {refusal}")),
+    };
+    if let Some(found) = found {
+        return Some(Wrong::Unsound(found));
     }
     scratch.set_bytes(&mended);
     let verdict = e2fsck(scratch.path());
@@ -82,7 +101,7 @@ fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
         return None;
     }
     let text = verdict.text.lines().filter(|l| !l.is_empty() && !l.starts_with("Pass"));
-    Some(format!("e2fsck ({:?}): {:?}", verdict.exit, text.take(4).collect::<Vec<_>>()))
+    Some(Wrong::Unsound(format!("e2fsck ({:?}): {:?}", verdict.exit, text.take(4).collect::<Vec<_>>())))
 }
 
 /// Volumes that were not mended once: an indirect block among the inodes, whose numbers led to the superblock; clusters that
@@ -104,7 +123,7 @@ fn spoilt_volumes_are_mended_and_e2fsck_agrees() {
         let said = spoil(volume, &mut bytes, &mut rng);
         if let Some(wrong) = judge(&bytes, &scratch) {
             let (seed, name) = (case.seed, &volume.name);
-            findings.push(format!("EXTANT_SEED={seed:#x} mke2fs {name}: {said}\n  {wrong}"));
+            findings.push(format!("EXTANT_SEED={seed:#x} mke2fs {name}: {said}\n  {}", wrong.text()));
         }
     }
     assert!(findings.is_empty(), "{} not mended:\n{}", findings.len(), findings.join("\n"));
