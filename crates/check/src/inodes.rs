@@ -168,6 +168,8 @@ impl InodeCheck<'_> {
             return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
         }
         if !matches!(role, Role::Ordinary | Role::Root) {
+            // the resize inode is, on most volumes, the only one
+            self.judge_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
                 self.walk(inode, &raw, kind, 0, harvest);
             }
@@ -182,16 +184,22 @@ impl InodeCheck<'_> {
         if self.claimer.is_judging() && looks::like_directory(self.scanner, self.ctx.volume, inode, &raw) {
             self.report(Problem::new(Code::LooksLikeDirectory).inode(inode).name(looks::kind_name(kind)));
         }
-        if raw.size() >= 1 << 31 {
-            match kind {
-                Some(FileKind::Regular) => harvest.large_file = first(harvest.large_file, Some(inode)),
-                Some(FileKind::Directory) => harvest.large_directory = first(harvest.large_directory, Some(inode)),
-                _ => {}
-            }
-        }
+        self.judge_size(inode, &raw, kind, harvest);
         let attributes = self.judge_extra(inode, &raw);
         self.judge_map_flags(inode, &raw, kind, &attributes);
         self.judge_kind(inode, &raw, kind, &attributes, harvest);
+    }
+
+    /// What is large needs a feature that says so.
+    fn judge_size(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, harvest: &mut Harvest) {
+        if raw.size() < 1 << 31 {
+            return;
+        }
+        match kind {
+            Some(FileKind::Regular) => harvest.large_file = first(harvest.large_file, Some(inode)),
+            Some(FileKind::Directory) => harvest.large_directory = first(harvest.large_directory, Some(inode)),
+            _ => {}
+        }
     }
 
     /// A slot without links holds no file; it should then also say when the file was deleted.
