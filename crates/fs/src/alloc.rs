@@ -14,6 +14,7 @@ mod blocks;
 mod chunks;
 mod content;
 mod groups;
+mod guard;
 mod inodes;
 mod kept;
 mod pinned;
@@ -115,6 +116,8 @@ pub(crate) struct Space {
     pub(crate) options: SpaceOptions,
     groups: Box<[GroupCell]>,
     zones: Zones,
+    /// The journal's blocks.
+    journal: Vec<Range<u64>>,
     /// Set on a native volume.
     pub(crate) native: Option<Shape>,
     /// What snapshots hold; set on a native volume.
@@ -171,6 +174,7 @@ impl Space {
             let what = "the group descriptors put two structures into one place";
             return Err(Error::corrupt(Structure::GroupDescriptor, Where::Volume, what));
         };
+        let journal = volume.journal_blocks();
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
         let native = volume.native.as_ref().map(|native| native.shape);
         let of_data = groups_for(native.as_ref(), geometry.groups, Purpose::Data);
@@ -206,6 +210,7 @@ impl Space {
         let cells = cells.collect();
         Ok(Self {
             zones,
+            journal,
             native,
             kept: snapshots,
             free_metadata,

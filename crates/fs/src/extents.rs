@@ -8,6 +8,7 @@ use crate::error::OfInode;
 use crate::{Error, Inode, Place, Result, Run, Volume};
 use format::extent::{Extent, Node, OwnedExtentTail, block_checksum_matches};
 use format::{FileBlock, FsBlock, Structure, Where};
+use space::Purpose;
 use std::sync::Arc;
 
 mod edit;
@@ -45,6 +46,7 @@ impl Volume {
     fn extent_block(&self, inode: &Inode, block: FsBlock) -> Result<Arc<[u8]>> {
         let geometry = &self.sb.geometry;
         let bad = |what| Error::corrupt(Structure::ExtentTree, Where::Block(block), what);
+        self.may_lead_to(inode, block, 1, Purpose::Metadata)?;
         self.read_around(block);
         let bytes = self.store.checked(block, |bytes| {
             let seed = self.seed(inode);

@@ -6,6 +6,7 @@ use crate::{Error, Inode, Place, Result, Run, Volume};
 use format::indirect::{DIRECT, IndirectTail};
 use format::superblock::Superblock;
 use format::{FileBlock, FsBlock, Structure, Where};
+use space::Purpose;
 use std::sync::Arc;
 use zerocopy::little_endian::U32;
 
@@ -53,6 +54,7 @@ impl Volume {
     /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be that.
     fn indirect_block(&self, inode: &Inode, block: FsBlock, level: u32) -> Result<Arc<[u8]>> {
         let geometry = &self.sb.geometry;
+        self.may_lead_to(inode, block, 1, Purpose::Metadata)?;
         if !geometry.is_owned() {
             return Ok(self.store.block(block)?);
         }

@@ -75,13 +75,17 @@ impl Volume {
     /// [`Error::Corrupt`](crate::Error::Corrupt) where the map is.
     pub fn map(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
         let flags = inode.raw().flags();
-        if is_inline(inode) || !has_map(inode.kind) || inode.is_fast_symlink() {
-            Ok(Run::hole(from, u64::MAX))
+        let run = if is_inline(inode) || !has_map(inode.kind) || inode.is_fast_symlink() {
+            Run::hole(from, u64::MAX)
         } else if flags.contains(InodeFlags::EXTENTS) {
-            self.map_extents(inode, from)
+            self.map_extents(inode, from)?
         } else {
-            self.map_indirect(inode, from)
+            self.map_indirect(inode, from)?
+        };
+        if let Place::Data(first) | Place::Unwritten(first) = run.place {
+            self.may_lead_to(inode, first, run.len, role(inode).purpose())?;
         }
+        Ok(run)
     }
 }
 

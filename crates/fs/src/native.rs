@@ -12,7 +12,7 @@ use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
 use format::superblock::Superblock;
 use format::{InodeNo, Structure, Where};
 use space::Purpose;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use store::native::Mapped;
@@ -21,6 +21,8 @@ use store::native::Mapped;
 pub(crate) struct Native {
     pub(crate) mapped: Arc<Mapped>,
     pub(crate) shape: Shape,
+    /// Blocks of the device that nothing gets, so that no other program takes what lies there for its own.
+    reserved: BTreeSet<u64>,
     /// Held by whoever makes or deletes a snapshot.
     pub(crate) versions: Mutex<()>,
     /// Inodes made in the generation of that number, in slots that were never used.
@@ -43,13 +45,28 @@ impl Native {
         made.0 == generation && made.1.contains(&number)
     }
 
+    /// Whether these blocks cannot hold what is for `purpose`: in groups for
+    /// something else, in reserved blocks, or in the metadata regions.
+    pub(crate) fn is_not_for(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
+        match purpose {
+            Purpose::Data => {
+                blocks.end > self.shape.metadata_start()
+                    || self.reserved.range(blocks.clone()).next().is_some()
+                    || self.mapped.is_metadata(blocks.clone())
+            }
+            Purpose::Metadata => blocks.start < self.shape.metadata_start(),
+        }
+    }
+
     /// What the open generation made is not there any more.
     pub(crate) fn made_nothing(&self) {
         *lock(&self.made) = Default::default();
     }
 
     pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
-        Self { mapped, shape: superblock.shape, versions: Mutex::default(), made: Mutex::default() }
+        let shape = superblock.shape;
+        let reserved = if superblock.reserved { shape.backup_places() } else { BTreeSet::new() };
+        Self { mapped, shape, reserved, versions: Mutex::default(), made: Mutex::default() }
     }
 }
 

@@ -21,6 +21,7 @@ use format::mmp::{Mmp, Use};
 use format::native::superblock::NativeSuperblock;
 use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
 use format::{FileBlock, FsBlock, InodeNo, Structure, Where};
+use std::ops::Range;
 use std::sync::Arc;
 use store::Store;
 use store::native::Mapped;
@@ -234,6 +235,13 @@ impl Volume {
         let inode = self.sb.journal_inode().ok_or_else(|| Error::Unsupported("a journal elsewhere".to_owned()))?;
         let device = Arc::clone(self.store.device());
         Ok(Journal::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
+    }
+
+    /// Where the journal inside the volume lies; nowhere, where that cannot be read.
+    pub(crate) fn journal_blocks(&self) -> Vec<Range<u64>> {
+        let inode = self.sb.journal_inode().filter(|_| self.sb.features.compat.contains(Compat::HAS_JOURNAL));
+        let runs = inode.and_then(|inode| self.journal_runs(inode).ok()).unwrap_or_default();
+        runs.iter().map(|run| run.first.get()..run.first.get() + run.count).collect()
     }
 
     /// The blocks of the journal's inode, in the order of the file.

@@ -16,6 +16,7 @@ use format::xattr::{
     Value, Xattr, XattrArea, block_checksum, entry_hash, full_name, index, inode_value_hash, split_name,
 };
 use format::{FsBlock, Structure, Where};
+use space::Purpose;
 use std::sync::Arc;
 
 impl Volume {
@@ -90,6 +91,7 @@ impl Volume {
             let of = Where::Inode(inode.number);
             return Err(Error::corrupt(Structure::ExtendedAttribute, of, "i_file_acl lies outside the volume"));
         }
+        self.may_lead_to(inode, at, 1, Purpose::Metadata)?;
         if !geometry.metadata_csum {
             return Ok(Some((at, self.store.block(at)?)));
         }

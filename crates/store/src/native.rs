@@ -16,7 +16,7 @@ pub use mapped::Mapped;
 pub use snapshots::List;
 
 pub(crate) use map::{Late, Map, NodeName, above, first_below, leaf_of, node_over, slot_at};
-pub(crate) use places::{Bits, Places, table, unite, worst_case};
+pub(crate) use places::{Bits, Places, Regions, table, unite, worst_case};
 pub(crate) use snapshots::{Shared, Snapshots};
 
 use crate::Result;

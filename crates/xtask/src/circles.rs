@@ -53,7 +53,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
                 .push(format!("The largest circle of crates/{name} has {largest} files by now: say so in KNOWN."));
         }
         for circle in circles {
-            let files = circle.iter().map(|module| shown(module)).collect::<Vec<_>>().join(", ");
+            let files = circle.iter().map(shown).collect::<Vec<_>>().join(", ");
             let sentence = format!("{} files of crates/{name} use each other in a circle: {files}", circle.len());
             if circle.len() > limit {
                 report.findings.push(format!("{sentence}; no more than {limit} may."));

@@ -114,6 +114,10 @@ impl Space {
         let reserved = (geometry.first_inode - 1).saturating_sub(group.saturating_mul(geometry.inodes_per_group));
         let found = state.inodes.as_ref().and_then(|map| map.find(&[Run { start: 0, len: map.units() }], reserved, 1));
         let Some(run) = found.filter(|run| run.start >= reserved) else { return Ok(None) };
+        if let Some(what) = self.contradicts(change, group, &state, run.start) {
+            self.spoil(cell, group, &mut state, what);
+            return Ok(None);
+        }
         self.touch(op, group, &mut state, Bitmap::Inodes)?;
         if self.has_descriptor_checksums() {
             if state.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) && state.blocks.is_some() {
@@ -132,6 +136,25 @@ impl Space {
         self.directories.fetch_add(u64::from(is_directory), Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some(run.start))
+    }
+
+    /// What shows that a group has inodes in use where its map shows none, so that a new file would take the place of
+    /// another: the first free one is somebody's open file, or its table was never used and holds inodes nevertheless.
+    fn contradicts(&self, change: &Change<'_>, group: u32, state: &GroupState, index: u32) -> Option<&'static str> {
+        let geometry = &self.sb.geometry;
+        let number = geometry.inode_at(GroupNo(group), index);
+        let in_use = |inode: &Inode| inode.raw().disk.i_links_count.get() > 0;
+        if change.volume.is_held(number) && change.volume.any_inode(number).is_ok_and(|inode| in_use(&inode)) {
+            return Some("an inode that is open is free in its inode bitmap");
+        }
+        if !geometry.metadata_csum || !state.descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+            return None;
+        }
+        // what lies there from before mkfs has the checksums of another volume
+        let block = change.operation().store().block(state.descriptor.inode_table).ok()?;
+        let slots = block.chunks_exact(geometry.inode_size as usize).zip(0..);
+        let inode = |(slot, n)| Inode::parse(&self.sb, geometry.inode_at(GroupNo(group), n), slot).ok();
+        slots.filter_map(inode).any(|inode| in_use(&inode)).then_some("INODE_UNINIT hides inodes in use")
     }
 
     /// Zeroes the blocks of the inode table that come into use with the inode at `index`.

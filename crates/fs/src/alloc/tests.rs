@@ -270,3 +270,47 @@ fn descriptors_that_overlap_are_not_written_on() {
         }
     }
 }
+
+/// The first extent of an inode leads to a block.
+fn led_to(volume: &Volume, number: InodeNo, block: u64) -> crate::Inode {
+    let inode = volume.inode(number).expect("an inode");
+    let mut bytes = inode.raw().bytes().to_vec();
+    let extent = 40 + 12;
+    bytes[extent + 4..extent + 6].copy_from_slice(&1u16.to_le_bytes());
+    bytes[extent + 8..extent + 12].copy_from_slice(&(block as u32).to_le_bytes());
+    crate::Inode::unsealed(&volume.sb, number, bytes.into()).expect("an inode")
+}
+
+#[test]
+fn no_map_of_a_native_volume_leads_to_its_metadata() {
+    let device = MemoryDevice::zeroed(64 << 20).expect("a device");
+    crate::mkfs::make(&device, &crate::mkfs::MkfsOptions::new(crate::mkfs::Kind::Extant)).expect("made");
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    let volume = Volume::open(Arc::clone(&device), &options(Consistency::Snapshot)).expect("opening a volume");
+    let file = crate::NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+    let number = volume.create(InodeNo::ROOT, b"f", &file).expect("created").number;
+    volume.write_at(number, 0, &[1; 4096]).expect("written");
+    volume.sync().expect("synced");
+    let native = volume.native.as_ref().expect("native");
+    let leads = |block: u64| volume.map(&led_to(&volume, number, block), format::FileBlock(0)).is_ok();
+    let own = volume.map(&volume.inode(number).expect("an inode"), format::FileBlock(0)).expect("mapped");
+    assert!(leads(own.physical().expect("a block").get()));
+    let descriptors = native.mapped.entry_of(FsBlock(1)).expect("read").expect("written");
+    let data = 0..native.shape.metadata_start().min(native.shape.blocks());
+    let refused: Vec<u64> = data.filter(|block| !leads(*block)).collect();
+    // the superblocks, where descriptors lie now, where e2fsck would look for another superblock
+    let reserved = native.shape.backup_places();
+    assert!([0, 1, descriptors.place].iter().chain(&reserved).all(|block| refused.contains(block)), "{refused:?}");
+    assert!(refused.len() < 4096, "{} blocks", refused.len());
+    // metadata above the map
+    assert!(!leads(native.shape.metadata_start() + 10));
+    // a directory in the place of content
+    let root = volume.inode(InodeNo::ROOT).expect("the root");
+    assert!(volume.map(&root, format::FileBlock(0)).is_ok());
+    assert!(
+        volume
+            .map(&led_to(&volume, InodeNo::ROOT, own.physical().expect("a block").get()), format::FileBlock(0))
+            .is_err()
+    );
+    volume.unmount().expect("unmounted");
+}

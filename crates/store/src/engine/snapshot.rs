@@ -81,7 +81,12 @@ impl Snapshot {
         }
         let map = Arc::clone(&mapped.map);
         let snapshots = Snapshots::load(mapped)?;
-        let places = Places::new(native::table(&map, superblock.chunks)?, snapshots.held(), superblock.reserved)?;
+        let places = Places::new(
+            native::table(&map, superblock.chunks)?,
+            snapshots.held(),
+            superblock.reserved,
+            Arc::clone(&mapped.regions),
+        )?;
         let engine = Self::over(map, superblock, COPIES - 1 - copy, places, ordered, dirty_blocks);
         Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), ..engine })
     }
@@ -437,7 +442,7 @@ pub fn make(
     // nothing is below it yet, so nothing is read
     let nowhere = Arc::new(MemoryDevice::from_vec(Vec::new()));
     let map = Arc::new(Map::new(nowhere, shape, superblock.seed(), None, native::Late::new()));
-    let mut places = Places::new(Vec::new(), BTreeMap::new(), true)?;
+    let mut places = Places::new(Vec::new(), BTreeMap::new(), true, Arc::default())?;
     chunks.iter().for_each(|number| places.add(*number));
     let mut engine = Snapshot::over(map, superblock, 0, places, true, blocks.len());
     // no superblock of an older volume may count

@@ -1,6 +1,7 @@
 //! The ext4 volume above a map, as a device.
 
 use super::Map;
+use super::Regions;
 use super::snapshots::Shared;
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result, Write};
 use format::FsBlock;
@@ -19,6 +20,8 @@ pub struct Mapped {
     /// Records of the list of snapshots that may be in use, as the superblock says.
     pub(crate) count: u32,
     pub(crate) shared: Arc<Shared>,
+    /// Chunks of the metadata regions, while the volume is written.
+    pub(crate) regions: Arc<Regions>,
 }
 
 /// A piece of a read that is one request to the device below.
@@ -41,7 +44,15 @@ impl Mapped {
             Some(superblock.root),
             superblock.late.iter().copied().collect(),
         );
-        Self { map: Arc::new(map), count: superblock.snapshots, shared: Arc::default() }
+        let regions = Arc::new(Regions::new(superblock.shape.chunks()));
+        Self { map: Arc::new(map), count: superblock.snapshots, shared: Arc::default(), regions }
+    }
+
+    /// Whether one of these blocks of the device belongs to the metadata regions, of the live version or of a snapshot.
+    /// Known while the volume is written; else the answer is no.
+    #[must_use]
+    pub fn is_metadata(&self, blocks: std::ops::Range<u64>) -> bool {
+        self.regions.meet(blocks)
     }
 
     /// The device below.

@@ -11,6 +11,8 @@ use format::native::{CHUNK_BLOCKS, HEAD, Shape};
 use format::{Error as FormatError, Structure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A bit for each place of a chunk.
 pub(crate) type Bits = [u64; WORDS];
@@ -22,11 +24,44 @@ struct Slot {
     busy: Bits,
 }
 
+/// The chunks of the regions, for those who must keep off them. Empty for a volume that is not written.
+#[derive(Default)]
+pub(crate) struct Regions(Box<[AtomicU64]>);
+
+impl Regions {
+    /// None yet, of a volume with so many chunks.
+    pub(crate) fn new(chunks: u32) -> Self {
+        Self((0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn set(&self, number: u32, of_regions: bool) {
+        let Some(word) = self.0.get(number as usize / 64) else { return };
+        let bit = 1 << (number % 64);
+        if of_regions {
+            word.fetch_or(bit, Ordering::Release);
+        } else {
+            word.fetch_and(!bit, Ordering::Release);
+        }
+    }
+
+    /// Whether one of these blocks of the device lies in a chunk of the regions.
+    pub(crate) fn meet(&self, blocks: Range<u64>) -> bool {
+        let size = u64::from(CHUNK_BLOCKS);
+        let (first, end) = (blocks.start / size, blocks.end.div_ceil(size).min(64 * self.0.len() as u64));
+        (first..end).any(|chunk| {
+            let word = self.0.get((chunk / 64) as usize);
+            word.is_some_and(|word| word.load(Ordering::Acquire) >> (chunk % 64) & 1 == 1)
+        })
+    }
+}
+
 /// All places.
 pub(crate) struct Places {
     /// In the order of the place table.
     slots: Vec<Option<Slot>>,
     by_number: BTreeMap<u32, usize>,
+    /// The same for others.
+    regions: Arc<Regions>,
     held: BTreeMap<u32, Bits>,
     /// Places at the device's start are reserved, and count as held.
     reserved: bool,
@@ -90,14 +125,20 @@ fn with_reserved(mut held: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u32,
 }
 
 impl Places {
-    /// The places of a generation; `reserved` is what its superblock says.
+    /// The places of a generation; `reserved` is what its superblock says. From now on `regions` has their chunks.
     ///
     /// # Errors
     /// `Corrupt` where a chunk stands twice in the table.
-    pub(crate) fn new(table: Vec<Option<Chunk>>, held: BTreeMap<u32, Bits>, reserved: bool) -> Result<Self> {
+    pub(crate) fn new(
+        table: Vec<Option<Chunk>>,
+        held: BTreeMap<u32, Bits>,
+        reserved: bool,
+        regions: Arc<Regions>,
+    ) -> Result<Self> {
         let mut places = Self {
             slots: Vec::new(),
             by_number: BTreeMap::new(),
+            regions,
             held: with_reserved(held, reserved),
             reserved,
             available: 0,
@@ -113,6 +154,9 @@ impl Places {
                 && places.by_number.insert(slot.chunk.number, n).is_some()
             {
                 return Err(FormatError::corrupt(Structure::PlaceTable, "a chunk stands in it twice").into());
+            }
+            if let Some(slot) = &slot {
+                places.regions.set(slot.chunk.number, true);
             }
             places.slots.push(slot);
         }
@@ -175,6 +219,7 @@ impl Places {
     /// Lets go of a chunk of which nothing is used or left.
     pub(crate) fn remove(&mut self, number: u32) {
         let Some(at) = self.by_number.remove(&number) else { return };
+        self.regions.set(number, false);
         if let Some(slot) = self.slots.get_mut(at).and_then(Option::take) {
             self.available -= slot.busy.iter().map(|word| word.count_zeros() as usize).sum::<usize>();
         }
@@ -280,6 +325,7 @@ impl Places {
             None => self.slots.push(slot),
         }
         self.by_number.insert(number, at);
+        self.regions.set(number, true);
         self.dirty.insert(at as u64 / u64::from(RECORDS));
     }
 

@@ -87,7 +87,7 @@ impl Mapped {
     pub fn at(&self, snapshot: &Snapshot) -> Self {
         let Map { device, shape, seed, .. } = &*self.map;
         let map = Map::new(Arc::clone(device), *shape, *seed, Some(snapshot.root), Late::new());
-        Self { map: Arc::new(map), count: 0, shared: Arc::default() }
+        Self { map: Arc::new(map), count: 0, shared: Arc::default(), regions: Arc::clone(&self.regions) }
     }
 
     /// Where a metadata block lies in the newest generation that was planned; `None` where it was never written.

@@ -31,7 +31,7 @@ impl Rollback {
         // until the rollback is durable, the present generation is the volume
         unite(&mut held, table(&mapped.map, superblock.chunks)?.iter().flatten());
         let map = mapped.at(snapshot).map;
-        let places = Places::new(table(&map, snapshot.chunks)?, held, superblock.reserved)?;
+        let places = Places::new(table(&map, snapshot.chunks)?, held, superblock.reserved, Arc::default())?;
         let superblock =
             NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, late: Vec::new(), ..superblock };
         let blocks = blocks + snapshots.list().len().div_ceil(RECORDS);

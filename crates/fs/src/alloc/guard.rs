@@ -1,0 +1,37 @@
+//! Where blocks of files may lie.
+//!
+//! A map says where a file's blocks are, and a damaged or hostile one may lead to the volume's own structures: whoever may
+//! read or write that file would read or write these. So where a map leads is looked at before it is followed. Of volumes
+//! that are only read less is known, and less is looked at.
+
+use super::Space;
+use crate::{Error, Inode, Result, Volume};
+use format::{FsBlock, Structure, Where};
+use space::Purpose;
+use std::ops::Range;
+
+impl Volume {
+    /// Refuses blocks to which a file's map leads, or which hold its attributes, where they cannot be a file's.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub(crate) fn may_lead_to(&self, inode: &Inode, first: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
+        let blocks = first.get()..first.get().saturating_add(count);
+        // the maps of the volume's own inodes lead where those of others do not
+        let refused = self.may_be_named(inode.number)
+            && (self.native.as_ref().is_some_and(|native| native.is_not_for(purpose, &blocks))
+                || self.writing.as_ref().is_some_and(|writing| writing.space.is_own(&blocks)));
+        if refused {
+            let what = "its map leads to the volume's own structures";
+            return Err(Error::corrupt(Structure::Inode, Where::Inode(inode.number), what));
+        }
+        Ok(())
+    }
+}
+
+impl Space {
+    fn is_own(&self, blocks: &Range<u64>) -> bool {
+        self.zones.within(blocks.clone()).next().is_some()
+            || self.journal.iter().any(|run| run.start < blocks.end && blocks.start < run.end)
+    }
+}
