@@ -1,8 +1,14 @@
 //! The reader of tar archives, which is a part of the program and no library: its file is compiled in here.
 
+use crate::fill::{Filler, unpack};
+use crate::made::{contents, writing};
+use crate::session::volumes;
+use blockdev::{BlockDevice, MemoryDevice};
+use fs::{InodeNo, Volume};
 use std::io::Read;
+use std::sync::Arc;
 
-#[allow(dead_code, reason = "the program uses what the target does not")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "to `fill` it is private")]
 #[path = "../../crates/cli/src/fill/tar.rs"]
 mod tar;
 
@@ -34,6 +40,43 @@ pub fn archive(data: &[u8]) {
             break;
         }
     }
+}
+
+/// A tar archive comes into a volume, as with `mkfs -d`; the first byte says into which one, and whether checksums of headers
+/// are put right. Promise: it ends, and whatever was in the archive, the volume is sound.
+pub fn fill(data: &[u8]) {
+    let Some((&flags, data)) = data.split_first() else { return };
+    let mut bytes = data.to_vec();
+    if flags & 1 != 0 {
+        bytes.chunks_exact_mut(BLOCK).for_each(put_right);
+    }
+    let volume = volumes()[usize::from(flags >> 1) % volumes().len()].clone();
+    let device = Arc::new(MemoryDevice::from_vec(volume));
+    let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+    let volume = Volume::open(as_device, &writing()).expect("a sound volume");
+    let mut filler = Filler::new(&volume, "volume", flags & 128 != 0, Arc::default());
+    let outcome = unpack(&mut filler, &bytes[..], b"archive", InodeNo::ROOT);
+    let (status, _) = filler.finish(outcome, true);
+    assert!(status <= 1);
+    volume.unmount().expect("a sound volume in memory");
+    drop(volume);
+    let options = check::Options { threads: 1, ..check::Options::default() };
+    let after = MemoryDevice::from_vec(contents(&*device));
+    let report = check::check("volume", &after, &options, &()).expect("a volume that was sound");
+    assert!(report.clean, "{:?}", report.problems);
+}
+
+/// Archives for each volume.
+pub(crate) fn fillings() -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for (n, seed) in (0u8..).zip(seeds()) {
+        for volume in 0..volumes().len() as u8 {
+            let mut seed = seed.clone();
+            seed[0] |= volume << 1 | (n & 1) << 7;
+            all.push(seed);
+        }
+    }
+    all
 }
 
 /// Puts the checksum of a block right that names itself a header.

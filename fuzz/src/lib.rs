@@ -3,19 +3,38 @@
 //! The functions are plain Rust: the programs in `fuzz_targets/` hand them to libFuzzer, and the tests here run them on
 //! every seed and on random changes of the seeds, so that `make test` notices a target that has gone stale.
 //!
+//! Parts of the program that are no library are compiled in here: `fill.rs`, `fill/` and `trail.rs` are links to its files, and
+//! `failure.rs`, `output.rs` and `progress.rs` stand where it has what speaks to people.
+//!
 //! A checksum stops a random change at the door. So each target repairs, or does without, the checksums that stand
 //! before what it is after; the tests of the crates see to it that wrong checksums are refused.
 
 #![forbid(unsafe_code)]
 
 mod archive;
+mod failure;
+#[allow(dead_code, unused_imports, reason = "the program uses what the target does not")]
+mod fill;
+mod made;
+mod output;
+mod progress;
+mod reading;
 mod seeds;
+mod session;
+#[allow(dead_code, reason = "the program uses what the target does not")]
+mod trail;
 mod undo;
 mod volumes;
+mod words;
+mod writing;
 
-pub use archive::archive;
+pub use archive::{archive, fill};
+pub use reading::read;
+pub use session::session;
 pub use undo::undo;
-pub use volumes::{check, repair};
+pub use volumes::{check, repair, repair_cut, repair_undo};
+pub use words::text;
+pub use writing::write;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use format::dir::{DirFormat, Entries, LeafTail};
@@ -41,7 +60,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "superblock", run: superblock, seeds: seeds::superblocks },
     Target { name: "directory_block", run: directory_block, seeds: seeds::blocks },
     Target { name: "extent_tree", run: extent_tree, seeds: seeds::blocks },
@@ -52,6 +71,13 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "check", run: check, seeds: volumes::patches },
     Target { name: "repair", run: repair, seeds: volumes::patches },
     Target { name: "undo", run: undo, seeds: undo::files },
+    Target { name: "repair_cut", run: repair_cut, seeds: volumes::cuts },
+    Target { name: "repair_undo", run: repair_undo, seeds: volumes::patches },
+    Target { name: "read", run: read, seeds: volumes::patches },
+    Target { name: "write", run: write, seeds: writing::workloads },
+    Target { name: "fill", run: fill, seeds: archive::fillings },
+    Target { name: "session", run: session, seeds: session::sequences },
+    Target { name: "text", run: text, seeds: words::texts },
 ];
 
 /// The 1 024 bytes of a superblock. Promise: an accepted shape places every group, descriptor and inode table inside
@@ -244,6 +270,9 @@ mod tests {
     use testkit::damage::Damager;
     use testkit::{cases, need};
 
+    /// KiB of memory that all targets together take, each on a thread of its own.
+    const MOST_MEMORY: u64 = 2 << 20;
+
     /// Every seed as it is, and random changes of it.
     fn smoke(name: &str, rounds: u64) {
         if !need(&["mke2fs", "debugfs", "e2image"]) {
@@ -262,6 +291,10 @@ mod tests {
             }
             (target.run)(&input);
         }
+        let status = std::fs::read_to_string("/proc/self/status").expect("proc(5)");
+        let peak =
+            status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        assert!(peak.is_some_and(|kib: u64| kib < MOST_MEMORY), "{name}: {peak:?} KiB of memory");
     }
 
     /// What a target is after is among its seeds; else it would only ever see the door.
@@ -338,5 +371,40 @@ mod tests {
     #[test]
     fn undo() {
         smoke("undo", 2_000);
+    }
+
+    #[test]
+    fn repair_cut() {
+        smoke("repair_cut", 60);
+    }
+
+    #[test]
+    fn repair_undo() {
+        smoke("repair_undo", 60);
+    }
+
+    #[test]
+    fn read() {
+        smoke("read", 200);
+    }
+
+    #[test]
+    fn write() {
+        smoke("write", 60);
+    }
+
+    #[test]
+    fn fill() {
+        smoke("fill", 80);
+    }
+
+    #[test]
+    fn session() {
+        smoke("session", 60);
+    }
+
+    #[test]
+    fn text() {
+        smoke("text", 20_000);
     }
 }

@@ -1,5 +1,8 @@
 //! Inputs to start from, cut out of volumes that mke2fs and debugfs make.
 
+use crate::made;
+use damage::Structures;
+use fs::mkfs::Kind;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -12,9 +15,27 @@ pub(crate) struct Volume {
     pub(crate) bytes: Vec<u8>,
     /// The bytes of its metadata.
     pub(crate) metadata: Vec<Range<usize>>,
+    /// Its structures.
+    pub(crate) structures: Structures,
 }
 
-/// Volumes that between them hold every structure mke2fs writes; made when they are first asked for.
+impl Volume {
+    /// A volume of a format that other programs know.
+    fn known(image: &Image) -> Self {
+        let bytes = image.bytes();
+        let structures = Structures::of(&bytes).expect("a sound volume");
+        Self { bytes, metadata: metadata_ranges(image.path(), 1024), structures }
+    }
+
+    /// One of this project's own formats.
+    fn own(bytes: Vec<u8>) -> Self {
+        let structures = Structures::of(&bytes).expect("a sound volume");
+        Self { bytes, metadata: structures.ranges(), structures }
+    }
+}
+
+/// Volumes that between them hold every structure mke2fs writes, and those of this project's own formats; made when they are
+/// first asked for.
 pub(crate) fn volumes() -> &'static [Volume] {
     const KINDS: [&[&str]; 7] = [
         &["-t", "ext2", "-b", "1024"],
@@ -42,9 +63,14 @@ pub(crate) fn volumes() -> &'static [Volume] {
             // e2fsck, which makes the indexes, waits 11 seconds before it touches a volume with mmp
             let mmp = args.iter().any(|options| options.contains("mmp"));
             let image = if mmp { made } else { made.indexed() }.build();
-            Volume { bytes: image.bytes(), metadata: metadata_ranges(image.path(), 1024) }
+            Volume::known(&image)
         };
-        KINDS.iter().map(volume).chain([needs_recovery()]).collect()
+        let own = [
+            made::volume(Kind::Rext3, 4 << 20, Some(1024), "^has_journal"),
+            made::volume(Kind::Rext3, 8 << 20, Some(4096), "has_journal"),
+            made::volume(Kind::Extant, 16 << 20, None, ""),
+        ];
+        KINDS.iter().map(volume).chain([needs_recovery()]).chain(own.map(Volume::own)).collect()
     })
 }
 
@@ -52,7 +78,7 @@ pub(crate) fn volumes() -> &'static [Volume] {
 fn needs_recovery() -> Volume {
     let image = Image::mke2fs(&["-t", "ext3", "-b", "1024", "-J", "size=1"], 4 << 20).build();
     log_transactions(&image, "jo");
-    Volume { bytes: image.bytes(), metadata: metadata_ranges(image.path(), 1024) }
+    Volume::known(&image)
 }
 
 /// Writes two transactions into the journal, a revocation, and a block that has to be escaped.

@@ -40,7 +40,7 @@ pub(crate) fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
 
 /// proc(5): the third field is the device's number, the fifth the mount point, the sixth has the flags of the mount; the first
 /// after a lone "-" is the type, the third the options of the file system.
-fn find(mounts: &[u8], dir: &Path) -> Option<Mounted> {
+pub(crate) fn find(mounts: &[u8], dir: &Path) -> Option<Mounted> {
     let read = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b' ');
         let device = device(fields.nth(2)?)?;

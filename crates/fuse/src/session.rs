@@ -43,15 +43,27 @@ pub fn mount(
     on_problem: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Session> {
     volume.start_background();
+    mount_filesystem(answering(volume, Some(dir), options, on_problem), dir, options)
+}
+
+/// What answers requests about a volume that is mounted on a directory, or, for [`Messages`](crate::Messages), nowhere.
+/// `on_problem` as for [`mount`].
+pub fn answering(
+    volume: Arc<Volume>,
+    dir: Option<&Path>,
+    options: &MountOptions,
+    on_problem: impl Fn(&str) + Send + Sync + 'static,
+) -> Arc<dyn Filesystem> {
     let teller: Teller = Arc::new(on_problem);
     let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&teller));
-    if options.snapshot.is_none() && volume.snapshots().is_ok() {
-        let mounted_on = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        let filesystem = WithSnapshots::new(ops, options, teller, Some(mounted_on.clone()));
-        let filesystem = WithTransactions::new(filesystem, volume, mounted_on, options.writeback_cache);
-        return mount_filesystem(Arc::new(filesystem), dir, options);
+    if options.snapshot.is_some() || volume.snapshots().is_err() {
+        return Arc::new(ops);
     }
-    mount_filesystem(Arc::new(ops), dir, options)
+    let mounted_on = dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
+    let filesystem = WithSnapshots::new(ops, options, teller, mounted_on.clone());
+    // no directory is called by the empty path
+    let mounted_on = mounted_on.unwrap_or_default();
+    Arc::new(WithTransactions::new(filesystem, volume, mounted_on, options.writeback_cache))
 }
 
 /// Mounts any file system on a directory, in the same way and with the same transport. Nothing is answered before

@@ -1,13 +1,14 @@
 //! The way of requests from the kernel to a [`Filesystem`] and of its answers back.
 //!
-//! There are two ways, and a file system cannot tell them apart:
+//! There are two ways, and one for tests, and a file system cannot tell them apart:
 //!
 //! | file | way |
 //! | --- | --- |
 //! | `device` | read(2) and writev(2) on /dev/fuse by a few threads |
+//! | `messages` | bytes that a caller brings, for tests without a kernel |
 //! | `uring` | io_uring, where the kernel has it (Linux 6.14, /sys/module/fuse/parameters/enable_uring): a request appears in memory of a thread on the core whose process asked, and handing back the answer takes the next request |
 //!
-//! Both begin with the same handshake, in which the second is asked for; a kernel that does not offer it, or a system
+//! The two begin with the same handshake, in which the last is asked for; a kernel that does not offer it, or a system
 //! that does not allow it, gets the first.
 //!
 //! 1. Every request is answered, whatever its bytes are and whatever the file system does: a panic inside becomes EIO.
@@ -15,6 +16,7 @@
 //! 3. Nothing here knows of volumes.
 
 mod device;
+mod messages;
 mod pace;
 mod standin;
 mod uring;
@@ -25,6 +27,7 @@ use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, 
 use crate::reply::{Answer, Reply};
 use crate::request::{Operation, Request, arguments};
 use crate::watchdog::Watchdog;
+pub use messages::Messages;
 use pace::Pace;
 use rustix::io::Errno;
 use standin::{Queue, StandIns};
@@ -325,6 +328,21 @@ fn send(link: &Link, unique: u64, outcome: Answer<()>, answer: &[u8]) -> io::Res
         Err(Errno::INVAL) if outcome.is_ok() => send(link, unique, Err(Errno::IO), &[]),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Asks the file system what a whole message asks: the request's number, the outcome, and how many bytes of the answer are in
+/// `room`. `None` where no answer is due.
+fn respond_to(link: &Link, message: &[u8], room: &mut [u8]) -> Option<(u64, Answer<()>, usize)> {
+    let (header, body) = InHeader::read_from_prefix(message).ok()?;
+    if forgotten(link, &header, body) {
+        return None;
+    }
+    let mut reply = Reply::new(room);
+    let outcome = match part(link, &header, body) {
+        Some((arguments, rest)) => respond((link, None), &header, arguments, rest, &mut reply),
+        None => Err(Errno::INVAL),
+    };
+    Some((header.unique, outcome, reply.len()))
 }
 
 /// Asks the file system. What comes out goes to the kernel.

@@ -70,7 +70,7 @@ impl Settings {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut settings = Self { defer_on_battery: true, ..Self::default() };
         let mut log_dir = None;
         for (path, value) in relations(text)? {

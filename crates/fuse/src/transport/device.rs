@@ -3,15 +3,11 @@
 //! All read from one descriptor: the kernel hands each request to one of them. A descriptor for each
 //! (FUSE_DEV_IOC_CLONE) would only part the lists of requests that are being answered.
 
-use super::{Link, MAX_DATA, MAX_HEADER, forgotten, part, receive, respond, send};
-use crate::protocol::InHeader;
-use crate::reply::Reply;
-use rustix::io::Errno;
+use super::{Link, MAX_DATA, MAX_HEADER, receive, respond_to, send};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use zerocopy::FromBytes;
 
 /// Fewest and most threads; between them, as many as there are processors. A thread that waits for the device answers
 /// nobody else, so a few are there even on one processor.
@@ -45,17 +41,8 @@ fn answer(link: &Link) -> io::Result<()> {
     let mut room = vec![0; MAX_DATA];
     while let Some(length) = receive(link.connection.as_fd(), &mut buffer)? {
         let message = buffer.get(..length).unwrap_or_default();
-        let Ok((header, body)) = InHeader::read_from_prefix(message) else { continue };
-        if forgotten(link, &header, body) {
-            continue;
-        }
-        let mut reply = Reply::new(&mut room);
-        let outcome = match part(link, &header, body) {
-            Some((arguments, rest)) => respond((link, None), &header, arguments, rest, &mut reply),
-            None => Err(Errno::INVAL),
-        };
-        let length = reply.len();
-        send(link, header.unique, outcome, room.get(..length).unwrap_or_default())?;
+        let Some((unique, outcome, length)) = respond_to(link, message, &mut room) else { continue };
+        send(link, unique, outcome, room.get(..length).unwrap_or_default())?;
     }
     Ok(())
 }

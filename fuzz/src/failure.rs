@@ -1,0 +1,47 @@
+//! Stands where the program has what says its sentences: whatever is said here is made, and nobody hears it.
+
+use check::render::escape;
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A sentence for the user.
+    #[allow(dead_code, reason = "it is said to nobody")]
+    Message(String),
+}
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+pub(crate) fn say(sentence: &str) {
+    std::hint::black_box(sentence.len());
+}
+
+pub(crate) fn without_errno(sentence: &str) -> String {
+    sentence.to_owned()
+}
+
+pub(crate) fn short(path: &[u8]) -> String {
+    escape(path)
+}
+
+/// What went wrong with single files.
+#[derive(Debug)]
+pub(crate) struct Complaints<'a> {
+    device: &'a str,
+    count: u64,
+}
+
+impl<'a> Complaints<'a> {
+    pub(crate) fn new(device: &'a str) -> Self {
+        Self { device, count: 0 }
+    }
+
+    pub(crate) fn about(&mut self, path: &[u8], why: impl ToString) {
+        self.count += 1;
+        say(&format!("{}: {}: {}", self.device, short(path), why.to_string()));
+    }
+
+    pub(crate) fn exit(&self) -> u8 {
+        u8::from(self.count > 0)
+    }
+}
