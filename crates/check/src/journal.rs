@@ -1,13 +1,13 @@
 //! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is judged as it stands.
 
 use crate::context::Volume;
-use crate::ownfile::OwnFile;
+use crate::ownfile::{self, OwnFile};
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
 use crate::table::Code;
 use format::InodeNo;
 use format::feature::{Compat, Incompat};
-use format::inode::FileKind;
+use format::inode::{FileKind, RawInode};
 use format::jbd2::{BlockType, DiskSuperblock, Header, JournalSuperblock, SuperblockProblem};
 
 /// A journal of fewer blocks is none.
@@ -27,19 +27,20 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     if disk.s_journal_uuid != [0; 16] {
         return problems.report(Problem::new(Code::JournalDeviceNotFound));
     }
-    if inode.get() == 0 {
-        if has_journal {
-            problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
-        } else if recover {
+    if inode.get() == 0 && !has_journal {
+        if recover {
             problems.report(Problem::new(Code::JournalRecoveryWithoutJournal));
         }
         return;
     }
-    let Some(Journal { file, bytes, from_copy }) = find(scanner, volume, inode) else {
+    let Some(Journal { number, file, bytes, from_copy }) = find(scanner, volume, inode) else {
         return problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
     };
+    if number != inode {
+        problems.report(Problem::new(Code::JournalInodeElsewhere).inode(number).found(inode.get().into()));
+    }
     if from_copy {
-        problems.report(Problem::new(Code::JournalInodeRestorable).inode(inode));
+        problems.report(Problem::new(Code::JournalInodeRestorable).inode(number));
     }
     if !has_journal {
         problems.report(Problem::new(Code::JournalFeatureMissing).inode(inode));
@@ -58,6 +59,8 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
 
 /// The journal as it was found.
 pub(crate) struct Journal {
+    /// Its inode: the one that the superblock names, or the reserved one.
+    pub(crate) number: InodeNo,
     pub(crate) file: OwnFile,
     /// Its first block.
     pub(crate) bytes: Vec<u8>,
@@ -65,29 +68,55 @@ pub(crate) struct Journal {
     pub(crate) from_copy: bool,
 }
 
-/// The journal and its first block. Where the inode is not sound, the copy of its block map in the superblock is tried, as
-/// e2fsck does: nothing else notices that an inode which is not in use should be the journal.
-pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<Journal> {
-    let block_size = u64::from(volume.geometry.block_size);
-    volume.geometry.inode_slot(inode)?;
-    let usable = |file: OwnFile, from_copy| {
-        let blocks = file.size / block_size;
-        let sound = file.sound
-            && file.kind == Some(FileKind::Regular)
-            && file.links > 0
-            && blocks >= MIN_BLOCKS
-            && file.blocks_without_hole() >= blocks;
-        if !sound {
-            return None;
-        }
-        let bytes = file.read_block(scanner, volume, 0)?;
-        Header::parse(&bytes)?;
-        Some(Journal { file, bytes, from_copy })
-    };
-    OwnFile::read(scanner, volume, inode).and_then(|file| usable(file, false)).or_else(|| {
-        let (root, size) = copy(volume)?;
-        usable(OwnFile::of_map(scanner, volume, &root, size), true)
-    })
+/// The journal and its first block.
+///
+/// The superblock may name any inode: old kernels let an ordinary file be the journal. Where what it names is no journal, the
+/// number may be what is wrong, and the reserved inode is asked: that is where the journal lies by now on nearly all volumes,
+/// and nothing else may lie there. Where that inode is not sound either, the copy of its block map in the superblock is tried,
+/// as e2fsck does: nothing else notices that an inode which is not in use should be the journal.
+pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Option<Journal> {
+    let reserved = InodeNo::JOURNAL;
+    let ours = || at(scanner, volume, reserved).or_else(|| from_copy(scanner, volume));
+    if named == reserved {
+        return ours();
+    }
+    // a user's file may hold an image of a journal: the reserved inode comes first where the copy is that of its map
+    let confirmed = || at(scanner, volume, reserved).filter(|_| is_copied(scanner, volume));
+    confirmed().or_else(|| at(scanner, volume, named)).or_else(ours)
+}
+
+/// The journal, where this inode holds one.
+fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<Journal> {
+    volume.geometry.inode_slot(number)?;
+    usable(scanner, volume, number, OwnFile::read(scanner, volume, number)?, false)
+}
+
+/// The journal, where the superblock's copy of the reserved inode's block map leads to one.
+fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<Journal> {
+    let (root, size) = copy(volume)?;
+    usable(scanner, volume, InodeNo::JOURNAL, OwnFile::of_map(scanner, volume, &root, size), true)
+}
+
+fn usable(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, file: OwnFile, from_copy: bool) -> Option<Journal> {
+    let blocks = file.size / u64::from(volume.geometry.block_size);
+    let sound = file.sound
+        && file.kind == Some(FileKind::Regular)
+        && file.links > 0
+        && blocks >= MIN_BLOCKS
+        && file.blocks_without_hole() >= blocks;
+    if !sound {
+        return None;
+    }
+    let bytes = file.read_block(scanner, volume, 0)?;
+    Header::parse(&bytes)?;
+    Some(Journal { number, file, bytes, from_copy })
+}
+
+/// Whether the superblock's copy is that of the reserved inode's block map.
+fn is_copied(scanner: &Scanner<'_>, volume: &Volume) -> bool {
+    let slot = ownfile::read_slot(scanner, volume, InodeNo::JOURNAL);
+    let raw = slot.as_deref().and_then(RawInode::from_slot);
+    raw.zip(copy(volume)).is_some_and(|(raw, (root, size))| raw.disk.i_block == root && raw.size() == size)
 }
 
 /// What the superblock has a copy of: the journal inode's `i_block` and size.

@@ -13,7 +13,7 @@ use crate::table::Code;
 use crate::{journal, recognise, repair, special};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
-use format::{FsBlock, GroupNo};
+use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,6 +25,9 @@ const BACKUP_GROUPS: [u32; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
 const SEARCHED: u64 = (128 << 20) + (64 << 10);
 /// Copies found by searching that are tried.
 const FOUND: usize = 4;
+
+/// The first inode that is not reserved, on all volumes that mkfs made.
+const FIRST_INODE: u32 = 11;
 
 /// Why there is nothing to check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +56,7 @@ enum Rejection {
 }
 
 /// A superblock that describes a possible volume.
+#[derive(Clone)]
 struct Accepted {
     disk: DiskSuperblock,
     geometry: Geometry,
@@ -63,8 +67,12 @@ struct Accepted {
 impl Accepted {
     /// The group it lies in: 0 for the primary.
     fn group(&self) -> GroupNo {
-        let block = FsBlock(self.at / u64::from(self.geometry.block_size));
-        self.geometry.group_of(block).unwrap_or(GroupNo(0))
+        self.geometry.group_of(self.block()).unwrap_or(GroupNo(0))
+    }
+
+    /// The block it lies in.
+    fn block(&self) -> FsBlock {
+        FsBlock(self.at / u64::from(self.geometry.block_size))
     }
 }
 
@@ -129,31 +137,50 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
         let mut table = read_table(scanner, &accepted)?;
         let features = accepted.disk.features();
         if table.makes_sense(&accepted.geometry, &features) {
-            let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
-            if !seeker.leads_to_root(&table) {
-                seeker.seek(&mut table).into_iter().for_each(|problem| problems.report(problem));
+            let fits = leads_to_root(scanner, &accepted, &table);
+            if fits && !is_odd(&accepted.geometry) {
+                return Ok((accepted, table));
             }
+            let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
+            let moved = if fits { Vec::new() } else { seeker.seek(&mut table) };
+            if moved.is_empty()
+                && let Some((other, table, problem)) = rival(scanner, &accepted)
+            {
+                problems.report(problem);
+                return Ok((other, table));
+            }
+            moved.into_iter().for_each(|problem| problems.report(problem));
             return Ok((accepted, table));
         }
         second_best = Some((accepted, table));
     }
-    let shape = second_best.as_ref().map(|(accepted, _): &(Accepted, Table)| accepted.geometry.clone());
-    for accepted in backups(scanner, shape.as_ref()) {
+    let primary = second_best.as_ref().map(|(accepted, _): &(Accepted, Table)| accepted.clone());
+    let mut rootless = None;
+    for accepted in backups(scanner, primary.as_ref().map(|primary| &primary.geometry)) {
+        if primary.as_ref().is_some_and(|primary| !is_same_volume(primary, &accepted)) {
+            continue;
+        }
         let Ok(table) = read_table(scanner, &accepted) else { continue };
-        let block = FsBlock(accepted.at / u64::from(accepted.geometry.block_size));
+        if !table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
+            second_best = second_best.or(Some((accepted, table)));
+        } else if leads_to_root(scanner, &accepted, &table) {
+            rootless = Some((accepted, table));
+            break;
+        } else {
+            rootless = rootless.or(Some((accepted, table)));
+        }
+    }
+    if let Some((accepted, table)) = rootless {
         let problem = match &reason {
             Some((code, reason)) => Problem::new(*code).name(reason),
             None => Problem::new(Code::GroupDescriptorsTryBackup),
         };
-        if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
-            problems.report(problem.group(accepted.group()).block(block));
-            for passed in accepted.geometry.backup_groups().take_while(|group| *group < accepted.group()) {
-                let what = "neither it nor its descriptors could be used";
-                problems.report(Problem::new(Code::BackupSuperblockUnusable).group(passed).name(what));
-            }
-            return Ok((accepted, table));
+        problems.report(problem.group(accepted.group()).block(accepted.block()));
+        for passed in accepted.geometry.backup_groups().take_while(|group| *group < accepted.group()) {
+            let what = "neither it nor its descriptors could be used";
+            problems.report(Problem::new(Code::BackupSuperblockUnusable).group(passed).name(what));
         }
-        second_best = second_best.or(Some((accepted, table)));
+        return Ok((accepted, table));
     }
     match (second_best, reason) {
         (Some((accepted, mut table)), _) => {
@@ -170,6 +197,74 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
             })
         }),
     }
+}
+
+/// Whether the first group's table has the root in its place.
+fn leads_to_root(scanner: &Scanner<'_>, accepted: &Accepted, table: &Table) -> bool {
+    let features = accepted.disk.features();
+    Seeker { scanner, geometry: &accepted.geometry, features: &features }.leads_to_root(table)
+}
+
+/// Whether a superblock says what mkfs never writes of where blocks and ordinary inodes begin.
+fn is_odd(geometry: &Geometry) -> bool {
+    geometry.first_data_block != first_data_block(geometry) || geometry.first_inode != FIRST_INODE
+}
+
+/// The first data block of a volume with such blocks.
+fn first_data_block(geometry: &Geometry) -> u32 {
+    u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1)
+}
+
+/// A copy of the superblock that has the volume laid out otherwise than the primary, and leads to the root: where the primary
+/// does not, or is odd, a field of it is wrong, for all that its checksum is right.
+fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, Problem)> {
+    backups(scanner, Some(&primary.geometry)).find_map(|accepted| {
+        let differing = differing(primary, &accepted);
+        if differing.is_empty() || is_odd(&accepted.geometry) || !is_same_volume(primary, &accepted) {
+            return None;
+        }
+        let table = read_table(scanner, &accepted).ok()?;
+        let fits = table.makes_sense(&accepted.geometry, &accepted.disk.features())
+            && leads_to_root(scanner, &accepted, &table);
+        let what = format!("its {} cannot be right", differing.join(", "));
+        let problem = Problem::new(Code::SuperblockFieldTryBackup).name(what);
+        let problem = problem.group(accepted.group()).block(accepted.block());
+        fits.then_some((accepted, table, problem))
+    })
+}
+
+/// Whether a copy is one of this superblock, and none that an older volume left on the device.
+fn is_same_volume(primary: &Accepted, copy: &Accepted) -> bool {
+    let (a, b) = (&primary.disk, &copy.disk);
+    a.s_uuid == b.s_uuid || a.s_mkfs_time == b.s_mkfs_time
+}
+
+/// The fields by which two superblocks have a volume laid out differently.
+fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
+    let (a, b) = (&one.geometry, &other.geometry);
+    let placing = |accepted: &Accepted| {
+        accepted.disk.features().incompat & (Incompat::FLEX_BG | Incompat::META_BG | Incompat::BIT64)
+    };
+    let sealed = a.metadata_csum || a.gdt_csum || b.metadata_csum || b.gdt_csum;
+    let fields = [
+        ("s_rev_level", one.disk.s_rev_level != other.disk.s_rev_level),
+        ("s_log_block_size", a.block_size != b.block_size),
+        ("s_log_cluster_size", a.cluster_blocks != b.cluster_blocks),
+        ("s_first_data_block", a.first_data_block != b.first_data_block),
+        ("s_blocks_count", a.blocks != b.blocks),
+        ("s_blocks_per_group", a.blocks_per_group != b.blocks_per_group),
+        ("s_inodes_count", a.inodes != b.inodes),
+        ("s_inodes_per_group", a.inodes_per_group != b.inodes_per_group),
+        ("s_inode_size", a.inode_size != b.inode_size),
+        ("s_first_ino", a.first_inode != b.first_inode),
+        ("s_desc_size", a.descriptor_size != b.descriptor_size),
+        ("s_first_meta_bg", a.first_meta_group != b.first_meta_group),
+        ("s_reserved_gdt_blocks", a.reserved_descriptor_blocks != b.reserved_descriptor_blocks),
+        ("s_feature_incompat", placing(one) != placing(other)),
+        ("s_checksum_seed", a.checksum_seed != b.checksum_seed),
+        ("s_uuid", sealed && one.disk.s_uuid != other.disk.s_uuid),
+    ];
+    fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
 /// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
@@ -220,19 +315,20 @@ fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) 
 }
 
 /// The copies of the superblock that can be used, in the order in which they are tried: where the primary says that they
-/// are, or else in all places where mke2fs puts them unless told otherwise.
+/// are, and then, as it may be the primary that is wrong, in all places where mke2fs puts them unless told otherwise.
 fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
-    let told = shape.into_iter().flat_map(|geometry| {
+    let stated = shape.into_iter().flat_map(|geometry| {
         let blocks = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
         blocks.take(BACKUP_GROUPS.len()).map(|block| (geometry.block_size, block.get()))
     });
-    let sizes = if shape.is_some() { 0..0 } else { 0..7u32 };
-    let guessed = sizes.flat_map(|shift| BACKUP_GROUPS.map(|group| (shift, group))).map(|(shift, group)| {
+    let guessed = (0..7u32).flat_map(|shift| BACKUP_GROUPS.map(|group| (shift, group))).map(|(shift, group)| {
         let block_size = 1024u32 << shift;
         // groups of full size; the boot block shifts 1 KiB blocks by one
         (block_size, u64::from(group) * u64::from(block_size) * 8 + u64::from(shift == 0))
     });
-    let known = told.chain(guessed).filter_map(|(block_size, block)| {
+    let mut seen = BTreeSet::new();
+    let places = stated.chain(guessed).filter(move |place| seen.insert(*place));
+    let known = places.filter_map(|(block_size, block)| {
         let accepted = accept_at(scanner, block.checked_mul(block_size.into())?).ok()?;
         (accepted.geometry.block_size == block_size).then_some(accepted)
     });
@@ -387,7 +483,7 @@ fn judge_superblock(volume: &Volume, problems: &Problems) {
             problems.report(problem);
         }
     };
-    let first = u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1);
+    let first = first_data_block(geometry);
     let found = geometry.first_data_block;
     let problem = Problem::new(Code::FirstDataBlockWrong);
     report(found != first, problem.found(found.into()).expected(first.into()));
@@ -428,7 +524,28 @@ fn judge_superblock(volume: &Volume, problems: &Problems) {
         let problem = Problem::new(Code::QuotaInodeNumberWrong).found(quota.into());
         report(reserved || quota > geometry.inodes, problem);
     }
+    for (field, number) in own_files_without_feature(disk, geometry) {
+        problems.report(Problem::new(Code::OwnFileWithoutFeature).name(field).inode(number));
+    }
     judge_dates(disk, problems);
+}
+
+/// Inodes that the superblock names as files of quota or orphans without a feature that speaks of such files: nobody reads
+/// the number, and it may be that of a user's file. The reserved numbers are left as harmless, and others mean no inode.
+pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geometry) -> Vec<(&'static str, InodeNo)> {
+    let Features { compat, ro_compat, .. } = disk.features();
+    let quota = ro_compat.contains(RoCompat::QUOTA);
+    let fields = [
+        ("s_usr_quota_inum", disk.s_usr_quota_inum, quota),
+        ("s_grp_quota_inum", disk.s_grp_quota_inum, quota),
+        ("s_prj_quota_inum", disk.s_prj_quota_inum, quota),
+        ("s_orphan_file_inum", disk.s_orphan_file_inum, compat.contains(Compat::ORPHAN_FILE)),
+    ];
+    let wrong = fields.into_iter().filter(|(_, number, feature)| {
+        let ordinary = number.get() >= geometry.first_inode && number.get() <= geometry.inodes;
+        !feature && (ordinary || number.get() == InodeNo::ROOT.get())
+    });
+    wrong.map(|(field, number, _)| (field, InodeNo(number.get()))).collect()
 }
 
 /// The last mount and the last write lie in the past; a day more is put down to a clock that was wrong.

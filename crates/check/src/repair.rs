@@ -149,8 +149,9 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     // nobody but us asks about the copies, and what is no fix is no reason to look further
     // but a volume that nobody can mount as it is
     let matters = |p: &Problem| {
-        let asked =
-            p.code.number() < 0x0E_0000 || matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeRestorable);
+        let unusable =
+            matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
+        let asked = p.code.number() < 0x0E_0000 || unusable;
         asked && p.code.mender() != Mender::Nobody && options.rules.is_fix(p.code)
     };
     opened.is_ok() && !problems.snapshot().iter().any(matters)
@@ -231,6 +232,10 @@ impl Turns<'_> {
         if std::mem::take(&mut self.restore) && self.mode == Repair::All {
             superblock::restore(&work)?;
             return Ok(Step::Worked(Mender::Superblock));
+        }
+        // what is known of the volume is not enough to change anything
+        if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.mender() == Mender::Nobody) {
+            return Ok(Step::Done);
         }
         // that another table of groups is the right one is for a person to say
         if let Some(copy) = problems.iter().find(|p| p.code == Code::GroupDescriptorsTryBackup)

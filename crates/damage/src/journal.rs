@@ -175,6 +175,16 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let blank = InodeBuf::from_slot(&blank).ok_or(Error::Unfit("the inode is cut off"))?;
         v.put_inode(journal, &blank)
     }),
+    (0x0E_0015, |v| {
+        journal(v)?;
+        let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
+        v.superblock(|sb| sb.s_journal_inum = other.get().into())
+    }),
+    (0x0E_0016, |v| {
+        need(!v.sb.features().ro_compat.contains(RoCompat::QUOTA), "the volume keeps quota")?;
+        let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
+        v.superblock(|sb| sb.s_usr_quota_inum = other.get().into())
+    }),
     (0x0E_0004, |v| {
         commit(v)?;
         set_recovery(v)

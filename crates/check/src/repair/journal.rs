@@ -29,7 +29,10 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 give_up(work, inode)?;
                 make(work)?;
             }
-            Code::JournalInodeRestorable => restore(work, inode)?,
+            Code::JournalInodeElsewhere => {
+                edit_feature(work, |sb| sb.s_journal_inum = InodeNo::JOURNAL.get().into())?;
+            }
+            Code::JournalInodeRestorable => restore(work)?,
             Code::JournalSuperblockBad => {
                 if let Some(Journal { file, .. }) = journal::find(work.view.scanner, work.volume(), inode) {
                     replay::renew(work, &file)?;
@@ -69,7 +72,9 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
 }
 
 /// Writes the journal's inode anew from what the superblock has a copy of. How many sectors it has, the next check counts.
-fn restore(work: &Work<'_>, number: InodeNo) -> Result<()> {
+/// It is the reserved one whatever the superblock names: what it names may be the root or a user's file.
+fn restore(work: &Work<'_>) -> Result<()> {
+    let number = InodeNo::JOURNAL;
     work.make_stale();
     let Some((root, size)) = journal::copy(work.volume()) else { return Ok(()) };
     let mut inode = work.blank_inode();

@@ -62,7 +62,10 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
 /// primary descriptors would not make sense either once they are put back, and each check would read the copy again.
 pub(super) fn take_shape(work: &Work<'_>) -> Result<()> {
     let (volume, mut superblock) = (work.volume(), work.superblock()?);
-    let fits = |disk: &DiskSuperblock| open::shape_of(disk).is_some_and(|shape| shape == volume.geometry);
+    let flexible = |disk: &DiskSuperblock| disk.features().incompat.contains(Incompat::FLEX_BG);
+    let fits = |disk: &DiskSuperblock| {
+        flexible(disk) == flexible(&volume.disk) && open::shape_of(disk).is_some_and(|shape| shape == volume.geometry)
+    };
     if fits(&superblock) {
         return Ok(());
     }
@@ -119,6 +122,17 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
         }
         Code::LastWriteInFuture | Code::LastWriteBarelyInFuture => {
             (sb.s_wtime, sb.s_wtime_hi) = (now.0.into(), now.1);
+        }
+        Code::OwnFileWithoutFeature => {
+            for (field, _) in open::own_files_without_feature(sb, geometry) {
+                let number = match field {
+                    "s_usr_quota_inum" => &mut sb.s_usr_quota_inum,
+                    "s_grp_quota_inum" => &mut sb.s_grp_quota_inum,
+                    "s_prj_quota_inum" => &mut sb.s_prj_quota_inum,
+                    _ => &mut sb.s_orphan_file_inum,
+                };
+                *number = 0.into();
+            }
         }
         Code::QuotaInodeNumberWrong => {
             for number in [&mut sb.s_usr_quota_inum, &mut sb.s_grp_quota_inum, &mut sb.s_prj_quota_inum] {

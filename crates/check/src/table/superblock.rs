@@ -132,7 +132,7 @@ macro_rules! superblock_rows {
             => "Writes the copy over the primary." [];
         // seen: e2fsck -n exits 8 and mends nothing
         0x0E0009 SuperblockFieldTryBackup Error stops by Superblock
-            "The primary superblock is not usable ({name}), and no kernel mounts it; the copy at block {block} was read in its place."
+            "The primary superblock is not usable ({name}); the copy at block {block} was read in its place, which no kernel does."
             => "Writes the copy over the primary." [];
         // seen: f_zero_group exits 4, but through the counts, which copies do not follow
         0x000045 GroupDescriptorsTryBackup Advice stops by Descriptors
@@ -192,6 +192,14 @@ macro_rules! superblock_rows {
         0x0E0011 JournalInodeRestorable Error mends by Journal
             "The journal's inode {inode} is damaged; the superblock's copy of its block map can be used."
             => "Restores the inode from the copy." [JournalInodeModeWrong BlockMarkedButUnused InodeBlockCountWrong];
+        // seen: e2fsck -n exits 12
+        0x0E0015 JournalInodeElsewhere Error mends by Journal
+            "The superblock names inode {found} as the journal's, which is no journal; the reserved inode {inode} is."
+            => "Sets the number." [EntryInodeOutOfRange];
+        // found on what e2fsck takes for files of quota or orphans, whatever the features say, and clears the names of
+        0x0E0016 OwnFileWithoutFeature Advice stops by Superblock
+            "The superblock names inode {inode} in {name}, but lacks the feature for it."
+            => "Clears the number." [EntryInodeOutOfRange];
         0x0E0004 JournalNotReplayed Advice mends by Replay
             "The journal has not been replayed ({count} transaction(s)); the volume was checked as if they were not there."
             => "Replays them before anything else." [OrphanPending FreeBlockCountWrong];

@@ -5,6 +5,7 @@ mod cuts;
 mod kinds;
 mod lost;
 mod mended;
+mod misled;
 mod mutated;
 
 use blockdev::MemoryDevice;

@@ -65,8 +65,8 @@ fn what_the_superblock_says_of_the_journal() {
     let spoil = |at: usize, value: u32| move |v: &mut Volume| v.put(SB + at, &value.to_le_bytes());
     let (volume, _) = volume("ext3", &[]);
     no_difference([
-        judge(&volume, "no inode", This(Code::JournalInodeBad), spoil(0xE0, 0)),
-        judge(&volume, "no such inode", This(Code::JournalInodeBad), spoil(0xE0, 99_999)),
+        judge(&volume, "no inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 0)),
+        judge(&volume, "no such inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 99_999)),
         judge(&volume, "another device", This(Code::JournalDeviceNotFound), spoil(0xD0, 5)),
         judge(&volume, "no feature", This(Code::JournalFeatureMissing), |v| v.clear_u32(SB + 0x5C, 4)),
         judge(&volume, "recovery", This(Code::JournalRecoveryOfNothing), |v| v.set_u32(SB + 0x60, 4)),

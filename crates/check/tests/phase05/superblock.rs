@@ -36,7 +36,7 @@ fn fields_of_ext2() {
         ("reserved blocks: more", 0x08, 20481, This(Code::SuperblockFieldWrong)),
         ("free blocks", 0x0C, 7, This(Code::FreeBlockCountWrong)),
         ("free inodes", 0x10, 7, This(Code::FreeInodeCountWrong)),
-        ("first data block", 0x14, 0, This(Code::FirstDataBlockWrong)),
+        ("first data block", 0x14, 0, This(Code::SuperblockFieldTryBackup)),
         ("block size", 0x18, 9, backup),
         ("cluster size", 0x1C, 5, backup),
         ("blocks of a group", 0x20, 8184, backup),

@@ -1,0 +1,178 @@
+//! Superblocks that are whole, with their checksums right, but name the wrong inode or lay the volume out wrongly: a repair
+//! puts the field right and loses nothing.
+
+use crate::mended::{mend, options};
+use blockdev::MemoryDevice;
+use extant_check::report::{Report, exit};
+use extant_check::table::Code;
+use extant_check::{Repair, check};
+use format::superblock::DiskSuperblock;
+use std::collections::BTreeSet;
+use testkit::oracle::e2fsck;
+use testkit::{Image, need};
+use zerocopy::FromBytes;
+
+const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
+
+/// Several groups, a folder and files in it and in the root.
+fn volume(args: &[&str]) -> Image {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("dir")).expect("a folder");
+    for (name, fill) in [("dir/inner", 3), ("a", 1), ("b", 2)] {
+        std::fs::write(folder.path().join(name), vec![fill; 40_000]).expect("a file");
+    }
+    std::fs::write(folder.path().join("large"), vec![9; 2 << 20]).expect("a file");
+    Image::mke2fs(args, 24 << 20).with_folder(folder.path()).build()
+}
+
+fn inode_of(image: &Image, path: &str) -> u32 {
+    let said = image.debugfs(&[&format!("stat {path}")]).text();
+    let number = said.split_once("Inode: ").expect("an inode").1.split_whitespace().next().expect("a number");
+    number.parse().expect("a number")
+}
+
+/// All names in the root and the folder with their inodes and sizes, and the files' content.
+fn tree(image: &Image) -> String {
+    let dump = tempfile::tempdir().expect("a folder");
+    let mut said = image.debugfs(&["ls -p /", "ls -p /dir"]).text();
+    for path in ["a", "b", "large", "dir/inner"] {
+        let to = dump.path().join("dump");
+        image.debugfs(&[&format!("dump {path} {}", to.display())]);
+        let bytes = std::fs::read(&to).unwrap_or_default();
+        let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
+        said.push_str(&format!("{path}: {} {sum}\n", bytes.len()));
+        let _ = std::fs::remove_file(&to);
+    }
+    said
+}
+
+fn superblock(bytes: &mut [u8]) -> &mut DiskSuperblock {
+    DiskSuperblock::mut_from_bytes(&mut bytes[1024..2048]).expect("a superblock")
+}
+
+/// The volume with its superblock changed, the checksum right.
+fn changed(bytes: &[u8], change: impl FnOnce(&mut DiskSuperblock)) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let superblock = superblock(&mut bytes);
+    change(superblock);
+    superblock.seal();
+    bytes
+}
+
+fn look(bytes: &[u8]) -> Report {
+    check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &()).expect("a volume")
+}
+
+fn finds(report: &Report, code: Code) -> bool {
+    report.problems.iter().any(|problem| problem.code == code)
+}
+
+/// Mends the volume, which must come out sound in one run with nothing changed but the superblock.
+fn only_the_superblock(said: &str, sound: &[u8], mut bytes: Vec<u8>, mode: Repair) -> Vec<u8> {
+    let report = mend(&mut bytes, mode).expect("a volume");
+    assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{said}: {:?}", report.problems);
+    assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+    let differing = (0..bytes.len()).filter(|n| bytes[*n] != sound[*n] && !(1024..2048).contains(n));
+    let outside: BTreeSet<_> = differing.map(|n| n / 1024).collect();
+    // the redo log, in free blocks
+    assert!(outside.len() <= 4, "{said}: blocks {outside:?} changed");
+    bytes
+}
+
+#[test]
+fn a_wrong_number_of_the_journal_costs_nothing() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for kind in ["ext3", "ext4"] {
+        let image = volume(&["-t", kind, "-b", "1024", "-J", "size=1"]);
+        let (sound, before) = (image.bytes(), tree(&image));
+        let named = ["dir", "a", "large"].map(|path| inode_of(&image, path));
+        for number in named.into_iter().chain([0, 1, 2, 7, 11, 500, 999_999]) {
+            let said = format!("{kind}: journal {number}");
+            let spoilt = changed(&sound, |sb| sb.s_journal_inum = number.into());
+            let report = look(&spoilt);
+            assert!(!report.clean && finds(&report, Code::JournalInodeElsewhere), "{said}: {:?}", report.problems);
+            for mode in [Repair::Safe, Repair::All] {
+                let mut bytes = only_the_superblock(&said, &sound, spoilt.clone(), mode);
+                assert_eq!(superblock(&mut bytes).s_journal_inum.get(), 8, "{said}");
+            }
+            // the real one's inode is gone too: it comes back from the copy, and to no other inode than its own
+            image.set_bytes(&sound);
+            image.debugfs(&["clri <8>"]);
+            let mut bytes = changed(&image.bytes(), |sb| sb.s_journal_inum = number.into());
+            let report = mend(&mut bytes, Repair::All).expect("a volume");
+            assert_eq!(report.exit, exit::MENDED, "{said}: {:?}", report.problems);
+            image.set_bytes(&bytes);
+            assert!(e2fsck(image.path()).clean, "{said}");
+            assert_eq!(tree(&image), before, "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_file_named_for_quota_without_the_feature_stays_a_file() {
+    if !need(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let image = volume(EXT4);
+    let sound = image.bytes();
+    for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 2] {
+        for field in 0..4 {
+            let spoilt = changed(&sound, |sb| match field {
+                0 => sb.s_usr_quota_inum = number.into(),
+                1 => sb.s_grp_quota_inum = number.into(),
+                2 => sb.s_prj_quota_inum = number.into(),
+                _ => sb.s_orphan_file_inum = number.into(),
+            });
+            let said = format!("field {field} names {number}");
+            assert!(finds(&look(&spoilt), Code::OwnFileWithoutFeature), "{said}");
+            let mut bytes = only_the_superblock(&said, &sound, spoilt, Repair::All);
+            let superblock = superblock(&mut bytes);
+            let numbers = [superblock.s_usr_quota_inum, superblock.s_prj_quota_inum, superblock.s_orphan_file_inum];
+            assert_eq!(numbers.map(|n| n.get()), [0; 3], "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_layout_is_put_right_from_a_copy() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let image = volume(EXT4);
+    let (sound, before) = (image.bytes(), tree(&image));
+    type Change = fn(&mut DiskSuperblock);
+    let cases: [(&str, Change); 12] = [
+        ("inodes of 1024 bytes", |sb| sb.s_inode_size = 1024.into()),
+        ("inodes of 512 bytes", |sb| sb.s_inode_size = 512.into()),
+        ("inodes of 128 bytes", |sb| sb.s_inode_size = 128.into()),
+        ("descriptors of 1024 bytes", |sb| sb.s_desc_size = 1024.into()),
+        ("descriptors of 128 bytes", |sb| sb.s_desc_size = 128.into()),
+        ("twice the inodes", |sb| {
+            sb.s_inodes_per_group = (sb.s_inodes_per_group.get() * 2).into();
+            sb.s_inodes_count = (sb.s_inodes_count.get() * 2).into();
+        }),
+        ("short descriptors", |sb| sb.s_feature_incompat = (sb.s_feature_incompat.get() ^ 0x80).into()),
+        ("no flexible groups", |sb| sb.s_feature_incompat = (sb.s_feature_incompat.get() ^ 0x200).into()),
+        ("the first revision", |sb| sb.s_rev_level = 0.into()),
+        ("blocks of 2 KiB", |sb| {
+            (sb.s_log_block_size, sb.s_log_cluster_size) = (1.into(), 1.into());
+        }),
+        ("blocks from 0", |sb| sb.s_first_data_block = 0.into()),
+        ("ordinary inodes from 100", |sb| sb.s_first_ino = 100.into()),
+    ];
+    for (said, change) in cases {
+        let mut bytes = changed(&sound, change);
+        // which copy is right is for a person to say
+        let mut safe = bytes.clone();
+        let report = mend(&mut safe, Repair::Safe).expect("a volume");
+        assert!(report.exit & exit::LEFT != 0 && safe == bytes, "{said}: {:?}", report.problems);
+        let report = mend(&mut bytes, Repair::All).expect("a volume");
+        assert_eq!(report.exit, exit::MENDED, "{said}: {:?}", report.problems);
+        assert!(look(&bytes).clean, "{said}: {:?}", look(&bytes).problems);
+        image.set_bytes(&bytes);
+        assert!(e2fsck(image.path()).clean, "{said}");
+        assert_eq!(tree(&image), before, "{said}");
+    }
+}
