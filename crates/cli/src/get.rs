@@ -288,8 +288,7 @@ impl<'a> Copier<'a> {
                 self.open_level((dir, folder), made || into.replaces(), path, inode)
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let why =
-                    "no directory in the destination: what has its name there is none, and stays; remove it first";
+                let why = "exists already in the destination and is not a directory: it stays; remove it first";
                 self.complaints.about(path, why);
                 None
             }

@@ -23,7 +23,7 @@ fn a_directory_takes_no_files_place() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("etc"), "a file").unwrap();
     let sentence = fails(1, &["get", "-rf", text(image.path()), "/etc", text(folder.path())]);
-    assert!(sentence.contains("no directory in the destination") && !sentence.contains("--force"), "{sentence}");
+    assert!(sentence.contains("is not a directory") && !sentence.contains("--force"), "{sentence}");
     assert_eq!(fs::read_to_string(folder.path().join("etc")).unwrap(), "a file");
 }
 

@@ -287,7 +287,8 @@ fn a_signal_leaves_the_volume_sound() {
         // more than a pipe holds: it has begun to read
         stdin.write_all(&vec![1; 1 << 20]).unwrap();
         stdin.write_all(&vec![2; 1 << 20]).unwrap();
-        tools::must("kill", &["-INT", &child.id().to_string()]);
+        // SIGINT is ignored where a shell started the tests in the background
+        tools::must("kill", &["-TERM", &child.id().to_string()]);
         // although nothing more comes, and no end
         let output = child.wait_with_output().unwrap();
         drop(stdin);
