@@ -10,6 +10,7 @@ mod layers;
 mod report;
 mod safety;
 mod sizes;
+mod words;
 mod workspace;
 
 use report::Report;
@@ -19,20 +20,22 @@ use workspace::Workspace;
 /// A check: its name on the command line and what runs it.
 type Check = (&'static str, fn(&Workspace) -> Result<Report, String>);
 
-const CHECKS: [Check; 5] = [
+const CHECKS: [Check; 6] = [
     ("layers", layers::check),
     ("circles", circles::check),
     ("sizes", sizes::check),
     ("unsafe", safety::check),
     ("docs", docs::check),
+    ("words", words::check),
 ];
 
-const USAGE: &str = "usage: cargo xtask layers|circles|sizes|unsafe|docs|lint
+const USAGE: &str = "usage: cargo xtask layers|circles|sizes|unsafe|docs|words|lint
   layers  no crate depends on one that its layer must not know
   circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
   unsafe  unsafe code stands only in the io_uring files of blockdev and fuse
   docs    links in *.md lead somewhere; no file names a machine's path or a registry's host
+  words   words that docs/GLOSSARY.md retired do not come back
   lint    all of these";
 
 fn main() -> ExitCode {

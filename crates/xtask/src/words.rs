@@ -1,0 +1,148 @@
+//! Words that docs/GLOSSARY.md retired do not come back: in names, comments, messages and documents.
+//!
+//! Where a word is not gone yet, the table says how often it may still stand; that number only shrinks.
+
+use crate::report::Report;
+use crate::workspace::Workspace;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// A retired word.
+struct Retired {
+    /// All its forms, in lower case.
+    forms: &'static [&'static str],
+    /// What to write.
+    instead: &'static str,
+    /// How often it may still stand in the repository.
+    left: usize,
+}
+
+const fn retired(forms: &'static [&'static str], instead: &'static str, left: usize) -> Retired {
+    Retired { forms, instead, left }
+}
+
+const TABLE: &[Retired] = &[
+    retired(&["desk", "desks"], "ring entry", 64),
+    retired(&["standin", "standins"], "spare ring entry", 4),
+    retired(&["bell", "bells"], "wakeup", 34),
+    retired(&["beacon", "beacons"], "MMP heartbeat", 33),
+    retired(&["dress", "dresses", "dressed"], "file attributes", 162),
+    retired(&["spoil", "spoils", "spoiled", "spoilt", "spoiling"], "mark corrupt; damaged", 156),
+    retired(&["mend", "mends", "mended", "mending", "mender", "menders"], "repair, fix", 567),
+    retired(&["told"], "reported, notified", 218),
+    retired(&["tell", "tells", "teller", "telling"], "report, notify", 199),
+    retired(&["whoever"], "the caller, the process, the user", 156),
+    retired(&["nobody", "somebody"], "no process, a process", 335),
+    retired(&["heed", "heeds", "heeded"], "read", 2),
+    retired(&["stretch", "stretches"], "scan segment", 137),
+    retired(&["trail", "trails"], "scan log", 120),
+    retired(&["ownfile", "ownfiles"], "system inode", 23),
+    retired(&["recognise", "recognises", "recognised"], "identify", 11),
+    retired(&["judge", "judges", "judged", "judging"], "check, verify; compare", 637),
+    retired(&["seal", "seals", "sealed", "sealing", "unsealed"], "set the checksum", 202),
+    retired(&["kept"], "pinned, reserved, cached", 672),
+    retired(&["keep", "keeps", "keeping", "keeper", "keepers"], "pin, reserve, cache; timeout", 550),
+    retired(&["held"], "deferred, pinned, locked", 646),
+    retired(&["give", "gives", "gave", "given", "giving"], "free, allocate, grant, return", 565),
+    retired(&["room", "rooms"], "space; dirty limit", 644),
+    retired(&["distrust"], "abort", 2),
+    retired(&["venue", "venues"], "target", 59),
+    retired(&["thrice"], "create-delete", 15),
+    retired(&["bend", "bends", "bent"], "mutant", 160),
+    retired(&["canary", "canaries"], "mutant", 10),
+    retired(&["fate", "struck"], "injected fault", 91),
+    retired(&["tidy", "tidies", "tidied"], "compact", 38),
+    retired(&["facts"], "file metadata; native facts", 295),
+];
+
+/// Files that must name the words.
+const EXEMPT: &[&str] = &["docs/GLOSSARY.md", "crates/xtask/src/words.rs"];
+
+pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
+    let mut texts = Vec::new();
+    for file in &workspace.files {
+        let is_text = file.extension().is_some_and(|e| e == "rs" || e == "md");
+        if is_text
+            && !EXEMPT.iter().any(|exempt| file == Path::new(exempt))
+            && let Some(text) = workspace.text(file)?
+        {
+            texts.push((file.display().to_string(), text));
+        }
+    }
+    Ok(count(TABLE, &texts))
+}
+
+fn count(table: &[Retired], texts: &[(String, String)]) -> Report {
+    let rows: HashMap<&str, usize> =
+        table.iter().enumerate().flat_map(|(row, word)| word.forms.iter().map(move |form| (*form, row))).collect();
+    let mut places: Vec<Vec<String>> = table.iter().map(|_| Vec::new()).collect();
+    for (file, text) in texts {
+        for (line, words) in text.lines().map(words).enumerate() {
+            for word in words {
+                if let Some(places) = rows.get(&word[..]).and_then(|row| places.get_mut(*row)) {
+                    places.push(format!("{file}:{}", line + 1));
+                }
+            }
+        }
+    }
+    let mut report = Report::default();
+    for (word, places) in table.iter().zip(&places) {
+        let (name, instead) = (word.forms.first().copied().unwrap_or_default(), word.instead);
+        if places.len() > word.left {
+            let first = places.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+            report.findings.push(format!(
+                "`{name}` stands {} times, more than {}: write {instead}. See {first} …, and docs/GLOSSARY.md.",
+                places.len(),
+                word.left
+            ));
+        } else if places.len() < word.left {
+            report.notes.push(format!("`{name}` stands {} times only: put that into the table.", places.len()));
+        }
+    }
+    report
+}
+
+/// The words of a line in lower case; `OwnFile`, `own_file` and `own file` are two words each.
+fn words(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut before = ' ';
+    for c in line.chars() {
+        let begins = !before.is_ascii_alphabetic() || (before.is_ascii_lowercase() && c.is_ascii_uppercase());
+        if c.is_ascii_alphabetic() {
+            match words.last_mut().filter(|_| !begins) {
+                Some(word) => word.push(c.to_ascii_lowercase()),
+                None => words.push(c.to_ascii_lowercase().to_string()),
+            }
+        }
+        before = c;
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLANTED: &[Retired] = &[retired(&["desk", "desks"], "ring entry", 0), retired(&["bell"], "wakeup", 2)];
+
+    fn text(text: &str) -> Vec<(String, String)> {
+        vec![("a.rs".to_owned(), text.to_owned())]
+    }
+
+    #[test]
+    fn names_and_sentences_are_taken_apart() {
+        assert_eq!(
+            words("fn spare_desks(DeskOf, HTTPDesk) // \"no desk\""),
+            ["fn", "spare", "desks", "desk", "of", "httpdesk", "no", "desk"]
+        );
+    }
+
+    #[test]
+    fn a_planted_word_is_found() {
+        let report = count(PLANTED, &text("let entry = 1;\nstruct SpareDesk;"));
+        assert_eq!(report.findings.len(), 1);
+        assert!(report.findings[0].contains("a.rs:2") && report.findings[0].contains("ring entry"), "{report:?}");
+        assert!(count(PLANTED, &text("the desktop of a bell and a bell")).findings.is_empty());
+        assert_eq!(count(PLANTED, &text("bell bell bell")).findings.len(), 1);
+    }
+}
