@@ -81,8 +81,10 @@ fn no_new_file_gets_the_inode_of_another() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {
         return;
     }
-    // checksums of inodes show that they are in use; without, only an open file's is known to be
-    for (features, open) in [("metadata_csum", false), ("metadata_csum", true), ("^metadata_csum,uninit_bg", true)] {
+    // in a table that was zeroed, checksums of inodes show that they are in use; else only an open file's is known to be
+    for (features, flags, open) in
+        [("metadata_csum", 5, false), ("metadata_csum", 1, true), ("^metadata_csum,uninit_bg", 1, true)]
+    {
         let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-N", "48", "-O", features], 20 << 20).build();
         let volume = open_writable(image.path(), WriteOptions::default());
         let file = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
@@ -94,7 +96,7 @@ fn no_new_file_gets_the_inode_of_another() {
         drop(volume);
         let per_group = behind(&oracle::debugfs(image.path(), "stats"), "Inodes per group:") as u32;
         image.debugfs(&[
-            "set_bg 1 flags 1",
+            &format!("set_bg 1 flags {flags}"),
             &format!("set_bg 1 free_inodes_count {per_group}"),
             &format!("set_bg 1 itable_unused {per_group}"),
             "set_bg 1 checksum calc",

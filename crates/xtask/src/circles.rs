@@ -232,7 +232,7 @@ mod tests {
             ("lib.rs", "mod a; mod b; mod c; mod d; pub use a::A;"),
             ("a.rs", "use crate::b; pub struct A; fn f() { b::g() }"),
             ("b.rs", "use super::c::C; pub fn g() {}"),
-            ("c.rs", "pub struct C; fn f() -> crate::d::D { todo!() }"),
+            ("c.rs", "pub struct C; fn f(_: crate::d::D) {}"),
             ("d.rs", "pub struct D(crate::A);"),
         ];
         assert_eq!(found(&files), [["a", "b", "c", "d"]]);

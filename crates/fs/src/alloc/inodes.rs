@@ -139,7 +139,8 @@ impl Space {
     }
 
     /// What shows that a group has inodes in use where its map shows none, so that a new file would take the place of
-    /// another: the first free one is somebody's open file, or its table was never used and holds inodes nevertheless.
+    /// another: the first free one is somebody's open file, or its table was zeroed and never used, and holds inodes
+    /// nevertheless.
     fn contradicts(&self, change: &Change<'_>, group: u32, state: &GroupState, index: u32) -> Option<&'static str> {
         let geometry = &self.sb.geometry;
         let number = geometry.inode_at(GroupNo(group), index);
@@ -147,10 +148,11 @@ impl Space {
         if change.volume.is_held(number) && change.volume.any_inode(number).is_ok_and(|inode| in_use(&inode)) {
             return Some("an inode that is open is free in its inode bitmap");
         }
-        if !geometry.metadata_csum || !state.descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+        // a table that nobody zeroed may hold inodes from before mkfs, with right checksums where the UUID was the same
+        let never_used = GroupFlags::INODE_UNINIT | GroupFlags::INODE_ZEROED;
+        if !geometry.metadata_csum || !state.descriptor.flags.contains(never_used) {
             return None;
         }
-        // what lies there from before mkfs has the checksums of another volume
         let block = change.operation().store().block(state.descriptor.inode_table).ok()?;
         let slots = block.chunks_exact(geometry.inode_size as usize).zip(0..);
         let inode = |(slot, n)| Inode::parse(&self.sb, geometry.inode_at(GroupNo(group), n), slot).ok();
