@@ -116,7 +116,7 @@ pub(crate) struct Space {
     pub(crate) options: SpaceOptions,
     groups: Box<[GroupCell]>,
     zones: Zones,
-    /// The journal's blocks.
+    /// The journal's blocks, ascending.
     journal: Vec<Range<u64>>,
     /// Set on a native volume.
     pub(crate) native: Option<Shape>,

@@ -237,11 +237,13 @@ impl Volume {
         Ok(Journal::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
     }
 
-    /// Where the journal inside the volume lies; nowhere, where that cannot be read.
+    /// Where the journal inside the volume lies, ascending; nowhere, where that cannot be read.
     pub(crate) fn journal_blocks(&self) -> Vec<Range<u64>> {
         let inode = self.sb.journal_inode().filter(|_| self.sb.features.compat.contains(Compat::HAS_JOURNAL));
         let runs = inode.and_then(|inode| self.journal_runs(inode).ok()).unwrap_or_default();
-        runs.iter().map(|run| run.first.get()..run.first.get() + run.count).collect()
+        let mut blocks: Vec<_> = runs.iter().map(|run| run.first.get()..run.first.get() + run.count).collect();
+        blocks.sort_unstable_by_key(|run| run.start);
+        blocks
     }
 
     /// The blocks of the journal's inode, in the order of the file.

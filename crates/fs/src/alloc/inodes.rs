@@ -148,7 +148,7 @@ impl Space {
         if change.volume.is_held(number) && change.volume.any_inode(number).is_ok_and(|inode| in_use(&inode)) {
             return Some("an inode that is open is free in its inode bitmap");
         }
-        // a table that nobody zeroed may hold inodes from before mkfs, with right checksums where the UUID was the same
+        // a table that was not zeroed may hold inodes from before mkfs, with right checksums where the UUID was the same
         let never_used = GroupFlags::INODE_UNINIT | GroupFlags::INODE_ZEROED;
         if !geometry.metadata_csum || !state.descriptor.flags.contains(never_used) {
             return None;
