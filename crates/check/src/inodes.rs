@@ -452,6 +452,9 @@ impl InodeCheck<'_> {
 
     fn found_directory(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, harvest: &mut Harvest) {
         let inline = raw.flags().contains(InodeFlags::INLINE_DATA);
+        if inline && raw.flags().contains(InodeFlags::INDEX) {
+            self.report(Problem::new(Code::HtreeRootBad).inode(inode));
+        }
         let block_size = u64::from(self.ctx.volume.geometry.block_size);
         let blocks = if inline { 0 } else { u32::try_from(raw.size().div_ceil(block_size)).unwrap_or(u32::MAX) };
         harvest.directories.push(Directory::new(inode, raw.seed(&self.ctx.volume.geometry, inode), blocks));

@@ -14,6 +14,7 @@ use crate::rounds::Claimer;
 use crate::table::Code;
 use format::extent::{self, DiskExtent, OwnedExtentTail, RawNode};
 use format::indirect::IndirectTail;
+use format::superblock::Geometry;
 use format::{FileBlock, FsBlock, InodeNo, indirect};
 use std::ops::Range;
 use zerocopy::little_endian::U32;
@@ -122,12 +123,12 @@ impl Trees<'_> {
     pub(crate) fn extent_root(&self, facts: &Facts, i_block: &[u8], tally: &mut Tally, found: &mut Found) {
         let Some(node) = RawNode::from_bytes(i_block) else { return };
         let depth = node.header.eh_depth.get();
-        if !self.header_fits(&node, None) {
+        if !root_header_fits(&node) {
             tally.incomplete = true;
             self.report(facts, Code::ExtentHeaderInvalid, None);
             return;
         }
-        let place = Place { block: None, depth, range: 0..1 << 32 };
+        let place = Place { block: None, depth, range: 0..extent::MAX_BLOCKS };
         self.extent_entries(facts, &node, &place, tally, found);
     }
 
@@ -144,17 +145,15 @@ impl Trees<'_> {
         let NodeKind::Extents(depth) = at.kind else { return };
         let block = FsBlock(at.block);
         let Some(node) = RawNode::from_bytes(bytes) else { return };
-        let sums = self.ctx.volume.geometry.metadata_csum;
-        if !self.header_fits(&node, Some((depth, bytes.len()))) {
-            tally.incomplete = true;
+        let seen = judge_header(&node, facts, depth, bytes, &self.ctx.volume.geometry);
+        if !seen.fits || !seen.depth_right {
             self.report(facts, Code::ExtentHeaderInvalid, Some(block));
+        }
+        if !seen.fits {
+            tally.incomplete = true;
             return;
         }
-        let good = match self.ctx.volume.geometry.is_owned() {
-            true => says_whose(facts.inode, depth, bytes) && OwnedExtentTail::checksum_matches(facts.seed, bytes),
-            false => extent::block_checksum_matches(facts.seed, bytes),
-        };
-        if sums && !good {
+        if !seen.checksum_right {
             self.report(facts, Code::ExtentBlockChecksumWrong, Some(block));
         }
         let place = Place { block: Some(block), depth, range: u64::from(at.first)..u64::from(at.last) + 1 };
@@ -174,21 +173,6 @@ impl Trees<'_> {
             });
         }
         self.extent_entries(facts, &node, &place, tally, found);
-    }
-
-    /// Whether a header makes sense: in `i_block`, or in a block of so many bytes where so much depth is left.
-    fn header_fits(&self, node: &RawNode<'_>, block: Option<(u16, usize)>) -> bool {
-        let header = node.header;
-        let (depth, max) = (header.eh_depth.get(), header.eh_max.get());
-        if header.eh_magic.get() != extent::MAGIC || max > node.room() || header.eh_entries.get() > max {
-            return false;
-        }
-        match block {
-            // the kernel asks for less; e2fsck gives a root that could hold so few up
-            None => depth <= extent::MAX_DEPTH && max + 2 >= node.room(),
-            // the format leaves room for a tail of at most two entries; e2fsck gives up a file with a node that is empty
-            Some((expected, _)) => depth == expected && max + 2 >= node.room() && header.eh_entries.get() > 0,
-        }
     }
 
     fn extent_entries(&self, facts: &Facts, node: &RawNode<'_>, place: &Place, tally: &mut Tally, found: &mut Found) {
@@ -243,7 +227,8 @@ impl Trees<'_> {
             if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
                 tally.incomplete = true;
                 self.report_run(facts, code, place.block, FileBlock(logical), start, len);
-                next = next.max(logical + len);
+                // where one ends too far, those that follow are not to be judged by it
+                next = if code == Code::ExtentEndOutOfBounds { next } else { next.max(logical + len) };
                 continue;
             }
             next = logical + len;
@@ -514,6 +499,47 @@ impl Trees<'_> {
             }
         });
     }
+}
+
+/// Whether what stands in `i_block` begins as a root does.
+pub(crate) fn root_header_fits(node: &RawNode<'_>) -> bool {
+    // the kernel asks for less of `eh_max`; e2fsck gives a root that could hold so few up
+    entries_fit(node) && node.header.eh_depth.get() <= extent::MAX_DEPTH
+}
+
+/// What the header and the tail of a node say.
+pub(crate) struct NodeHeader {
+    /// Its entries can be read. The kernel reads no node of another depth than its parent says; e2fsck goes by the
+    /// parent, and so a node that is right but for its depth keeps its entries.
+    pub(crate) fits: bool,
+    depth_right: bool,
+    /// True also on volumes without such checksums.
+    checksum_right: bool,
+}
+
+/// Judges the header of a node in a block whose parent says that so much depth is left.
+pub(crate) fn judge_header(
+    node: &RawNode<'_>,
+    facts: &Facts,
+    depth: u16,
+    bytes: &[u8],
+    geometry: &Geometry,
+) -> NodeHeader {
+    let checksum_right = match (geometry.metadata_csum, geometry.is_owned()) {
+        (false, _) => true,
+        (true, true) => says_whose(facts.inode, depth, bytes) && OwnedExtentTail::checksum_matches(facts.seed, bytes),
+        (true, false) => extent::block_checksum_matches(facts.seed, bytes),
+    };
+    let depth_right = node.header.eh_depth.get() == depth;
+    // e2fsck gives up a file with a node that is empty
+    let fits = entries_fit(node) && node.header.eh_entries.get() > 0 && (depth_right || checksum_right);
+    NodeHeader { fits, depth_right, checksum_right }
+}
+
+/// The magic, and the entries as many as fit; the format leaves room for a tail of at most two.
+fn entries_fit(node: &RawNode<'_>) -> bool {
+    let (entries, max) = (node.header.eh_entries.get(), node.header.eh_max.get());
+    node.header.eh_magic.get() == extent::MAGIC && entries <= max && max <= node.room() && max + 2 >= node.room()
 }
 
 /// Whether the tail of an extent node says what it should.

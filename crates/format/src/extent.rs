@@ -9,6 +9,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const MAGIC: u16 = 0xF30A;
 /// Deepest tree the format allows: five levels of index above the leaves.
 pub const MAX_DEPTH: u16 = 5;
+/// A file has at most so many blocks: the kernel takes the last number a `FileBlock` could have for none.
+pub const MAX_BLOCKS: u64 = 0xFFFF_FFFF;
 /// An initialised extent has at most this many blocks; longer `ee_len` means unwritten, less this much.
 pub const MAX_INIT_LEN: u16 = 32768;
 

@@ -30,7 +30,11 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         if inode.kind() != Some(FileKind::Directory) {
             continue;
         }
-        if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
+        if inode.raw().flags().contains(InodeFlags::INLINE_DATA | InodeFlags::INDEX) {
+            // what stands in the inode has no blocks to index; what else is wrong with it comes up when it is read again
+            inode.set_flags(inode.raw().flags().difference(InodeFlags::INDEX));
+            work.put_inode(dir, inode)?;
+        } else if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
             if inline::move_out(work, dir, &mut inode)? {
                 work.put_inode(dir, inode)?;
             } else {

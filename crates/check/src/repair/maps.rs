@@ -2,6 +2,7 @@
 
 use super::work::Work;
 use crate::files::{Facts, beyond_limit};
+use crate::trees::{judge_header, root_header_fits};
 use blockdev::Result;
 use format::extent::{self, Child, Extent, OwnedExtentTail, RawNode};
 use format::feature::{Incompat, RoCompat};
@@ -60,17 +61,14 @@ struct Reader<'a, 'w> {
 impl Reader<'_, '_> {
     fn node(&mut self, bytes: &[u8], expected: Option<u16>) -> Result<()> {
         let Some(node) = RawNode::from_bytes(bytes) else { return Ok(()) };
-        let (depth, max) = (node.header.eh_depth.get(), node.header.eh_max.get());
-        let fits = node.header.eh_magic.get() == extent::MAGIC
-            && max <= node.room()
-            && node.header.eh_entries.get() <= max
-            && match expected {
-                None => depth <= extent::MAX_DEPTH && max + 2 >= node.room(),
-                Some(expected) => depth == expected && max + 2 >= node.room(),
-            };
+        let fits = match expected {
+            None => root_header_fits(&node),
+            Some(depth) => judge_header(&node, &self.facts, depth, bytes, &self.work.volume().geometry).fits,
+        };
         if !fits {
             return Ok(());
         }
+        let depth = expected.unwrap_or(node.header.eh_depth.get());
         if depth == 0 {
             node.extents().iter().map(Extent::from).for_each(|extent| self.extent(extent));
             return Ok(());
@@ -102,7 +100,7 @@ impl Reader<'_, '_> {
         let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
         let ratio = u64::from(volume.geometry.cluster_blocks);
         let on_volume = volume.holds(start) && start.saturating_add(len) <= volume.geometry.blocks;
-        if len == 0 || !on_volume || logical < self.next || logical + len > 1 << 32 {
+        if len == 0 || !on_volume || logical < self.next || logical + len > extent::MAX_BLOCKS {
             return;
         }
         if ratio > 1 && (start % ratio != logical % ratio || self.is_elsewhere(&extent, ratio)) {

@@ -7,6 +7,9 @@ use damage::{Kind, damage};
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{Repair, check, first_sight, repair};
+use format::checksum::crc32c;
+use format::extent;
+use format::superblock::{DiskSuperblock, Geometry};
 use std::sync::Arc;
 use testkit::oracle::{e2fsck, kernel_mount};
 use testkit::tools::has_loop;
@@ -160,4 +163,112 @@ fn a_directory_that_lost_its_type_is_one_again() {
             image.set_bytes(&before);
         }
     }
+}
+
+/// A volume with a file of more extents than the inode holds, and where the leaf of its tree lies.
+fn with_a_leaf(args: &[&str]) -> (Image, usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut holes = vec![0; 2 << 20];
+    (0..60).for_each(|n| holes[n * 16384] = 1 + n as u8);
+    std::fs::write(folder.path().join("holes"), holes).expect("a file");
+    let image = Image::mke2fs(args, 16 << 20).with_folder(folder.path()).build();
+    let said = image.debugfs(&["dump_extents -n /holes"]).text();
+    // "0/ 1   1/  1   0 - 2047  1234   2048": level, entry, blocks of the file, the block
+    let index = said.lines().find(|line| line.trim_start().starts_with("0/")).expect("a tree of two levels");
+    let block = index.split_whitespace().rev().nth(1).and_then(|word| word.parse::<usize>().ok()).expect("a block");
+    (image, block * 1024)
+}
+
+/// Puts the checksum of that leaf right, where the volume has such.
+fn seal_leaf(image: &Image, bytes: &mut [u8], leaf: usize) {
+    let sb = DiskSuperblock::from_slice(&bytes[1024..2048]).expect("a superblock");
+    let geometry = Geometry::of(&sb).expect("a volume");
+    if geometry.metadata_csum {
+        let said = image.debugfs(&["stat /holes"]).text();
+        let number = said.split_once("Inode: ").and_then(|(_, rest)| rest.split_whitespace().next()).expect("a number");
+        let number: u32 = number.parse().expect("a number");
+        assert!(said.contains("Generation: 0 "), "{said}");
+        let seed = crc32c(crc32c(geometry.checksum_seed, &number.to_le_bytes()), &[0; 4]);
+        extent::seal_block(seed, &mut bytes[leaf..leaf + 1024]).expect("room for it");
+    }
+}
+
+fn content(image: &Image, path: &str) -> Vec<u8> {
+    let to = image.beside("content");
+    image.debugfs(&[&format!("dump {path} {}", to.display())]);
+    std::fs::read(&to).expect("a file")
+}
+
+/// The kernel reads no node of another depth than its parent says, but all that the file has is there.
+#[test]
+fn a_node_that_is_right_but_for_its_depth_keeps_the_file() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for options in ["metadata_csum", "^metadata_csum"] {
+        let (image, leaf) = with_a_leaf(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", options]);
+        let before = content(&image, "/holes");
+        for depth in [1u16, 5, 0x600] {
+            let mut bytes = image.bytes();
+            bytes[leaf + 6..leaf + 8].copy_from_slice(&depth.to_le_bytes());
+            seal_leaf(&image, &mut bytes, leaf);
+            assert!(finds(&look(&bytes), Code::ExtentHeaderInvalid), "{options}, depth {depth}");
+            let report = mend(&mut bytes, Repair::All).expect("a volume");
+            assert_eq!(report.exit, exit::MENDED, "{options}, depth {depth}: {:?}", report.problems);
+            assert!(look(&bytes).problems.is_empty(), "{options}, depth {depth}");
+            let mended = Image::from_bytes(&bytes);
+            assert!(e2fsck(mended.path()).clean, "{options}, depth {depth}");
+            assert!(content(&mended, "/holes") == before, "{options}, depth {depth}: the content is not what it was");
+        }
+    }
+}
+
+/// An extent that ends where no file can costs itself alone, not those that follow it.
+#[test]
+fn an_extent_past_the_end_of_all_files_costs_itself_alone() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let (image, leaf) = with_a_leaf(&["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let before = content(&image, "/holes");
+    let mut bytes = image.bytes();
+    // the logical block of the third entry
+    bytes[leaf + 36..leaf + 40].copy_from_slice(&u32::MAX.to_le_bytes());
+    seal_leaf(&image, &mut bytes, leaf);
+    let found: Vec<_> = look(&bytes).problems.iter().map(|problem| problem.code).collect();
+    assert!(found.contains(&Code::ExtentEndOutOfBounds) && !found.contains(&Code::ExtentsOutOfOrder), "{found:?}");
+    let report = mend(&mut bytes, Repair::All).expect("a volume");
+    assert_eq!(report.exit, exit::MENDED, "{:?}", report.problems);
+    assert!(look(&bytes).problems.is_empty(), "{:?}", look(&bytes).problems);
+    let mended = Image::from_bytes(&bytes);
+    assert!(e2fsck(mended.path()).clean);
+    let after = content(&mended, "/holes");
+    let differing: Vec<_> = (0..before.len().max(after.len())).filter(|n| before.get(*n) != after.get(*n)).collect();
+    assert_eq!(differing, [2 * 16384], "one block is lost");
+}
+
+/// e2fsck says that the tree has no sound root; the entries are all there.
+#[test]
+fn an_index_flag_on_a_directory_in_its_inode_is_cleared() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("small")).expect("a folder");
+    std::fs::write(folder.path().join("small/file"), "x").expect("a file");
+    let args = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", "inline_data", "-J", "size=1"];
+    let image = Image::mke2fs(&args, 16 << 20).with_folder(folder.path()).build();
+    let sound = image.bytes();
+    let said = image.debugfs(&["stat /small"]).text();
+    assert!(said.contains("Flags: 0x10000000"), "it stands in its inode: {said}");
+    image.debugfs(&["sif /small flags 0x10001000"]);
+    let mut bytes = image.bytes();
+    assert!(finds(&look(&bytes), Code::HtreeRootBad), "{:?}", look(&bytes).problems);
+    let report = mend(&mut bytes, Repair::All).expect("a volume");
+    assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{:?}", report.problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+    assert_eq!(look(&bytes).counts, look(&sound).counts);
+    let said = image.debugfs(&["stat /small", "ls -p /small"]).text();
+    assert!(said.contains("Flags: 0x10000000") && said.contains("/file/"), "{said}");
 }
