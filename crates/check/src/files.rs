@@ -23,6 +23,11 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
+    /// The inode, and the start of the checksums of its blocks.
+    pub(crate) fn owner(&self) -> (InodeNo, u32) {
+        (self.inode, self.seed)
+    }
+
     pub(crate) fn is_directory(&self) -> bool {
         self.kind == Some(FileKind::Directory)
     }

@@ -32,6 +32,9 @@ pub(crate) struct Agreement {
     pub(crate) members: u32,
     /// Inodes of which bitmap and table say different things.
     differing: u32,
+    /// The table is the group's, whatever the bitmap says: it has inodes whose checksums, over their numbers too, are
+    /// right, or the root.
+    proved: bool,
 }
 
 impl Agreement {
@@ -42,7 +45,7 @@ impl Agreement {
 
     /// The bitmap knows of files, and the table is not theirs.
     pub(crate) fn is_lost(self) -> bool {
-        self.members > 0 && !self.is_good()
+        self.members > 0 && !self.proved && !self.is_good()
     }
 }
 
@@ -153,7 +156,7 @@ impl Seeker<'_> {
         }
         match self.agreement(number, group, place) {
             // a group without a file proves nothing, but the root does
-            Some(Agreement { members: 0, differing: 0 }) | None => first,
+            Some(Agreement { members: 0, differing: 0, .. }) | None => first,
             Some(agreement) => agreement.is_good(),
         }
     }
@@ -170,7 +173,8 @@ impl Seeker<'_> {
         let unused = if checksums { group.itable_unused } else { 0 };
         let used = geometry.inodes_per_group.saturating_sub(unused);
         let per_block = (geometry.block_size / geometry.inode_size).max(1);
-        let mut agreement = Agreement { members: 0, differing: 0 };
+        let proved = number.get() == 0 && self.holds_root(place);
+        let mut agreement = Agreement { members: 0, differing: 0, proved };
         for n in 0..used.div_ceil(per_block) {
             let block = self.block(place.checked_add(n.into())?);
             for index in n * per_block..used.min((n + 1) * per_block) {
@@ -181,8 +185,10 @@ impl Seeker<'_> {
                 let marked = bitmap.get(index as usize / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1);
                 let at = (index % per_block * geometry.inode_size) as usize;
                 let slot = block.as_ref().and_then(|block| block.get(at..)?.get(..geometry.inode_size as usize));
+                let in_use = slot.is_some_and(|slot| self.is_in_use(inode, slot));
                 agreement.members += u32::from(marked);
-                agreement.differing += u32::from(marked != slot.is_some_and(|slot| self.is_in_use(inode, slot)));
+                agreement.differing += u32::from(marked != in_use);
+                agreement.proved |= in_use && geometry.metadata_csum;
             }
         }
         Some(agreement)

@@ -99,16 +99,17 @@ fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<Journal> {
 
 fn usable(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, file: OwnFile, from_copy: bool) -> Option<Journal> {
     let blocks = file.size / u64::from(volume.geometry.block_size);
-    let sound = file.sound
-        && file.kind == Some(FileKind::Regular)
-        && file.links > 0
-        && blocks >= MIN_BLOCKS
-        && file.blocks_without_hole() >= blocks;
+    let sound = file.sound && file.kind == Some(FileKind::Regular) && file.links > 0 && blocks >= MIN_BLOCKS;
     if !sound {
         return None;
     }
     let bytes = file.read_block(scanner, volume, 0)?;
     Header::parse(&bytes)?;
+    // a stray block behind the log makes the file longer, with a hole between: the log is there all the same
+    let log = superblock(&bytes).map_or(blocks, |disk| blocks.min(MIN_BLOCKS.max(disk.s_maxlen.get().into())));
+    if file.blocks_without_hole() < log || file.end() < blocks {
+        return None;
+    }
     Some(Journal { number, file, bytes, from_copy })
 }
 

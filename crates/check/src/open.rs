@@ -245,7 +245,7 @@ fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
     let placing = |accepted: &Accepted| {
         accepted.disk.features().incompat & (Incompat::FLEX_BG | Incompat::META_BG | Incompat::BIT64)
     };
-    let sealed = a.metadata_csum || a.gdt_csum || b.metadata_csum || b.gdt_csum;
+    let summed = a.metadata_csum || a.gdt_csum || b.metadata_csum || b.gdt_csum;
     let fields = [
         ("s_rev_level", one.disk.s_rev_level != other.disk.s_rev_level),
         ("s_log_block_size", a.block_size != b.block_size),
@@ -262,7 +262,7 @@ fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
         ("s_reserved_gdt_blocks", a.reserved_descriptor_blocks != b.reserved_descriptor_blocks),
         ("s_feature_incompat", placing(one) != placing(other)),
         ("s_checksum_seed", a.checksum_seed != b.checksum_seed),
-        ("s_uuid", sealed && one.disk.s_uuid != other.disk.s_uuid),
+        ("s_uuid", summed && one.disk.s_uuid != other.disk.s_uuid),
     ];
     fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

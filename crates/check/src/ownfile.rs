@@ -94,6 +94,11 @@ impl OwnFile {
         self.runs.iter().fold(0, |end, run| if run.first == end { end + run.len } else { end })
     }
 
+    /// How many blocks it has, counting holes before the last one that is mapped.
+    pub(crate) fn end(&self) -> u64 {
+        self.runs.last().map_or(0, |run| run.first.saturating_add(run.len))
+    }
+
     /// Reads block `n` of the file; `None` for a hole or an error of the device.
     pub(crate) fn read_block(&self, scanner: &Scanner<'_>, volume: &Volume, n: u64) -> Option<Vec<u8>> {
         read_block(scanner, volume, self.block(n)?)

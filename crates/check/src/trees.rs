@@ -145,7 +145,7 @@ impl Trees<'_> {
         let NodeKind::Extents(depth) = at.kind else { return };
         let block = FsBlock(at.block);
         let Some(node) = RawNode::from_bytes(bytes) else { return };
-        let seen = judge_header(&node, facts, depth, bytes, &self.ctx.volume.geometry);
+        let seen = check_header(&node, facts.owner(), depth, bytes, &self.ctx.volume.geometry);
         if !seen.fits || !seen.depth_right {
             self.report(facts, Code::ExtentHeaderInvalid, Some(block));
         }
@@ -227,7 +227,7 @@ impl Trees<'_> {
             if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
                 tally.incomplete = true;
                 self.report_run(facts, code, place.block, FileBlock(logical), start, len);
-                // where one ends too far, those that follow are not to be judged by it
+                // where one ends too far, it says nothing of those that follow
                 next = if code == Code::ExtentEndOutOfBounds { next } else { next.max(logical + len) };
                 continue;
             }
@@ -517,18 +517,18 @@ pub(crate) struct NodeHeader {
     checksum_right: bool,
 }
 
-/// Judges the header of a node in a block whose parent says that so much depth is left.
-pub(crate) fn judge_header(
+/// Checks the header of a node in a block whose parent says that so much depth is left.
+pub(crate) fn check_header(
     node: &RawNode<'_>,
-    facts: &Facts,
+    (inode, seed): (InodeNo, u32),
     depth: u16,
     bytes: &[u8],
     geometry: &Geometry,
 ) -> NodeHeader {
     let checksum_right = match (geometry.metadata_csum, geometry.is_owned()) {
         (false, _) => true,
-        (true, true) => says_whose(facts.inode, depth, bytes) && OwnedExtentTail::checksum_matches(facts.seed, bytes),
-        (true, false) => extent::block_checksum_matches(facts.seed, bytes),
+        (true, true) => says_whose(inode, depth, bytes) && OwnedExtentTail::checksum_matches(seed, bytes),
+        (true, false) => extent::block_checksum_matches(seed, bytes),
     };
     let depth_right = node.header.eh_depth.get() == depth;
     // e2fsck gives up a file with a node that is empty

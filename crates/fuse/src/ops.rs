@@ -266,7 +266,9 @@ impl Filesystem for Ops {
     }
 
     fn finish(&self) -> io::Result<()> {
-        end(&self.volume, &self.ended).map_err(io::Error::other)
+        let outcome = end(&self.volume, &self.ended);
+        self.report_damaged_groups();
+        outcome.map_err(io::Error::other)
     }
 
     fn panicked(&self, node: u64, what: &str) {
@@ -803,9 +805,18 @@ impl Ops {
                 }
             } else if matches!(e, Error::ReadOnly(_)) {
                 self.problems.tell_of_volume(&e.to_string());
+            } else if matches!(e, Error::NoSpace) {
+                self.report_damaged_groups();
             }
             errno(&e)
         })
+    }
+
+    /// Says which groups' free space is out of use.
+    fn report_damaged_groups(&self) {
+        for damaged in self.volume.damaged_groups() {
+            self.problems.report_group(damaged.group.get(), damaged.what);
+        }
     }
 
     /// Does what was asked for where damage is met, once.

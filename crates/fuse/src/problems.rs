@@ -11,35 +11,46 @@ pub(crate) type Teller = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The files whose problems were told.
 pub(crate) struct Problems {
-    teller: Teller,
-    told: Mutex<HashSet<u64>>,
+    report: Teller,
+    reported: Mutex<HashSet<u64>>,
 }
 
 impl Problems {
     pub(crate) fn new(teller: Teller) -> Self {
-        Self { teller, told: Mutex::new(HashSet::new()) }
+        Self { report: teller, reported: Mutex::new(HashSet::new()) }
     }
 
     /// Tells of what befell the volume as a whole, once.
     pub(crate) fn tell_of_volume(&self, problem: &str) {
         // no inode has this number
-        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(u64::MAX) {
-            (self.teller)(problem);
+        if self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(u64::MAX) {
+            (self.report)(problem);
+        }
+    }
+
+    /// Reports that a group is not used any more, once.
+    pub(crate) fn report_group(&self, group: u32, why: &str) {
+        // no inode has this number either
+        let key = u64::MAX - 1 - u64::from(group);
+        if self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+            (self.report)(&format!(
+                "group {group} is damaged, and nothing is allocated there: {why}; unmount the volume and run `extant check`"
+            ));
         }
     }
 
     /// Tells of a problem with an inode, unless one was told before.
     pub(crate) fn tell(&self, inode: u64, problem: &str) {
         let count = {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut told = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
             if told.len() >= MOST || !told.insert(inode) {
                 return;
             }
             told.len()
         };
-        (self.teller)(&format!("inode {inode}: {problem}"));
+        (self.report)(&format!("inode {inode}: {problem}"));
         if count == MOST {
-            (self.teller)("problems with further files are not told");
+            (self.report)("problems with further files are not told");
         }
     }
 }

@@ -114,6 +114,8 @@ struct Running {
     /// It was committed or rolled back, and the kernel knows.
     over: AtomicBool,
     undone: AtomicBool,
+    /// The volume is unmounted: no request waits for it any more.
+    unmounted: AtomicBool,
     /// The mounted directory, open: what is mounted there is in use.
     root: Mutex<Option<OwnedFd>>,
 }
@@ -334,6 +336,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             late: Mutex::default(),
             over: AtomicBool::new(false),
             undone: AtomicBool::new(false),
+            unmounted: AtomicBool::new(false),
             root: Mutex::default(),
         });
         *current = Some(Arc::clone(&running));

@@ -3,7 +3,7 @@
 mod common;
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice};
-use common::{ready, serve, serve_device};
+use common::{ready, serve, serve_device, serve_writable};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
@@ -64,6 +64,28 @@ fn a_corrupt_inode_is_an_error_for_its_file_alone() {
     }
     let problems = served.problems();
     assert!(problems.len() == 1 && problems[0].contains("checksum"), "{problems:?}");
+}
+
+/// What was accepted finds no place then: the user hears why, and that it is not for want of space.
+#[test]
+fn a_group_that_is_not_used_any_more_is_named() {
+    if !ready() {
+        return;
+    }
+    let (image, _) = volume(&["-t", "ext2", "-b", "4096"], &["file"]);
+    // one group, whose bitmap has a block more in use than its descriptor counts
+    image.debugfs(&["setb 3000"]);
+    let served = serve_writable(image.path(), "");
+    let file = File::create(served.path().join("new")).expect("created");
+    file.write_all_at(&[7; 40_000], 0).expect("accepted");
+    let e = file.sync_all().expect_err("no place that can be trusted");
+    assert_eq!(errno(&e), Some(Errno::NOSPC), "{e}");
+    let problems = served.problems();
+    let named = |problem: &String| problem.starts_with("group 0 is damaged") && problem.contains("extant check");
+    assert!(problems.iter().filter(|problem| named(problem)).count() == 1, "{problems:?}");
+    drop(file);
+    served.end().expect_err("not all that was written is on the device");
+    assert!(oracle::debugfs(image.path(), "stats").contains("with errors"), "it is marked for a check");
 }
 
 #[test]

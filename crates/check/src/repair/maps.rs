@@ -2,7 +2,7 @@
 
 use super::work::Work;
 use crate::files::{Facts, beyond_limit};
-use crate::trees::{judge_header, root_header_fits};
+use crate::trees::{check_header, root_header_fits};
 use blockdev::Result;
 use format::extent::{self, Child, Extent, OwnedExtentTail, RawNode};
 use format::feature::{Incompat, RoCompat};
@@ -63,7 +63,10 @@ impl Reader<'_, '_> {
         let Some(node) = RawNode::from_bytes(bytes) else { return Ok(()) };
         let fits = match expected {
             None => root_header_fits(&node),
-            Some(depth) => judge_header(&node, &self.facts, depth, bytes, &self.work.volume().geometry).fits,
+            Some(depth) => {
+                let owner = self.facts.owner();
+                check_header(&node, owner, depth, bytes, &self.work.volume().geometry).fits
+            }
         };
         if !fits {
             return Ok(());

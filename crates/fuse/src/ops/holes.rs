@@ -71,11 +71,6 @@ impl Holes {
         at.checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
-    /// Most bytes that the kernel keeps together: what its page tables can name at once.
-    fn largest(&self) -> u64 {
-        self.page.saturating_mul(self.page / 8)
-    }
-
     fn note(&self, number: InodeNo, start: u64, end: u64) {
         self.any.store(true, Ordering::Release);
         self.files().entry(number).or_default().add(start, end);
@@ -92,13 +87,12 @@ impl Holes {
         }
     }
 
-    /// A part of a file goes: of what the kernel keeps together with what stays it may keep all.
+    /// A part of a file goes, and from the kernel with it, but for pages that stay in part: these are cut. It splits what it
+    /// keeps as several pages together; where it cannot, all of that goes.
     pub(super) fn cut(&self, number: InodeNo, start: u64, end: u64) {
-        let largest = self.largest();
-        let up = start.checked_next_multiple_of(largest).unwrap_or(u64::MAX).min(end);
-        self.note(number, self.down(start), up);
+        self.note(number, self.down(start), self.up(start).min(end));
         if end != u64::MAX {
-            self.note(number, (end - end % largest).max(start), self.up(end));
+            self.note(number, self.down(end).max(start), self.up(end));
         }
     }
 

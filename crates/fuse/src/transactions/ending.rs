@@ -81,6 +81,7 @@ pub(super) fn end_unmounted(running: &Running) -> fs::Result<()> {
     let outcome =
         running.transaction.undo("the volume was unmounted", |_| running.undone.store(true, Ordering::SeqCst));
     end(running, None);
+    running.unmounted.store(true, Ordering::SeqCst);
     outcome
 }
 
@@ -230,7 +231,7 @@ pub(super) fn watch(
         }
     }
     let (mut quiet, mut answered) = (0, 0);
-    while shared.is_current(running) {
+    while shared.is_current(running) && !running.unmounted.load(Ordering::SeqCst) {
         running.members.look();
         let now = shared.answered.load(Ordering::SeqCst);
         let asks_nothing = now == answered && shared.answering.load(Ordering::SeqCst) == 0;
