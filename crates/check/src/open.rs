@@ -10,7 +10,7 @@ use crate::itables::Seeker;
 use crate::problem::{Problem, Problems};
 use crate::scan::{REQUEST, Scanner};
 use crate::table::Code;
-use crate::{journal, recognise, repair, special};
+use crate::{journal, quota, recognise, repair, special};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{FsBlock, GroupNo, InodeNo};
@@ -114,6 +114,9 @@ pub(crate) fn open(
         pending.iter().for_each(|&inode| problems.report(Problem::new(Code::OrphanPending).inode(inode)));
     }
     journal::check(scanner, &volume, problems);
+    for (field, number, _) in quota::misled(scanner, &volume) {
+        problems.report(Problem::new(Code::QuotaInodeElsewhere).name(field).inode(number));
+    }
     Ok(volume)
 }
 

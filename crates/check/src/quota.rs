@@ -1,13 +1,14 @@
 //! What users, groups and projects use, counted over all inodes, against what the quota files say.
 
 use crate::context::{Context, Volume};
-use crate::ownfile::OwnFile;
+use crate::ownfile::{OwnFile, read_slot};
 use crate::problem::Problem;
 use crate::scan::Scanner;
 use crate::table::Code;
 use format::feature::{Incompat, RoCompat};
-use format::inode::{InodeFlags, RawInode};
+use format::inode::{FileKind, InodeFlags, RawInode};
 use format::quota::{BLOCK_SIZE, Entry, Kind, QuotaFile};
+use format::superblock::DiskSuperblock;
 use format::{Error, InodeNo, Structure};
 use std::collections::HashMap;
 
@@ -99,18 +100,71 @@ impl Usage {
     }
 }
 
+/// Where the superblock says that the quota files are: each field, its number and the kind.
+fn numbers(disk: &DiskSuperblock) -> [(&'static str, InodeNo, Kind); 3] {
+    [
+        ("s_usr_quota_inum", InodeNo(disk.s_usr_quota_inum.get()), Kind::User),
+        ("s_grp_quota_inum", InodeNo(disk.s_grp_quota_inum.get()), Kind::Group),
+        ("s_prj_quota_inum", InodeNo(disk.s_prj_quota_inum.get()), Kind::Project),
+    ]
+}
+
+/// Fields that name an inode which is no quota file of that kind, on a volume with quota: the field, the inode, and
+/// what it should be: the reserved inode where that is such a file, else 0. A quota file is to be written anew where it is
+/// wrong, and what the field names may be a user's file.
+pub(crate) fn misled(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(&'static str, InodeNo, u32)> {
+    if !volume.features.ro_compat.contains(RoCompat::QUOTA) {
+        return Vec::new();
+    }
+    let fields = numbers(&volume.disk);
+    let mut misled = Vec::new();
+    for (field, number, kind) in fields {
+        let reserved = match kind {
+            Kind::User => Some(InodeNo::USER_QUOTA),
+            Kind::Group => Some(InodeNo::GROUP_QUOTA),
+            Kind::Project => None,
+        };
+        let ordinary = number.get() >= volume.geometry.first_inode && number.get() <= volume.geometry.inodes;
+        if !(ordinary || number == InodeNo::ROOT) || has_header(scanner, volume, number, kind) {
+            continue;
+        }
+        // one whose header is damaged looks as mkfs makes them, and belongs to no other kind
+        let others = [Kind::User, Kind::Group, Kind::Project].into_iter().filter(|other| *other != kind);
+        if is_hidden(scanner, volume, number)
+            && !others.into_iter().any(|kind| has_header(scanner, volume, number, kind))
+        {
+            continue;
+        }
+        let there = reserved.filter(|reserved| has_header(scanner, volume, *reserved, kind));
+        misled.push((field, number, there.map_or(0, InodeNo::get)));
+    }
+    misled
+}
+
+fn has_header(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, kind: Kind) -> bool {
+    let Some(file) = OwnFile::read(scanner, volume, number) else { return false };
+    let block = file.read_block(scanner, volume, 0);
+    block.is_some_and(|block| QuotaFile::parse(&block, kind, file.size).is_ok())
+}
+
+/// Whether an inode looks as mkfs makes those of quota files: immutable, root's, with one link.
+fn is_hidden(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> bool {
+    let Some(slot) = read_slot(scanner, volume, number) else { return false };
+    RawInode::from_slot(&slot).is_some_and(|raw| {
+        raw.flags().contains(InodeFlags::IMMUTABLE)
+            && raw.kind() == Some(FileKind::Regular)
+            && raw.uid() == 0
+            && raw.disk.i_links_count.get() == 1
+    })
+}
+
 /// Compares each quota file with the usage.
 pub(crate) fn judge(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
     let disk = &ctx.volume.disk;
     if !ctx.volume.features.ro_compat.contains(RoCompat::QUOTA) {
         return;
     }
-    for (kind, inode, used) in [
-        (Kind::User, disk.s_usr_quota_inum, &usage.users),
-        (Kind::Group, disk.s_grp_quota_inum, &usage.groups),
-        (Kind::Project, disk.s_prj_quota_inum, &usage.projects),
-    ] {
-        let inode = InodeNo(inode.get());
+    for ((_, inode, kind), used) in numbers(disk).into_iter().zip([&usage.users, &usage.groups, &usage.projects]) {
         if inode.get() == 0 {
             continue;
         }

@@ -185,6 +185,11 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
         v.superblock(|sb| sb.s_usr_quota_inum = other.get().into())
     }),
+    (0x0E_0017, |v| {
+        need(v.sb.features().ro_compat.contains(RoCompat::QUOTA), "the volume has no quota")?;
+        let other = v.pick("no file is there", |_, raw| Ok(raw.kind() == Some(format::inode::FileKind::Regular)))?;
+        v.superblock(|sb| sb.s_usr_quota_inum = other.get().into())
+    }),
     (0x0E_0004, |v| {
         commit(v)?;
         set_recovery(v)

@@ -2,14 +2,15 @@
 
 use super::descriptors;
 use super::work::{Work, read_superblock, write_superblock};
-use crate::open;
 use crate::problem::Problem;
 use crate::table::Code;
+use crate::{open, quota};
 use blockdev::{BlockDevice, Overlay, Result};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, Flags, Geometry, OFFSET, State};
 use std::hash::{DefaultHasher, Hasher};
 use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
 
 /// Bytes that the extra fields of an inode known today take.
 const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
@@ -125,13 +126,12 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
         }
         Code::OwnFileWithoutFeature => {
             for (field, _) in open::own_files_without_feature(sb, geometry) {
-                let number = match field {
-                    "s_usr_quota_inum" => &mut sb.s_usr_quota_inum,
-                    "s_grp_quota_inum" => &mut sb.s_grp_quota_inum,
-                    "s_prj_quota_inum" => &mut sb.s_prj_quota_inum,
-                    _ => &mut sb.s_orphan_file_inum,
-                };
-                *number = 0.into();
+                *own_file(sb, field) = 0.into();
+            }
+        }
+        Code::QuotaInodeElsewhere => {
+            for (field, _, right) in quota::misled(work.view.scanner, work.volume()) {
+                *own_file(sb, field) = right.into();
             }
         }
         Code::QuotaInodeNumberWrong => {
@@ -143,6 +143,16 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
             }
         }
         _ => {}
+    }
+}
+
+/// The field that names one of the volume's own files.
+fn own_file<'a>(sb: &'a mut DiskSuperblock, field: &str) -> &'a mut U32 {
+    match field {
+        "s_usr_quota_inum" => &mut sb.s_usr_quota_inum,
+        "s_grp_quota_inum" => &mut sb.s_grp_quota_inum,
+        "s_prj_quota_inum" => &mut sb.s_prj_quota_inum,
+        _ => &mut sb.s_orphan_file_inum,
     }
 }
 

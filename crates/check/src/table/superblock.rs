@@ -200,6 +200,10 @@ macro_rules! superblock_rows {
         0x0E0016 OwnFileWithoutFeature Advice stops by Superblock
             "The superblock names inode {inode} in {name}, but lacks the feature for it."
             => "Clears the number." [EntryInodeOutOfRange];
+        // seen: e2fsck moves the inode to the reserved number, whatever it is
+        0x0E0017 QuotaInodeElsewhere Error stops by Superblock
+            "The superblock names inode {inode} in {name}, which is no quota file of that kind."
+            => "Sets the number of the reserved inode where that is one, else clears it." [EntryInodeOutOfRange QuotaUsageWrong];
         0x0E0004 JournalNotReplayed Advice mends by Replay
             "The journal has not been replayed ({count} transaction(s)); the volume was checked as if they were not there."
             => "Replays them before anything else." [OrphanPending FreeBlockCountWrong];

@@ -79,6 +79,11 @@ fn only_the_superblock(said: &str, sound: &[u8], mut bytes: Vec<u8>, mode: Repai
     bytes
 }
 
+fn repaired(said: &str, bytes: &mut Vec<u8>) {
+    let report = mend(bytes, Repair::All).expect("a volume");
+    assert_eq!(report.exit, exit::MENDED, "{said}: {:?}", report.problems);
+}
+
 #[test]
 fn a_wrong_number_of_the_journal_costs_nothing() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -101,8 +106,7 @@ fn a_wrong_number_of_the_journal_costs_nothing() {
             image.set_bytes(&sound);
             image.debugfs(&["clri <8>"]);
             let mut bytes = changed(&image.bytes(), |sb| sb.s_journal_inum = number.into());
-            let report = mend(&mut bytes, Repair::All).expect("a volume");
-            assert_eq!(report.exit, exit::MENDED, "{said}: {:?}", report.problems);
+            repaired(&said, &mut bytes);
             image.set_bytes(&bytes);
             assert!(e2fsck(image.path()).clean, "{said}");
             assert_eq!(tree(&image), before, "{said}");
@@ -131,6 +135,43 @@ fn a_file_named_for_quota_without_the_feature_stays_a_file() {
             let superblock = superblock(&mut bytes);
             let numbers = [superblock.s_usr_quota_inum, superblock.s_prj_quota_inum, superblock.s_orphan_file_inum];
             assert_eq!(numbers.map(|n| n.get()), [0; 3], "{said}");
+        }
+    }
+}
+
+/// A quota file that is wrong is written anew: not over a user's file.
+#[test]
+fn a_file_named_for_quota_stays_a_file() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "quota,project"]);
+    // mke2fs -d fills the volume after it has counted
+    let mut sound = image.bytes();
+    repaired("counts of quota", &mut sound);
+    image.set_bytes(&sound);
+    let (before, project) = (tree(&image), superblock(&mut sound).s_prj_quota_inum.get());
+    for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 2, project] {
+        for field in 0..3 {
+            let wrong = changed(&sound, |sb| match field {
+                0 => sb.s_usr_quota_inum = number.into(),
+                1 => sb.s_grp_quota_inum = number.into(),
+                _ => sb.s_prj_quota_inum = number.into(),
+            });
+            let said = format!("field {field} names {number}");
+            if field == 2 && number == project {
+                continue;
+            }
+            let report = look(&wrong);
+            assert!(finds(&report, Code::QuotaInodeElsewhere), "{said}: {:?}", report.problems);
+            let mut bytes = wrong;
+            repaired(&said, &mut bytes);
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            let sb = superblock(&mut bytes);
+            assert_eq!((sb.s_usr_quota_inum.get(), sb.s_grp_quota_inum.get()), (3, 4), "{said}");
+            let after = Image::from_bytes(&bytes);
+            assert_eq!(tree(&after), before, "{said}");
+            assert!(e2fsck(after.path()).clean, "{said}");
         }
     }
 }
@@ -168,8 +209,7 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
         let mut safe = bytes.clone();
         let report = mend(&mut safe, Repair::Safe).expect("a volume");
         assert!(report.exit & exit::LEFT != 0 && safe == bytes, "{said}: {:?}", report.problems);
-        let report = mend(&mut bytes, Repair::All).expect("a volume");
-        assert_eq!(report.exit, exit::MENDED, "{said}: {:?}", report.problems);
+        repaired(said, &mut bytes);
         assert!(look(&bytes).clean, "{said}: {:?}", look(&bytes).problems);
         image.set_bytes(&bytes);
         assert!(e2fsck(image.path()).clean, "{said}");
