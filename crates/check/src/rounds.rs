@@ -548,8 +548,15 @@ impl Rounds<'_> {
                 self.report(Problem::new(Code::ResizeInodeBad).inode(node.inode).block(FsBlock(node.block)));
             }
             // the groups claim those blocks themselves: only the space they take counts here
-            let used = format::indirect::pointers(bytes).iter().filter(|p| p.get() != 0).count();
-            tally.clusters += used as u64;
+            for (n, pointer) in (0..).zip(format::indirect::pointers(bytes)).filter(|(_, pointer)| pointer.get() != 0) {
+                tally.clusters += 1;
+                let block = u64::from(pointer.get());
+                if !self.ctx.volume.holds(block) {
+                    tally.incomplete = true;
+                    let problem = Problem::new(Code::BlockOutOfRange).inode(node.inode).found(block);
+                    self.report(problem.block(FsBlock(node.block)).file_block(FileBlock(u64::from(node.first) + n)));
+                }
+            }
         } else {
             trees.node(&file.facts, node, bytes, &mut tally, found);
         }

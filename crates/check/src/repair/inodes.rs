@@ -253,24 +253,15 @@ impl Case<'_, '_> {
                     inode.set_block(root);
                 }
             }
-            Code::InlineDataFeatureMissing => {
-                if attributes::inline_value(inode).is_none() {
-                    return Ok(Fate::Clear);
-                }
+            Code::InlineDataFeatureMissing if attributes::inline_value(inode).is_some() => {
                 self.work.make_stale();
                 self.add_feature(Incompat::INLINE_DATA)?;
             }
-            // of a device or pipe both flags go
-            Code::InlineInodeHasExtentFlag
-                if matches!(
-                    inode.kind(),
-                    Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket)
-                ) =>
-            {
-                self.work.make_stale();
-                remove(inode, InodeFlags::INLINE_DATA | InodeFlags::EXTENTS);
+            Code::InlineDataFeatureMissing | Code::InlineInodeHasExtentFlag => return Ok(self.decide_map(inode)),
+            // the flag is stray where blocks are mapped
+            Code::InlineDataXattrMissing if is_special(inode) || has_mapped_blocks(self.work, inode) => {
+                return Ok(self.decide_map(inode));
             }
-            Code::InlineInodeHasExtentFlag => return Ok(self.decide_map(inode)),
             Code::InlineDataXattrMissing if !inode.raw().flags().contains(InodeFlags::EXTENTS) => {
                 self.work.make_stale();
                 // the part that stands in the inode proper is no file without the rest
@@ -331,25 +322,50 @@ impl Case<'_, '_> {
         })
     }
 
-    /// With the flags for extents and for inline data: what the inode is by what stands in it.
+    /// Where the flags for extents and inline data contradict what stands in an inode, or each other: removes those that do.
     fn decide_map(&self, inode: &mut InodeBuf) -> Fate {
         self.work.make_stale();
         let flags = inode.raw().flags();
-        let header = has_extent_header(inode);
-        let blocks: [u32; 15] = inode.raw().block_words();
-        let mapped = blocks.iter().all(|b| *b == 0 || self.work.volume().holds(u64::from(*b)));
-        let used = inode.raw().disk.i_blocks_lo.get() != 0;
-        if header {
-            inode.set_flags(flags - InodeFlags::INLINE_DATA);
+        let wrong = if is_special(inode) {
+            InodeFlags::EXTENTS | InodeFlags::INLINE_DATA
+        } else if has_extent_header(inode) {
+            InodeFlags::INLINE_DATA
         } else if attributes::inline_value(inode).is_some() {
-            inode.set_flags(flags - InodeFlags::EXTENTS);
-        } else if mapped && used {
-            inode.set_flags(flags - InodeFlags::EXTENTS - InodeFlags::INLINE_DATA);
+            InodeFlags::EXTENTS
+        } else if has_mapped_blocks(self.work, inode) || stands_in_inode(inode) {
+            InodeFlags::EXTENTS | InodeFlags::INLINE_DATA
         } else {
             return Fate::Clear;
-        }
+        };
+        inode.set_flags(flags - wrong);
         Fate::Keep
     }
+}
+
+/// Whether the words of `i_block` can only be the block numbers of a file.
+fn has_mapped_blocks(work: &Work<'_>, inode: &InodeBuf) -> bool {
+    let words: [u32; 15] = inode.raw().block_words();
+    let file = matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
+    let used = inode.raw().disk.i_blocks_lo.get() != 0 && words.iter().any(|word| *word != 0);
+    file && !has_extent_header(inode)
+        && used
+        && words.iter().all(|word| *word == 0 || work.volume().holds((*word).into()))
+}
+
+/// Whether a file or link needs neither a map nor inline data: it has no blocks, or its target stands in `i_block`.
+fn stands_in_inode(inode: &InodeBuf) -> bool {
+    let raw = inode.raw();
+    let end = raw.disk.i_block.iter().position(|byte| *byte == 0);
+    match inode.kind() {
+        Some(FileKind::Regular) => raw.disk.i_block.iter().all(|byte| *byte == 0),
+        Some(FileKind::Symlink) => end.is_some_and(|end| end as u64 == raw.size()),
+        _ => false,
+    }
+}
+
+/// Whether an inode is a device, pipe or socket.
+fn is_special(inode: &InodeBuf) -> bool {
+    matches!(inode.kind(), Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket))
 }
 
 /// Whether the superblock lacks a feature that an inode uses.
@@ -362,6 +378,7 @@ fn is_shape_problem(code: Code) -> bool {
     matches!(
         code,
         Code::InlineInodeHasExtentFlag
+            | Code::InlineDataXattrMissing
             | Code::LooksLikeDirectory
             | Code::SpecialFileHasMapFlag
             | Code::ExtentFlagMissing

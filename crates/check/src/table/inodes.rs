@@ -174,8 +174,8 @@ macro_rules! inode_rows {
             "Inode {inode} has an extent at {file_block} (block {found}, {count} blocks) that leaves the range of its node."
             => "Drops the extent." [];
         0x01006f InlineDataFeatureMissing Error mends by Inodes
-            "Inode {inode} holds its data inline, but the superblock lacks that feature."
-            => "Sets the feature." [];
+            "Inode {inode} has the inline data flag, but the superblock lacks that feature."
+            => "Sets the feature; of an inode without such data clears the flag." [];
         0x010073 DirectoryExtentUninit Error mends by Inodes
             "Directory {inode} has an extent at {file_block} that is marked as not written (block {found}, {count} blocks)."
             => "Clears the mark." [];
@@ -184,13 +184,13 @@ macro_rules! inode_rows {
             => "Drops the reference." [InodeBlockCountWrong];
         0x010075 InlineDataXattrMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but no attribute with the rest of the data."
-            => "Empties the file; of a directory or link keeps what stands in the inode." [];
+            => "Clears the flag where blocks are mapped; else empties the file, of a directory or link keeps what stands in the inode." [];
         0x010076 SpecialFileHasMapFlag Advice leaves by Inodes
             "Inode {inode} is a device, pipe or socket, but has the flag for extents or inline data."
             => "Clears the flags." [];
         0x010078 InlineInodeHasExtentFlag Error stops by Inodes
-            "Inode {inode} has inline data and a stray extents flag."
-            => "Clears the extents flag." [];
+            "Inode {inode} has the flags for inline data and for extents."
+            => "Clears the flag that does not fit what stands in the inode." [];
         0x01007a InodeMapUndecidable Error stops by Inodes
             "Inode {inode} has the flags for extents and inline data, and is neither."
             => "Clears the inode." [EntryInodeUnused];

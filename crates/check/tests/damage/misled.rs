@@ -1,5 +1,6 @@
-//! Superblocks that are whole, with their checksums right, but name the wrong inode or lay the volume out wrongly: a repair
-//! puts the field right and loses nothing.
+//! Fields that are wrong in structures whose checksums are right. Superblocks that name the wrong inode or lay the volume
+//! out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the field right
+//! and loses nothing.
 
 use crate::mended::{mend, options};
 use blockdev::MemoryDevice;
@@ -215,4 +216,82 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
         assert!(e2fsck(image.path()).clean, "{said}");
         assert_eq!(tree(&image), before, "{said}");
     }
+}
+
+/// The flag alone says nothing of where a file's data lies: what stands in the inode does.
+#[test]
+fn a_stray_inline_flag_costs_no_file() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let paths = ["a", "large", "dir", "empty", "link", "long", "pipe", "device"];
+    for args in [
+        &["-t", "ext2", "-b", "1024"][..],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^inline_data"],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "inline_data"],
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "inline_data,^extent,^64bit"],
+    ] {
+        let image = volume(args);
+        let target = "t".repeat(200);
+        let commands = ["mknod pipe p", "mknod device c 5 1", "symlink link inner", &format!("symlink long {target}")];
+        image.debugfs(&commands);
+        image.debugfs(&["write /dev/null empty"]);
+        let sound = image.bytes();
+        let stats = |image: &Image| paths.map(|path| fields(&image.debugfs(&[&format!("stat {path}")]).text()));
+        let (before, before_stats) = (tree(&image), stats(&image));
+        for path in paths {
+            let said = format!("{args:?}: {path}");
+            image.set_bytes(&sound);
+            let flags = &before_stats[paths.iter().position(|p| *p == path).expect("a path")].1;
+            let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).expect("flags");
+            if flags & 0x1000_0000 != 0 {
+                // it is inline
+                continue;
+            }
+            image.debugfs(&[&format!("set_inode_field {path} flags {:#x}", flags | 0x1000_0000)]);
+            let mut bytes = image.bytes();
+            assert_ne!(bytes, sound, "{said}");
+            assert!(!look(&bytes).clean, "{said}");
+            repaired(&said, &mut bytes);
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            assert!(e2fsck(image.path()).clean, "{said}");
+            assert_eq!(tree(&image), before, "{said}");
+            assert_eq!(stats(&image), before_stats, "{said}");
+        }
+    }
+}
+
+/// The mode and size, and the flags, of what debugfs says of an inode.
+fn fields(said: &str) -> (String, String) {
+    let after = |name: &str| {
+        let rest = said.split_once(name).map_or("", |(_, rest)| rest);
+        rest.split_whitespace().next().unwrap_or_default().to_owned()
+    };
+    (format!("{} {}", after("Type:"), after("Size:")), after("Flags:"))
+}
+
+/// e2fsck does not let such a volume pass either, and resize2fs would follow the number.
+#[test]
+fn a_resize_inode_that_leads_out_of_the_volume_is_an_error() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(EXT4);
+    let before = tree(&image);
+    let mut bytes = image.bytes();
+    let said = image.debugfs(&["stat <7>"]).text();
+    let first = said.split("(IND):").nth(1).and_then(|rest| rest.split([',', '\n', '-']).next()).expect("a block");
+    let at = first.trim().parse::<usize>().expect("a number") * 1024;
+    assert!(bytes[at..at + 4] != [0; 4], "the first group with a copy");
+    bytes[at..at + 4].copy_from_slice(&0x7FFF_FFF0_u32.to_le_bytes());
+    let report = look(&bytes);
+    assert!(finds(&report, Code::BlockOutOfRange) && !report.clean, "{:?}", report.problems);
+    let safe = mend(&mut bytes.clone(), Repair::Safe).expect("a volume");
+    assert!(safe.exit & exit::LEFT != 0, "{:?}", safe.problems);
+    repaired("the resize inode", &mut bytes);
+    assert!(look(&bytes).problems.is_empty(), "{:?}", look(&bytes).problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+    assert_eq!(tree(&image), before);
 }
