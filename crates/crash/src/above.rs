@@ -52,14 +52,16 @@ fn part(device: &dyn BlockDevice, file: &File, range: std::ops::Range<u64>) -> R
     Ok(())
 }
 
-/// Whether e2fsck finds nothing above the map but what it does not know: blocks of the metadata regions are in use and
-/// nobody's.
+/// Whether e2fsck finds nothing above the map but what it does not know, blocks of the metadata regions that are in use
+/// and nobody's, and what it merely advises: to make a tree of extents shorter (alone, that is exit status 0).
 pub(crate) fn says_nothing_else(said: &str) -> bool {
     let known = |line: &str| {
         line.is_empty()
             || line.starts_with("Pass ")
             || line.starts_with("Block bitmap differences:")
             || line.starts_with("Fix?")
+            || line.ends_with("could be shorter.  Optimize? no")
+            || line.ends_with("could be narrower.  Optimize? no")
             || line.starts_with("Free blocks count wrong")
             || line.starts_with(" -")
             || line.contains("WARNING: Filesystem still has errors")
@@ -80,5 +82,12 @@ mod tests {
         assert!(says_nothing_else(&format!("{head}{regions}")));
         assert!(!says_nothing_else(&format!("{head}Block bitmap differences:  +77 -(2--99)\nFix? no\n")));
         assert!(!says_nothing_else(&format!("{head}Unattached inode 12\n{regions}")));
+    }
+
+    #[test]
+    fn advice_is_no_finding() {
+        let advice = "Inode 12 extent tree (at level 1) could be shorter.  Optimize? no";
+        assert!(says_nothing_else(&format!("Pass 1: Checking inodes\n{advice}\n\n")));
+        assert!(!says_nothing_else(&format!("{advice}\nInode 12, i_size is 5, should be 6.  Fix? no\n")));
     }
 }
