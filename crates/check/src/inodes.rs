@@ -263,7 +263,7 @@ impl InodeCheck<'_> {
             Role::Journal if self.is_journal(inode) => (!regular).then_some(Code::JournalInodeModeWrong),
             Role::Journal => holds_something.then_some(Code::JournalInodeNotClear),
             Role::Quota if features.ro_compat.contains(RoCompat::QUOTA) && self.is_quota(inode) => {
-                (mode != 0 && !regular).then_some(Code::QuotaInodeModeWrong)
+                (!regular).then_some(Code::QuotaInodeModeWrong)
             }
             Role::Quota => holds_something.then_some(Code::QuotaInodeNotClear),
             Role::OrphanFile => (!regular).then_some(Code::OrphanFileModeWrong),
@@ -277,6 +277,10 @@ impl InodeCheck<'_> {
         };
         if let Some(code) = code {
             self.report(Problem::new(code).inode(inode).found(u64::from(mode)));
+        }
+        // its number is an ordinary one, which without links is free to the kernel and to e2fsck
+        if role == Role::OrphanFile && raw.disk.i_links_count.get() == 0 {
+            self.report(Problem::new(Code::LinkCountWrong).inode(inode).found(0).expected(1));
         }
     }
 

@@ -98,7 +98,8 @@ pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
     };
     if header.h_magic.get() == MAGIC {
         let values = Cell::new(0);
-        let area = Area { ctx, owner: inode, block: None, shares: 1, bytes, values: &values };
+        let strict = raw.flags().contains(InodeFlags::INLINE_DATA);
+        let area = Area { ctx, owner: inode, block: None, shares: 1, bytes, strict, values: &values };
         seen.value_clusters = area.judge(0, |entry, name, value| match (entry.e_name_index, name) {
             (index::SYSTEM, b"data") => seen.system_data = Some(value),
             (index::ENCRYPTION, b"c") => {
@@ -160,7 +161,7 @@ pub(crate) fn judge_block(
     }
     let shares = u32::try_from(count).unwrap_or(u32::MAX);
     let values = Cell::new(0);
-    let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes, values: &values };
+    let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes, strict: true, values: &values };
     let mut encryption = false;
     let value_clusters = area.judge(XattrHeader::SIZE, |entry, name, value| {
         if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
@@ -193,6 +194,8 @@ struct Area<'a, 'c> {
     shares: u32,
     /// From where value offsets count.
     bytes: &'a [u8],
+    /// Whether even an empty value must say that it lies here: who looks for inline data reads all entries or none.
+    strict: bool,
     /// Counts the values that live in inodes of their own.
     values: &'c Cell<u64>,
 }
@@ -238,9 +241,12 @@ impl<'a> Area<'a, '_> {
             let start = usize::from(entry.e_value_offs.get());
             if size == 0 {
                 self.judge_hash(entry, name, &[]);
-                if self.block.is_some() && start > self.bytes.len() {
-                    self.report_with(Code::XattrValueBad, |problem| problem.name(title(entry, name)));
-                    return elsewhere;
+                if self.strict && start > self.bytes.len() {
+                    let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
+                    self.report_with(code, |problem| problem.name(title(entry, name)).found(0));
+                    if self.block.is_some() {
+                        return elsewhere;
+                    }
                 }
                 // an empty value that says it lies beyond the end is not found by those who look for it
                 if start <= self.bytes.len() {

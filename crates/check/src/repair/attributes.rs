@@ -4,15 +4,28 @@ use super::work::Work;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
-use format::inode::InodeBuf;
+use format::inode::{InodeBuf, InodeFlags};
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader};
 use format::{FsBlock, InodeNo};
 use std::collections::HashSet;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Drops all attributes that stand in an inode.
+/// Drops all attributes that stand in an inode, but not its inline data, where that can be read.
 pub(super) fn drop_all(inode: &mut InodeBuf) {
-    inode.attribute_area_mut().fill(0);
+    let data = inode
+        .raw()
+        .flags()
+        .contains(InodeFlags::INLINE_DATA)
+        .then(|| inline_attribute(inode))
+        .flatten()
+        .filter(|data| data.inum == 0);
+    let area = inode.attribute_area_mut();
+    area.fill(0);
+    if let (Some(data), Some((header, bytes))) = (data, area.split_at_mut_checked(XattrIbodyHeader::SIZE)) {
+        header.copy_from_slice(XattrIbodyHeader { h_magic: MAGIC.into() }.as_bytes());
+        // in an inode the hash may be left out; that of the entry may have been what was wrong
+        let _ = write(bytes, 0, &[Attribute { hash: 0, ..data }]);
+    }
 }
 
 /// An attribute with its value here.
@@ -27,8 +40,14 @@ struct Attribute {
 }
 
 /// The attributes from `at` on in a place whose values count from its start; `None` where they cannot be read.
-fn read(bytes: &[u8], mut at: usize) -> Option<Vec<Attribute>> {
+fn read(bytes: &[u8], at: usize) -> Option<Vec<Attribute>> {
     let mut all = Vec::new();
+    read_into(&mut all, bytes, at)?;
+    Some(all)
+}
+
+/// As [`read`]; `all` has those before the first that cannot be read.
+fn read_into(all: &mut Vec<Attribute>, bytes: &[u8], mut at: usize) -> Option<()> {
     while bytes.get(at..at + 4)? != [0; 4] {
         let (entry, rest) = XattrEntry::ref_from_prefix(bytes.get(at..)?).ok()?;
         let name = rest.get(..usize::from(entry.e_name_len))?.to_vec();
@@ -42,7 +61,7 @@ fn read(bytes: &[u8], mut at: usize) -> Option<Vec<Attribute>> {
         all.push(Attribute { index: entry.e_name_index, name, value, inum, size, hash: entry.e_hash.get() });
         at += xattr::entry_len(entry.e_name_len);
     }
-    Some(all)
+    Some(())
 }
 
 /// Writes attributes from `at` on, their values to the end of the place. `None`, with nothing written, where they do
@@ -111,13 +130,19 @@ fn seal(work: &Work<'_>, block: FsBlock, bytes: &mut [u8]) {
 
 /// The value of `system.data` in an inode, where it can be read.
 pub(super) fn inline_value(inode: &InodeBuf) -> Option<Vec<u8>> {
+    inline_attribute(inode).map(|data| data.value)
+}
+
+fn inline_attribute(inode: &InodeBuf) -> Option<Attribute> {
     let area = inode.raw().attribute_area();
     let (header, bytes) = XattrIbodyHeader::ref_from_prefix(area).ok()?;
     if header.h_magic.get() != MAGIC {
         return None;
     }
-    let all = read(bytes, 0)?;
-    all.into_iter().find(|a| (a.index, a.name.as_slice()) == (xattr::index::SYSTEM, b"data")).map(|a| a.value)
+    let mut all = Vec::new();
+    // what stands before an entry that cannot be read is as good as ever
+    let _ = read_into(&mut all, bytes, 0);
+    all.into_iter().find(|a| (a.index, a.name.as_slice()) == (xattr::index::SYSTEM, b"data"))
 }
 
 /// Takes `system.data` out of an inode.

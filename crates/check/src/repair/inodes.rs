@@ -176,7 +176,8 @@ impl Case<'_, '_> {
             }
             Code::ReservedInodeModeWrong | Code::InodeMapUndecidable => return Ok(Fate::Clear),
             Code::JournalInodeModeWrong | Code::QuotaInodeModeWrong | Code::OrphanFileModeWrong => {
-                inode.set_mode(REGULAR)
+                self.work.make_stale();
+                inode.set_mode(REGULAR);
             }
             Code::JournalInodeNotClear | Code::QuotaInodeNotClear | Code::BadBlocksInodeInvalid => self.wipe(inode),
 
@@ -379,6 +380,9 @@ fn is_shape_problem(code: Code) -> bool {
         code,
         Code::InlineInodeHasExtentFlag
             | Code::InlineDataXattrMissing
+            | Code::JournalInodeModeWrong
+            | Code::QuotaInodeModeWrong
+            | Code::OrphanFileModeWrong
             | Code::LooksLikeDirectory
             | Code::SpecialFileHasMapFlag
             | Code::ExtentFlagMissing

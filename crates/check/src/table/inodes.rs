@@ -109,10 +109,10 @@ macro_rules! inode_rows {
             => "Sets it to what the known fields need." [];
         0x010050 InodeXattrNameLengthWrong Error mends by Inodes
             "An attribute in inode {inode} has a name of {found} bytes, which cannot be."
-            => "Drops the attributes in the inode." [];
+            => "Drops the attributes in the inode, but not its inline data." [];
         0x010053 InodeXattrValueSizeWrong Error mends by Inodes
-            "Attribute {name} in inode {inode} has a value of {found} bytes, which cannot be."
-            => "Drops the attributes in the inode." [];
+            "Attribute {name} in inode {inode} has a value of {found} bytes that does not lie in the inode."
+            => "Drops the attributes in the inode, but not its inline data." [];
         0x010054 InodeXattrHashWrong Error mends by Inodes
             "Attribute {name} in inode {inode} has hash {found:x}, computed is {expected:x}."
             => "Drops the attribute." [];
@@ -160,7 +160,7 @@ macro_rules! inode_rows {
             => "Computes it anew." [];
         0x010069 InodeXattrEntriesCollide Error stops by Inodes
             "Names or values of the attributes in inode {inode} overlap."
-            => "Drops the attributes in the inode." [];
+            => "Drops the attributes in the inode, but not its inline data." [];
         0x01006a ExtentBlockChecksumWrong Error stops by Inodes
             "Extent block {block} of inode {inode} has a wrong checksum; its fields look sound."
             => "Computes it anew." [];

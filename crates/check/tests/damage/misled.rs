@@ -295,3 +295,81 @@ fn a_resize_inode_that_leads_out_of_the_volume_is_an_error() {
     assert!(e2fsck(image.path()).clean);
     assert_eq!(tree(&image), before);
 }
+
+/// Attributes of a small file that cannot be read do not take its content along, which stands among them.
+#[test]
+fn inline_data_outlives_the_attributes_beside_it() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let content: Vec<u8> = (0..90).map(|n| b'a' + n % 26).collect();
+    std::fs::write(folder.path().join("small"), &content).expect("a file");
+    let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "inline_data", "-I", "256"];
+    let image = Image::mke2fs(&args, 24 << 20).with_folder(folder.path()).build();
+    let file = || image.debugfs(&["cat small"]).text();
+    let text = String::from_utf8(content).expect("letters");
+    assert!(file().contains(&text));
+    image.debugfs(&["ea_set small user.other value"]);
+    let sound = image.bytes();
+    // behind the header in the inode: the first entry is of 16 bytes and the name "data", the second one follows
+    let first = area_of(&sound, b"data\x05\x01");
+    type Change = fn(&mut [u8]);
+    let changes: [(&str, Change); 3] = [
+        ("the hash", |entry| entry[12] ^= 1),
+        ("a value beyond the end", |entry| entry[2..4].copy_from_slice(&[0xFF, 0xFF])),
+        ("an empty value beyond the end", |entry| {
+            entry[2..4].copy_from_slice(&[0xFF, 0xFF]);
+            entry[8..16].fill(0);
+        }),
+    ];
+    for (said, change) in changes {
+        let mut bytes = sound.clone();
+        change(&mut bytes[first + 4..first + 24]);
+        image.set_bytes(&bytes);
+        // puts the inode's checksum right
+        image.debugfs(&["set_inode_field small generation 7"]);
+        let mut bytes = image.bytes();
+        assert!(!look(&bytes).clean, "{said}");
+        repaired(said, &mut bytes);
+        assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+        image.set_bytes(&bytes);
+        assert!(e2fsck(image.path()).clean, "{said}");
+        assert!(file().contains(&text), "{said}: {}", file());
+    }
+}
+
+/// Where these bytes stand first.
+fn area_of(bytes: &[u8], wanted: &[u8]) -> usize {
+    bytes.windows(wanted.len()).position(|window| window == wanted).expect("the bytes")
+}
+
+/// One field of each of the volume's own inodes wrong: as many findings as e2fsck has, and none for it after a repair.
+#[test]
+fn fields_of_the_volumes_own_inodes_are_looked_at() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "quota,project,orphan_file"];
+    let image = Image::mke2fs(&args, 12 << 20).build();
+    let mut sound = image.bytes();
+    let own = superblock(&mut sound);
+    let (project, orphans) = (own.s_prj_quota_inum.get(), own.s_orphan_file_inum.get());
+    assert!(look(&sound).clean && project >= 11 && orphans >= 11);
+    for number in [3, 4, 8, project, orphans] {
+        for field in ["links_count 0", "mode 0", "dtime 5", "dtime 1700000000", "size 77777777", "blocks 1", "flags 0"]
+        {
+            let said = format!("inode {number}: {field}");
+            image.set_bytes(&sound);
+            image.debugfs(&[&format!("set_inode_field <{number}> {field}")]);
+            let mut bytes = image.bytes();
+            assert_eq!(look(&bytes).clean, e2fsck(image.path()).clean, "{said}: {:?}", look(&bytes).problems);
+            if !look(&bytes).clean {
+                repaired(&said, &mut bytes);
+            }
+            assert!(look(&bytes).clean, "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            assert!(e2fsck(image.path()).clean, "{said}");
+        }
+    }
+}
