@@ -168,6 +168,7 @@ impl InodeCheck<'_> {
             return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
         }
         if !matches!(role, Role::Ordinary | Role::Root) {
+            self.judge_own_flags(inode, role, &raw);
             // the resize inode is, on most volumes, the only one
             self.judge_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
@@ -281,6 +282,24 @@ impl InodeCheck<'_> {
         // its number is an ordinary one, which without links is free to the kernel and to e2fsck
         if role == Role::OrphanFile && raw.disk.i_links_count.get() == 0 {
             self.report(Problem::new(Code::LinkCountWrong).inode(inode).found(0).expected(1));
+        }
+    }
+
+    /// None of the volume's own stands in its inode or is encrypted: believed, the first flag would free all of its blocks.
+    fn judge_own_flags(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
+        let flags = raw.flags();
+        let report = |code| self.report(Problem::new(code).inode(inode));
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            report(if flags.contains(InodeFlags::EXTENTS) {
+                Code::InlineInodeHasExtentFlag
+            } else if !self.ctx.volume.features.incompat.contains(Incompat::INLINE_DATA) {
+                Code::InlineDataFeatureMissing
+            } else {
+                Code::InlineDataXattrMissing
+            });
+        }
+        if role == Role::Journal && flags.contains(InodeFlags::ENCRYPT) {
+            report(Code::EncryptionXattrMissing);
         }
     }
 

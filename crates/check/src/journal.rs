@@ -107,7 +107,9 @@ fn usable(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, file: OwnFile
     Header::parse(&bytes)?;
     // a stray block behind the log makes the file longer, with a hole between: the log is there all the same
     let log = superblock(&bytes).map_or(blocks, |disk| blocks.min(MIN_BLOCKS.max(disk.s_maxlen.get().into())));
-    if file.blocks_without_hole() < log || file.end() < blocks {
+    // e2fsck takes a journal that ends within a block for none
+    let whole = file.size.is_multiple_of(volume.geometry.block_size.into());
+    if file.blocks_without_hole() < log || file.end() < blocks || !whole {
         return None;
     }
     Some(Journal { number, file, bytes, from_copy })
