@@ -1,5 +1,6 @@
 //! What the volume keeps for itself besides the journal: resize inode, multiple-mount protection, orphan file.
 
+use super::maps;
 use super::work::Work;
 use crate::ownfile::OwnFile;
 use crate::problem::Problem;
@@ -89,16 +90,12 @@ fn put_word(bytes: &mut [u8], at: usize, value: u64) {
     }
 }
 
-/// Writes the block of multiple-mount protection as nobody uses it.
+/// Writes the block of multiple-mount protection as nobody uses it: a new one where others have the old one, too.
 fn make_mmp(work: &Work<'_>, code: Code) -> Result<()> {
     let geometry = &work.volume().geometry;
-    let block = match code {
-        Code::MmpBlockOutOfRange => match work.allocate() {
-            Some(block) => block,
-            None => return Ok(()),
-        },
-        _ => work.volume().disk.s_mmp_block.get(),
-    };
+    let named = work.volume().disk.s_mmp_block.get();
+    let own = code != Code::MmpBlockOutOfRange && !maps::exclusive(work, &[named]).is_empty();
+    let Some(block) = own.then_some(named).or_else(|| work.allocate()) else { return Ok(()) };
     let interval = work.volume().disk.s_mmp_interval.get().max(5);
     let seed = geometry.metadata_csum.then_some(geometry.checksum_seed);
     let mut bytes = vec![0; work.block_size()];
@@ -109,14 +106,25 @@ fn make_mmp(work: &Work<'_>, code: Code) -> Result<()> {
     work.edit_superblock(|sb| sb.s_mmp_block = block.into())
 }
 
-/// Empties every block of the orphan file. What it named and had no names is found by the next check.
+/// Empties every block of the orphan file, which gets new ones where others have them, too. What it named and had no names
+/// is found by the next check.
 fn renew_orphan_file(work: &Work<'_>) -> Result<()> {
     let volume = work.volume();
-    let inode = InodeNo(volume.disk.s_orphan_file_inum.get());
-    let Some(file) = OwnFile::read(work.view.scanner, volume, inode) else { return Ok(()) };
+    let number = InodeNo(volume.disk.s_orphan_file_inum.get());
+    let Some(file) = OwnFile::read(work.view.scanner, volume, number) else { return Ok(()) };
+    let Some(mut inode) = work.inode(number)? else { return Ok(()) };
+    let (mut places, nodes) = maps::dense(work, number, &inode)?;
+    if maps::exclusive(work, &places).len() < places.len() {
+        let own = maps::exclusive(work, &nodes);
+        let Some(fresh) = work.allocate_dense(places.len()) else { return drop_orphan_file(work) };
+        if !maps::write_dense(work, number, &mut inode, &fresh, &own, 0)? {
+            return drop_orphan_file(work);
+        }
+        work.put_inode(number, inode)?;
+        places = fresh;
+    }
     let seed = volume.geometry.metadata_csum.then_some(file.seed);
-    for n in 0..file.size / u64::from(volume.geometry.block_size) {
-        let Some(place) = file.block(n) else { break };
+    for place in places {
         let mut blank = vec![0; work.block_size()];
         let _ = orphan::seal(&mut blank, FsBlock(place), seed);
         work.put_block(place, &blank)?;

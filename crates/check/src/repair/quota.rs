@@ -70,14 +70,12 @@ fn write(work: &Work<'_>, number: InodeNo, kind: Kind, used: impl Iterator<Item 
     let (mut places, nodes) = if sound { maps::dense(work, number, &inode)? } else { Default::default() };
     let blocks: Vec<&[u8]> = content.chunks(work.block_size()).collect();
     places.truncate(blocks.len());
-    let ratio = work.volume().geometry.cluster_blocks as usize;
-    while places.len() < blocks.len() {
-        let next = match places.last() {
-            Some(last) if !places.len().is_multiple_of(ratio) => Some(last + 1),
-            _ => work.allocate(),
-        };
-        let Some(next) = next else { return Ok(()) };
-        places.push(next);
+    // what others have, too, is not written over
+    if maps::exclusive(work, &places).len() < places.len() {
+        places.clear();
+    }
+    if !work.extend_dense(&mut places, blocks.len()) {
+        return Ok(());
     }
     for (place, chunk) in places.iter().zip(&blocks) {
         let mut bytes = vec![0; work.block_size()];

@@ -258,6 +258,27 @@ impl<'a> Work<'a> {
         self.allocate_outside(false)
     }
 
+    /// As many blocks for a file that has no holes.
+    pub(super) fn allocate_dense(&self, blocks: usize) -> Option<Vec<u64>> {
+        let mut places = Vec::new();
+        self.extend_dense(&mut places, blocks).then_some(places)
+    }
+
+    /// Allocates blocks behind those of a file that has no holes, until there are so many: whole clusters. `false` where
+    /// there is no room.
+    pub(super) fn extend_dense(&self, places: &mut Vec<u64>, blocks: usize) -> bool {
+        let ratio = self.volume().geometry.cluster_blocks as usize;
+        while places.len() < blocks {
+            let next = match places.last() {
+                Some(last) if !places.len().is_multiple_of(ratio) => Some(last + 1),
+                _ => self.allocate(),
+            };
+            let Some(next) = next else { return false };
+            places.push(next);
+        }
+        true
+    }
+
     fn allocate_outside(&self, regions: bool) -> Option<u64> {
         let walk = self.walk()?;
         let end = self.clusters();

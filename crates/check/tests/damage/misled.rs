@@ -373,3 +373,51 @@ fn fields_of_the_volumes_own_inodes_are_looked_at() {
         }
     }
 }
+
+/// What the volume's own files are made anew into may be somebody's: nothing is written over it.
+#[test]
+fn own_files_that_lead_into_others_cost_nothing() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "quota,project,orphan_file"]);
+    // mke2fs -d fills the volume after it has counted
+    let mut sound = image.bytes();
+    repaired("counts of quota", &mut sound);
+    image.set_bytes(&sound);
+    let before = tree(&image);
+    let own = superblock(&mut sound);
+    let (project, orphans) = (own.s_prj_quota_inum.get(), own.s_orphan_file_inum.get());
+    let block_in = |image: &Image, path: &str| {
+        let said = image.debugfs(&[&format!("bmap {path} 0")]).text();
+        said.lines().find_map(|line| line.trim().parse::<u32>().ok()).expect("a block")
+    };
+    let (folder, root, file) = (block_in(&image, "dir"), block_in(&image, "/"), block_in(&image, "a"));
+    for number in [3, 4, project, orphans] {
+        let first = block_in(&image, &format!("<{number}>"));
+        for block in [folder, root, file, first + 1, first - 1, first + 4] {
+            let said = format!("inode {number} leads to block {block}");
+            image.set_bytes(&sound);
+            image.debugfs(&[&format!("set_inode_field <{number}> block[5] {block}")]);
+            let mut bytes = image.bytes();
+            assert!(bytes != sound && !look(&bytes).clean, "{said}");
+            repaired(&said, &mut bytes);
+            image.set_bytes(&bytes);
+            assert_eq!(tree(&image), before, "{said}");
+            assert!(e2fsck(image.path()).clean, "{said}");
+        }
+    }
+    // e2fsck and debugfs wait half a minute before they open such a volume
+    let sound = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "mmp"]).bytes();
+    let blocks: Vec<&[u8]> = sound.chunks(1024).collect();
+    let names = |name: &[u8]| blocks.iter().position(|block| block.windows(name.len()).any(|bytes| bytes == name));
+    let file = blocks.iter().position(|block| block.iter().all(|byte| *byte == 1));
+    for block in [names(b"inner"), names(b"lost+found"), file].map(|block| block.expect("a block")) {
+        let said = format!("multiple-mount protection in block {block}");
+        let mut bytes = changed(&sound, |sb| sb.s_mmp_block = (block as u64).into());
+        repaired(&said, &mut bytes);
+        assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+        let at = block * 1024;
+        assert!(bytes[at..at + 1024] == sound[at..at + 1024], "{said}");
+    }
+}
