@@ -85,6 +85,7 @@ fn the_orphan_file_is_empty() {
         judge(&volume, "magic", This(Code::OrphanFileMagicWrong), put(at + 1016, 5)),
         judge(&volume, "magic of a later block", This(Code::OrphanFileMagicWrong), put(at + 5 * 1024 + 1016, 5)),
         judge(&volume, "an orphan", This(Code::OrphanFileBlockNotClean), put(at, 14)),
+        judge(&volume, "a checksum without the feature", This(Code::OrphanFileBlockNotClean), put(at + 1020, 14)),
         judge(&volume, "no inode", This(Code::OrphanFileInodeBad), put(SB + 0x280, 0)),
         judge(&volume, "no such inode", This(Code::OrphanFileInodeBad), put(SB + 0x280, 99_999)),
         judge(&volume, "the journal's inode", This(Code::OrphanFileMagicWrong), put(SB + 0x280, 8)),
