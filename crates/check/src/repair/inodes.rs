@@ -383,6 +383,7 @@ fn is_shape_problem(code: Code) -> bool {
             | Code::JournalInodeModeWrong
             | Code::QuotaInodeModeWrong
             | Code::OrphanFileModeWrong
+            | Code::EncryptionXattrMissing
             | Code::LooksLikeDirectory
             | Code::SpecialFileHasMapFlag
             | Code::ExtentFlagMissing
