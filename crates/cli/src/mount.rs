@@ -320,8 +320,9 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts on the first signal. Files that are open then lose the volume a moment later, when all that was written to
-/// it is on the device.
+/// Unmounts on the first signal. Where files are open, that returns when the kernel has written back what it had of them;
+/// they lose the volume a moment later, when all of it is on the device. A signal that comes meanwhile asks for what is being
+/// done, and has it tried again where it fails.
 fn end_on(mut signals: Signals, session: &Session, tell: impl Fn(&str) + Send + 'static) {
     let unmounter = session.unmounter();
     std::thread::spawn(move || {

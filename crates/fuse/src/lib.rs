@@ -16,6 +16,7 @@
 //! | `snapshots` | `.extant/snapshots`: the versions of a native volume, beside it |
 //! | `mounted` | the same, asked for by another process |
 //! | `transactions` | what happens whole or not at all: its members, and who waits |
+//! | `pages` | what the kernel has of files and has not sent yet: what came, and having it write back the rest |
 //! | `errno` | the one table from errors to the numbers the kernel knows |
 //! | `problems` | telling the user of damage, once for each file |
 //!
@@ -38,6 +39,7 @@ mod mounted;
 mod mountinfo;
 mod ops;
 mod options;
+mod pages;
 mod problems;
 mod programs;
 mod protocol;

@@ -73,11 +73,20 @@ impl Mount {
     /// Detaches it, unless that was done already. With files still open it disappears from the directory tree at once
     /// and lives on without a name until they are closed, or until this process ends.
     pub(crate) fn detach(&self) -> Result<()> {
-        if !self.is_attached() {
+        if self.detach_unused() {
             return Ok(());
         }
-        let done = detach(&self.dir, false).or_else(|_| detach(&self.dir, true));
-        done.map_err(|source| Error::Unmount { dir: self.dir.clone(), source })
+        detach(&self.dir, true).map_err(|source| Error::Unmount { dir: self.dir.clone(), source })
+    }
+
+    /// Detaches it, unless that was done already or files are open. Whether it is detached.
+    pub(crate) fn detach_unused(&self) -> bool {
+        !self.is_attached() || detach(&self.dir, false).is_ok()
+    }
+
+    /// Where it is attached.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Whether the kernel still has it mounted anywhere.

@@ -47,11 +47,13 @@ pub struct Reply<'a> {
     moved: Option<(u64, u64)>,
     /// That a name is not there may be different at any moment.
     fleeting: bool,
+    /// What is refused belongs to a transaction that is rolled back.
+    rolled_back: bool,
 }
 
 impl<'a> Reply<'a> {
     pub(crate) fn new(room: &'a mut [u8]) -> Self {
-        Self { room, len: 0, changed: None, moved: None, fleeting: false }
+        Self { room, len: 0, changed: None, moved: None, fleeting: false, rolled_back: false }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -75,6 +77,16 @@ impl<'a> Reply<'a> {
 
     pub(crate) fn moved(&self) -> Option<(u64, u64)> {
         self.moved
+    }
+
+    /// Says that what the request brings is refused because it belongs to a transaction that is rolled back: that it is
+    /// nowhere then is as it should be.
+    pub(crate) fn belongs_to_rolled_back(&mut self) {
+        self.rolled_back = true;
+    }
+
+    pub(crate) fn is_rolled_back(&self) -> bool {
+        self.rolled_back
     }
 
     /// Bytes that still have room.

@@ -3,6 +3,7 @@
 use crate::mount::Mount;
 use crate::ops::Ops;
 use crate::options::MountOptions;
+use crate::pages::{self, Pages};
 use crate::problems::Teller;
 use crate::snapshots::WithSnapshots;
 use crate::transactions::WithTransactions;
@@ -10,9 +11,10 @@ use crate::transport::{Filesystem, Transport, serve};
 use crate::watchdog::Watchdog;
 use crate::{Error, Result};
 use fs::Volume;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A mounted file system. It is unmounted when this is dropped.
 pub struct Session {
@@ -20,6 +22,7 @@ pub struct Session {
     connection: OwnedFd,
     transport: Transport,
     watchdog: Watchdog,
+    pages: Arc<Pages>,
     mount: Arc<Mount>,
 }
 
@@ -28,6 +31,9 @@ pub struct Session {
 pub struct Unmounter {
     mount: Arc<Mount>,
     filesystem: Arc<dyn Filesystem>,
+    pages: Arc<Pages>,
+    /// Why the kernel may have more than it wrote back.
+    not_written: Arc<OnceLock<String>>,
 }
 
 /// Mounts a volume on a directory. Nothing is answered before [`Session::run`].
@@ -76,7 +82,7 @@ pub fn mount_filesystem(filesystem: Arc<dyn Filesystem>, dir: &Path, options: &M
     // a ring lets go of the connection a while after its process has ended
     let transport = if options.auto_unmount { Transport::Device } else { options.transport };
     let watchdog = mount.watchdog(&options.watchdog);
-    Ok(Session { filesystem, connection, transport, watchdog, mount: Arc::new(mount) })
+    Ok(Session { filesystem, connection, transport, watchdog, pages: Arc::default(), mount: Arc::new(mount) })
 }
 
 impl Session {
@@ -86,7 +92,7 @@ impl Session {
     /// [`Error::Connection`] where the kernel closed it in another way; [`Error::Finish`] where something that was
     /// written did not reach the device.
     pub fn run(self) -> Result<()> {
-        let served = serve(self.connection, Arc::clone(&self.filesystem), self.transport, self.watchdog)
+        let served = serve(self.connection, Arc::clone(&self.filesystem), self.transport, self.watchdog, self.pages)
             .map_err(Error::Connection);
         let finished = self.filesystem.finish().map_err(Error::Finish);
         drop(self.mount);
@@ -103,17 +109,38 @@ impl Session {
     /// What ends this session from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { mount: Arc::clone(&self.mount), filesystem: Arc::clone(&self.filesystem) }
+        Unmounter {
+            mount: Arc::clone(&self.mount),
+            filesystem: Arc::clone(&self.filesystem),
+            pages: Arc::clone(&self.pages),
+            not_written: Arc::default(),
+        }
     }
 }
 
 impl Unmounter {
     /// Unmounts the file system. Where files are still open it disappears from the directory tree, but [`Session::run`]
-    /// returns only when they are closed.
+    /// returns only when they are closed. The kernel has then written back what programs had written to them by now, through
+    /// mappings too, for which this waits a minute at most; what is written to them later may never come. Requests must be
+    /// answered meanwhile.
     ///
     /// # Errors
     /// [`Error::Unmount`].
     pub fn unmount(&self) -> Result<()> {
+        if self.mount.detach_unused() {
+            return Ok(());
+        }
+        // not what belongs to a transaction: the kernel would wait for its end
+        let write_back = self.filesystem.stop();
+        // before it is detached: then no path leads there
+        if write_back && let Err(e) = self.pages.write_back(self.mount.dir()) {
+            let why = match e {
+                pages::Error::Start(why) | pages::Error::Write(why) => why,
+                pages::Error::Refused(why) => io::Error::from(why).to_string(),
+            };
+            // the first time matters: most was there then
+            let _ = self.not_written.set(format!("files are open, of which the kernel may have more: {why}"));
+        }
         self.mount.detach()
     }
 
@@ -121,8 +148,9 @@ impl Unmounter {
     /// that has to end now.
     ///
     /// # Errors
-    /// [`Error::Finish`].
+    /// [`Error::Finish`], also where [`Unmounter::unmount`] could not have the kernel write back what it had.
     pub fn finish(&self) -> Result<()> {
-        self.filesystem.finish().map_err(Error::Finish)
+        self.filesystem.finish().map_err(Error::Finish)?;
+        self.not_written.get().map_or(Ok(()), |why| Err(Error::Finish(io::Error::other(why.clone()))))
     }
 }

@@ -11,22 +11,23 @@
 //! Snapshots have the modes that files had: what is for the owner alone by now may be for everybody there. So `.extant` is
 //! for whoever mounted the volume (and for root), unless `snapdir=all` says otherwise.
 
-mod pages;
 mod views;
 
 use crate::errno::errno;
 use crate::ops::{Ops, ROOT, nothing};
 use crate::options::{MountOptions, SnapshotFolder};
+use crate::pages;
 use crate::problems::Teller;
 use crate::protocol::{Attr, Features};
 use crate::reply::{Answer, Entry, Reply};
 use crate::request::{Caller, Operation, Request};
 use crate::transport::{Filesystem, Kernel};
 use fs::Volume;
-use pages::Pages;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use views::{Views, Visit};
@@ -58,7 +59,6 @@ pub(crate) struct WithSnapshots {
     teller: Teller,
     /// Where it is mounted.
     dir: Option<PathBuf>,
-    pages: Pages,
     views: Views,
     kernel: OnceLock<Kernel>,
     /// The snapshot to which the volume goes back at its end.
@@ -76,14 +76,7 @@ impl Filesystem for WithSnapshots {
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         match request.node >> 32 {
-            0 => {
-                let coming = self.pages.note(&request.operation);
-                let outcome = self.answer_live(request, reply);
-                if let (Some(coming), Err(why)) = (&coming, outcome) {
-                    coming.failed(why);
-                }
-                outcome
-            }
+            0 => self.answer_live(request, reply),
             MADE_UP => self.answer_made_up(request, reply),
             number => self.answer_of_snapshot(number, request, reply),
         }
@@ -117,7 +110,10 @@ impl Filesystem for WithSnapshots {
         }
         self.may_change(&request.caller)?;
         let Some(dir) = &self.dir else { return Ok(()) };
-        match self.pages.take_over(dir) {
+        let Some(pages) = self.kernel.get().and_then(Kernel::pages) else { return Ok(()) };
+        // found in this mount alone, so that nothing else that may be mounted over it is meant
+        let place = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
+        match pages.take_over(&place) {
             Ok(()) => Ok(()),
             Err(pages::Error::Write(why)) => {
                 (self.teller)(&format!("no snapshot is made: what programs have written cannot be taken along: {why}"));
@@ -156,9 +152,8 @@ impl Filesystem for WithSnapshots {
 impl WithSnapshots {
     /// `dir` is where it is mounted.
     pub(crate) fn new(live: Ops, options: &MountOptions, teller: Teller, dir: Option<PathBuf>) -> Self {
-        let (pages, views) = (Pages::default(), Views::default());
-        let (kernel, back_to) = (OnceLock::new(), Mutex::default());
-        Self { live, options: options.clone(), teller, dir, pages, views, kernel, back_to }
+        let (views, kernel, back_to) = (Views::default(), OnceLock::new(), Mutex::default());
+        Self { live, options: options.clone(), teller, dir, views, kernel, back_to }
     }
 
     fn answer_of_snapshot(&self, number: u64, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {

@@ -60,6 +60,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const WAIT: Duration = Duration::from_millis(50);
 /// The same for requests that wait without asking the volume.
 const NAP: Duration = Duration::from_millis(20);
+/// How long an unmount waits for a commit under way, after which the kernel's pages are anybody's.
+const COMMITTING: Duration = Duration::from_secs(10);
 
 /// A file system on a volume, with transactions.
 pub(crate) struct WithTransactions<F> {
@@ -74,6 +76,8 @@ struct Shared {
     volume: Arc<Volume>,
     current: Mutex<Option<Arc<Running>>>,
     any: AtomicBool,
+    /// The volume is about to be unmounted, and no transaction begins any more.
+    stopping: AtomicBool,
     kernel: OnceLock<Kernel>,
     waiting: Waiting,
     /// Requests of members that are being answered, and how many there were.
@@ -113,6 +117,8 @@ struct Running {
     late: Mutex<HashSet<u64>>,
     /// It was committed or rolled back, and the kernel knows.
     over: AtomicBool,
+    /// It is about to be committed or, where that fails, rolled back.
+    committing: AtomicBool,
     undone: AtomicBool,
     /// The volume is unmounted: no request waits for it any more.
     unmounted: AtomicBool,
@@ -257,6 +263,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             volume,
             current: Mutex::default(),
             any: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
             kernel: OnceLock::new(),
             waiting: Waiting::default(),
             answering: AtomicUsize::new(0),
@@ -312,6 +319,9 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             return Err(Errno::CANCELED);
         }
         let mut current = lock(&self.shared.current);
+        if self.shared.stopping.load(Ordering::SeqCst) {
+            return Ok("the volume is being unmounted".into());
+        }
         if current.is_some() {
             return Err(Errno::BUSY);
         }
@@ -335,6 +345,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             deadline: Instant::now().checked_add(time),
             late: Mutex::default(),
             over: AtomicBool::new(false),
+            committing: AtomicBool::new(false),
             undone: AtomicBool::new(false),
             unmounted: AtomicBool::new(false),
             root: Mutex::default(),
@@ -376,7 +387,12 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             });
             // whoever hears of a page did not ask to change anything
             let error = |e: fs::Error| if late { Errno::IO } else { errno(&e) };
-            if let Some(pass) = shared.volume.changing_within(most).map_err(error)? {
+            let pass = shared.volume.changing_within(most).map_err(|e| {
+                // it is the transaction that is refused
+                reply.belongs_to_rolled_back();
+                error(e)
+            })?;
+            if let Some(pass) = pass {
                 let place = place.take().filter(|_: &waiting::Place<'_>| member.is_none());
                 again |= place.as_ref().is_some_and(|place| place.again);
                 if member.is_none() {
@@ -523,6 +539,22 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
             self.shared.waiting.interrupt(unique);
         }
         self.inner.interrupted(unique);
+    }
+
+    fn stop(&self) -> bool {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // a request that begins one now has the lock
+        let running = lock(&self.shared.current).clone().filter(|running| !running.is_over());
+        let over = running.is_none_or(|running| {
+            let end = Instant::now() + COMMITTING;
+            while running.committing.load(Ordering::SeqCst) && !running.is_over() && Instant::now() < end {
+                std::thread::sleep(NAP);
+            }
+            running.is_over()
+        });
+        // else all pages that the kernel has are part of it (3), and go with it at the end. It is not rolled back before: members
+        // live on for a moment, and what they store after a rollback would be taken as anybody's
+        self.inner.stop() && over
     }
 
     fn finish(&self) -> io::Result<()> {

@@ -21,6 +21,7 @@ mod pace;
 mod standin;
 mod uring;
 
+use crate::pages::Pages;
 use crate::protocol::{Features, InHeader, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, OutHeader, opcode};
 use crate::protocol::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NOTIFY_STORE};
 use crate::protocol::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyStoreOut};
@@ -84,6 +85,13 @@ pub trait Filesystem: Send + Sync {
     /// The kernel let go of a file as often as it was told of it in so many answers.
     fn forget(&self, node: u64, lookups: u64);
 
+    /// It is about to be unmounted although files are open, and nothing may begin any more that others would have to wait for.
+    /// Whether the kernel shall write back what it has: not where that would be undone. Requests may follow that change
+    /// something.
+    fn stop(&self) -> bool {
+        true
+    }
+
     /// It is unmounted, or about to be: what was changed must be durable when this returns. It may be called more than
     /// once, and requests may follow that change nothing any more.
     ///
@@ -128,6 +136,11 @@ impl Kernel {
         if let Some(link) = self.link.upgrade() {
             link.stand_ins.prepare(&link);
         }
+    }
+
+    /// What comes from its pages, and how to have it write them back.
+    pub(crate) fn pages(&self) -> Option<Arc<Pages>> {
+        self.link.upgrade().map(|link| Arc::clone(&link.pages))
     }
 
     /// Has it forget the attributes and the content of a node.
@@ -201,6 +214,7 @@ struct Link {
     /// What both sides agreed on.
     features: Features,
     stand_ins: StandIns,
+    pages: Arc<Pages>,
     pace: Pace,
     /// Started before the first message that waits for locks of the kernel.
     watchdog: Watchdog,
@@ -217,12 +231,14 @@ pub(crate) fn serve(
     filesystem: Arc<dyn Filesystem>,
     transport: Transport,
     watchdog: Watchdog,
+    pages: Arc<Pages>,
 ) -> io::Result<()> {
     let mut link = Link {
         connection,
         filesystem,
         features: Features::empty(),
         stand_ins: StandIns::default(),
+        pages,
         pace: Pace::new(),
         watchdog,
         forgetting: Arc::default(),
@@ -354,10 +370,19 @@ fn respond(
     reply: &mut Reply<'_>,
 ) -> Answer<()> {
     let Some(request) = Request::parse(header, arguments, rest) else { return Err(Errno::INVAL) };
-    let waits = link.filesystem.would_wait(&request);
+    let coming = link.pages.note(&request.operation);
+    let outcome = ask((link, queue), &request, reply);
+    if let (Some(coming), Err(why), false) = (coming, outcome, reply.is_rolled_back()) {
+        coming.failed(why);
+    }
+    outcome
+}
+
+fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
+    let waits = link.filesystem.would_wait(request);
     let _waiting = waits.then(|| link.stand_ins.wait(queue)).transpose()?;
     // nothing of a request outlives it; that what requests share is whole is the file system's care
-    match catch_unwind(AssertUnwindSafe(|| link.filesystem.answer(&request, reply))) {
+    match catch_unwind(AssertUnwindSafe(|| link.filesystem.answer(request, reply))) {
         Ok(outcome) => {
             if let Some(node) = reply.changed() {
                 forget_attributes(link, node);
@@ -372,7 +397,7 @@ fn respond(
             outcome
         }
         Err(panic) => {
-            link.filesystem.panicked(header.node, text_of(&*panic));
+            link.filesystem.panicked(request.node, text_of(&*panic));
             Err(Errno::IO)
         }
     }

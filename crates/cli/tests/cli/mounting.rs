@@ -92,9 +92,7 @@ fn the_process_behind_has_ended_when_umount_returns() {
     let folder = Folder::new();
     for _ in 0..5 {
         prints(&["mount", "-o", "ro", text(image.path()), folder.text()]);
-        let mut pid = [0; 16];
-        let length = rustix::fs::getxattr(folder.path(), "extant.daemon", &mut pid[..]).unwrap();
-        let process = format!("/proc/{}/stat", std::str::from_utf8(&pid[..length]).unwrap());
+        let process = format!("/proc/{}/stat", server(&folder).0);
         assert!(read_to_string(&process).unwrap().contains("(extant)"));
         folder.unmount();
         // gone, or ended and not yet collected by its parent
@@ -181,6 +179,65 @@ fn a_signal_while_a_file_is_being_written_loses_nothing_that_was_written() {
     assert!(open.write_all(b"more").and_then(|()| open.sync_all()).is_err());
     assert!(oracle::e2fsck(image.path()).clean);
     assert_eq!(prints(&["cat", text(image.path()), "/open"]), "x".repeat(50_000));
+}
+
+/// The server of what is mounted on a folder, open for waiting.
+fn server(folder: &Folder) -> (rustix::process::Pid, std::os::fd::OwnedFd) {
+    let mut pid = [0; 16];
+    let length = rustix::fs::getxattr(folder.path(), "extant.daemon", &mut pid[..]).unwrap();
+    let pid =
+        std::str::from_utf8(&pid[..length]).unwrap().parse().ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    (pid, rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap())
+}
+
+/// Stores through a mapping or by write(2), says so, and has the file open until its standard input ends.
+const STORE: &str = "import mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); n = 500000
+if sys.argv[2] == 'map':
+    os.ftruncate(f, n); m = mmap.mmap(f, n); m[:] = b'x' * n
+else:
+    os.write(f, b'x' * n)
+print('stored', flush=True); sys.stdin.readline(); os._exit(0)
+";
+
+#[test]
+fn a_signal_loses_nothing_that_the_kernel_has_of_open_files() {
+    use rustix::process::{Signal, kill_process};
+    if !can_mount() || !testkit::need(&["python3", "sync"]) {
+        return;
+    }
+    let native = tempfile::NamedTempFile::new().unwrap();
+    prints(&["mkfs", "-t", "extant", text(native.path()), "32M"]);
+    let (image, folder) = (plain(), Folder::new());
+    let ways = [("rw", "map"), ("writeback_cache", "map"), ("writeback_cache", "write")];
+    let cases = [image.path(), native.path()].into_iter().flat_map(|volume| ways.map(|way| (volume, way)));
+    for (round, (volume, (options, way))) in cases.enumerate() {
+        let signal = [Signal::TERM, Signal::INT, Signal::HUP][round % 3];
+        for more in ["", ",nofuseblk", ",nofuseblk,transport=device", ",auto_unmount"] {
+            let case = format!("{}, {options}{more}, {way}, {signal:?}", volume.display());
+            prints(&["mount", "-o", &format!("{options}{more}"), text(volume), folder.text()]);
+            let mut python = std::process::Command::new("python3");
+            python.args(["-c", STORE, text(&folder.path().join("open")), way]);
+            let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "stored\n", "{case}");
+            let (pid, ended) = server(&folder);
+            // one that comes again changes nothing
+            (0..2).for_each(|_| kill_process(pid, signal).unwrap());
+            let mut fds = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+            let most = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&most)), Ok(1), "{case}: it has not ended");
+            assert_eq!(folder.line(), None, "{case}");
+            let there = exits(0, &["cat", text(volume), "/open"]).stdout;
+            let lost = 500_000 - there.iter().filter(|byte| **byte == b'x').count();
+            assert!(lost == 0 && there.len() == 500_000, "{case}: {lost} bytes are lost");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            prints(&["rm", text(volume), "/open"]);
+        }
+    }
+    assert!(oracle::e2fsck(image.path()).clean);
 }
 
 #[test]

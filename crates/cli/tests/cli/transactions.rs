@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::tools;
 
 /// How often it is looked for what takes a moment.
@@ -495,6 +495,41 @@ fn unmounting_by_force_rolls_back() {
         wait_for_its_end(server);
         prints(&["mount", text(&place.folder.path().join("volume")), text(&place.mnt())]);
         assert!(before == place.seen(), "something is left");
+        place.end();
+    }
+}
+
+/// All pages that the kernel has go with the transaction, so nothing waits for them to be written back.
+#[test]
+fn a_signal_to_the_server_leaves_no_page_of_a_member() {
+    const STORE: &str = "import mmap, os, sys\n\
+        f = os.open(sys.argv[1], os.O_RDWR); n = 1 << 20; os.ftruncate(f, n); m = mmap.mmap(f, n)\n\
+        m[:] = b'M' * n\n\
+        if len(sys.argv) > 2: os.fsync(f)\n\
+        m[:] = b'm' * n; open(os.environ['SAID'], 'w'); sys.stdin.readline(); os._exit(0)\n";
+    if !ready() || !tools::has_fuse() || !testkit::need(&["python3", "sync"]) {
+        return;
+    }
+    for synced in ["", " synced"] {
+        let place = Place::new("transport=best");
+        let before = place.seen();
+        let (store, said) = (place.folder.path().join("store.py"), place.folder.path().join("said"));
+        fs::write(&store, STORE).unwrap();
+        let script = format!("exec python3 {} f1{synced}", store.display());
+        let mut command = place.command(&["--timeout", "3600"], &script);
+        let mut child = command.env("SAID", &said).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        while !said.exists() {
+            assert!(child.try_wait().unwrap().is_none());
+            std::thread::sleep(LOOK);
+        }
+        let (server, began) = (place.server(), Instant::now());
+        kill_process(server, Signal::TERM).unwrap();
+        wait_for_its_end(server);
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        prints(&["mount", text(&place.folder.path().join("volume")), text(&place.mnt())]);
+        assert!(before == place.seen(), "{synced}: something is left");
         place.end();
     }
 }

@@ -52,6 +52,7 @@ pub(super) fn commit(inner: &Arc<dyn Filesystem>, shared: &Arc<Shared>, running:
     if let Some(why) = overdue(running) {
         roll_back(inner, shared, running, &why)?;
     }
+    running.committing.store(true, Ordering::SeqCst);
     let mut forgetting = None;
     let outcome = running.transaction.commit_or(|touched| forgetting = tell(inner, shared, running, touched));
     end(running, forgetting);

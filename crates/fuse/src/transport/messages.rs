@@ -30,6 +30,7 @@ impl Messages {
             features: (filesystem.features() | CARRIED) & offered,
             filesystem,
             stand_ins: StandIns::default(),
+            pages: Arc::default(),
             pace: Pace::new(),
             watchdog: Watchdog::new(&[], Path::new("/")),
             forgetting: Arc::default(),

@@ -1,12 +1,10 @@
 //! What the kernel has of a mount's files and has not handed over yet.
 
-use super::{DIRECTORY, LIST};
 use crate::request::Operation;
 use rustix::io::Errno;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,10 +13,14 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_millis(50);
 /// Longest that is waited for that, and for a time in which no page is refused: somebody may write all the time.
 const LONGEST: Duration = Duration::from_secs(5);
+/// Longest that the end of a session waits for all of it: an init system kills after 90 seconds by default.
+const AT_THE_END: Duration = Duration::from_secs(60);
+/// How often it is looked whether `sync` has ended, where that has a limit.
+const LOOK: Duration = Duration::from_millis(1);
 
-/// What comes from the kernel's pages.
+/// What comes from the kernel's pages. A session has one, so that all who wait for the kernel count the same requests.
 #[derive(Default)]
-pub(super) struct Pages {
+pub(crate) struct Pages {
     /// Writes that are being answered.
     answering: AtomicUsize,
     /// How many came.
@@ -30,11 +32,11 @@ pub(super) struct Pages {
 }
 
 /// A write that is being answered.
-pub(super) struct Coming<'p>(&'p Pages);
+pub(crate) struct Coming<'p>(&'p Pages);
 
 impl Coming<'_> {
     /// It could not be written. Pages of a file that has become immutable or append-only are refused in any case.
-    pub(super) fn failed(&self, why: Errno) {
+    pub(crate) fn failed(&self, why: Errno) {
         if why != Errno::PERM {
             let mut failed = self.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
             *failed = (failed.0 + 1, Some(why));
@@ -49,7 +51,7 @@ impl Drop for Coming<'_> {
 }
 
 /// Why nothing can be said of what the kernel has.
-pub(super) enum Error {
+pub(crate) enum Error {
     /// The program that asks for it cannot be started.
     Start(String),
     /// It did not reach the server, or this is not where the volume is mounted.
@@ -60,7 +62,7 @@ pub(super) enum Error {
 
 impl Pages {
     /// Notes what comes from the kernel's pages, as long as the result lives.
-    pub(super) fn note(&self, operation: &Operation<'_>) -> Option<Coming<'_>> {
+    pub(crate) fn note(&self, operation: &Operation<'_>) -> Option<Coming<'_>> {
         match operation {
             Operation::Write { late: true, .. } => {
                 self.answering.fetch_add(1, SeqCst);
@@ -75,38 +77,43 @@ impl Pages {
         }
     }
 
-    /// Has the kernel hand over all that programs wrote, through mappings too, and returns when that was answered. `dir` is
-    /// where the volume is mounted.
+    /// Has the kernel write back all that programs wrote, through mappings too, and returns when that was answered, however
+    /// long it takes. `place` is a file of the mount.
+    pub(crate) fn take_over(&self, place: &Path) -> Result<(), Error> {
+        // a writer who never rests is no reason against what waits for this
+        self.write_back_until(place, None).map(drop)
+    }
+
+    /// As [`Pages::take_over`], for a process that has to end soon.
+    pub(crate) fn write_back(&self, place: &Path) -> Result<(), Error> {
+        if self.write_back_until(place, Instant::now().checked_add(AT_THE_END))? {
+            return Ok(());
+        }
+        Err(Error::Write(format!("after {} s the kernel still sends what programs wrote", AT_THE_END.as_secs())))
+    }
+
+    /// False where all of it may not have come yet.
     ///
     /// By syncfs(2), and by another process: a thread of this one could not be killed while it waits for requests that its
     /// own process has to answer, and as long as one thread is left the connection stays open, so that the wait would
     /// never end.
-    pub(super) fn take_over(&self, dir: &Path) -> Result<(), Error> {
+    fn write_back_until(&self, place: &Path, end: Option<Instant>) -> Result<bool, Error> {
         let (before, failed_before) = (self.synced.load(SeqCst), self.failed().0);
-        // found in this mount alone, so that nothing else that may be mounted over it is meant
-        let place = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
-        let run = || {
-            let mut command = Command::new("sync");
-            command.args(["-f", "--"]).arg(&place).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
-            command.output().map_err(|e| Error::Start(format!("the program sync cannot be started: {e}")))
-        };
         // the kernel says once that pages could not be written, which may be long ago, or have been those of a transaction that
         // was rolled back: their writers were told, and members that have not ended yet may change more of them
-        let (began, mut ran) = (Instant::now(), run()?);
+        let (began, mut ran) = (Instant::now(), sync(place, end)?);
         while !ran.status.success() && began.elapsed() < LONGEST {
             std::thread::sleep(QUIET / 10);
-            ran = run()?;
+            ran = sync(place, end)?;
         }
         if !ran.status.success() {
             return Err(Error::Write(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
         }
         // a kernel that asks for this has waited for its writes; of mounts on no block device it only sends them off
-        if self.synced.load(SeqCst) == before {
-            self.wait_for_quiet();
-        }
+        let quiet = self.synced.load(SeqCst) != before || self.wait_for_quiet(end);
         match self.failed() {
             (count, Some(why)) if count != failed_before => Err(Error::Refused(why)),
-            _ => Ok(()),
+            _ => Ok(quiet),
         }
     }
 
@@ -114,15 +121,42 @@ impl Pages {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_for_quiet(&self) {
+    /// False where it did not become quiet until `end`.
+    fn wait_for_quiet(&self, end: Option<Instant>) -> bool {
         let began = Instant::now();
+        let goes_on = || end.map_or_else(|| began.elapsed() < LONGEST, |end| Instant::now() < end);
         let (mut quiet_since, mut came) = (began, self.came.load(SeqCst));
-        while quiet_since.elapsed() < QUIET && began.elapsed() < LONGEST {
+        while quiet_since.elapsed() < QUIET {
+            if !goes_on() {
+                return false;
+            }
             std::thread::sleep(QUIET / 10);
             let now = self.came.load(SeqCst);
             if now != came || self.answering.load(SeqCst) > 0 {
                 (quiet_since, came) = (Instant::now(), now);
             }
         }
+        true
     }
+}
+
+/// `sync -f`, until it ends or `end` comes.
+fn sync(place: &Path, end: Option<Instant>) -> Result<Output, Error> {
+    let cannot = |e| Error::Start(format!("the program sync cannot be started: {e}"));
+    let mut command = Command::new("sync");
+    // a group of its own: the interrupt key at a terminal, pressed again, would end it with the server's group
+    command.args(["-f", "--"]).arg(place).current_dir("/").process_group(0);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(cannot)?;
+    while let Some(end) = end
+        && child.try_wait().map_err(cannot)?.is_none()
+    {
+        if Instant::now() >= end {
+            // not waited for: it may end only when this process has
+            let _ = child.kill();
+            return Err(Error::Write("the device is too slow: sync has not ended in time".to_owned()));
+        }
+        std::thread::sleep(LOOK);
+    }
+    child.wait_with_output().map_err(cannot)
 }
