@@ -10,8 +10,13 @@ use format::{FsBlock, InodeNo};
 use std::collections::HashSet;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Drops all attributes that stand in an inode, but not its inline data, where that can be read.
+/// Drops all attributes that stand in an inode.
 pub(super) fn drop_all(inode: &mut InodeBuf) {
+    inode.attribute_area_mut().fill(0);
+}
+
+/// Drops all attributes that stand in an inode, but not its inline data, where that can be read.
+pub(super) fn drop_all_but_data(inode: &mut InodeBuf) {
     let data = inode
         .raw()
         .flags()

@@ -280,12 +280,14 @@ impl Case<'_, '_> {
                     extra.i_extra_isize = (room.min(u32::from(EXTRA_ISIZE)) as u16).into();
                 }
             }
-            Code::InodeXattrNameLengthWrong
-            | Code::InodeXattrValueSizeWrong
-            | Code::InodeXattrHashWrong
-            | Code::InodeXattrEntriesCollide => {
+            Code::InodeXattrNameLengthWrong | Code::InodeXattrValueSizeWrong | Code::InodeXattrHashWrong => {
                 self.work.make_stale();
                 // a value in an inode of its own says so by its hash, wherever its entry stands
+                attributes::drop_all_but_data(inode);
+            }
+            // what others lie over is nobody's any more
+            Code::InodeXattrEntriesCollide => {
+                self.work.make_stale();
                 attributes::drop_all(inode);
             }
             Code::XattrValueInodeWrong => {

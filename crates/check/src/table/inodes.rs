@@ -160,7 +160,7 @@ macro_rules! inode_rows {
             => "Computes it anew." [];
         0x010069 InodeXattrEntriesCollide Error stops by Inodes
             "Names or values of the attributes in inode {inode} overlap."
-            => "Drops the attributes in the inode, but not its inline data." [];
+            => "Drops the attributes in the inode, inline data among them." [];
         0x01006a ExtentBlockChecksumWrong Error stops by Inodes
             "Extent block {block} of inode {inode} has a wrong checksum; its fields look sound."
             => "Computes it anew." [];
