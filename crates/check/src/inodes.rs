@@ -168,7 +168,7 @@ impl InodeCheck<'_> {
             return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
         }
         if !matches!(role, Role::Ordinary | Role::Root) {
-            self.judge_own_flags(inode, role, &raw);
+            self.check_own_flags(inode, role, &raw);
             // the resize inode is, on most volumes, the only one
             self.judge_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
@@ -286,7 +286,7 @@ impl InodeCheck<'_> {
     }
 
     /// None of the volume's own stands in its inode or is encrypted: believed, the first flag would free all of its blocks.
-    fn judge_own_flags(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
+    fn check_own_flags(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let flags = raw.flags();
         let report = |code| self.report(Problem::new(code).inode(inode));
         if flags.contains(InodeFlags::INLINE_DATA) {

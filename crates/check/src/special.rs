@@ -79,7 +79,7 @@ fn reserved_blocks(volume: &Volume) -> Range<u64> {
 }
 
 /// The resize inode: its doubly indirect block names the descriptor blocks kept for growth, in a ring that begins with
-/// the table's own length. What those blocks hold is judged when the rounds read them ([`names_copies`]).
+/// the table's own length. What those blocks hold is checked when the rounds read them ([`names_copies`]).
 fn check_resize_inode(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let geometry = &volume.geometry;
     if !volume.features.compat.contains(Compat::RESIZE_INODE) || geometry.first_meta_group != u32::MAX {

@@ -50,7 +50,7 @@ const TABLE: &[Retired] = &[
     retired(&["thrice"], "create-delete", 15),
     retired(&["bend", "bends", "bent"], "mutant", 160),
     retired(&["canary", "canaries"], "mutant", 10),
-    retired(&["fate", "struck"], "injected fault", 91),
+    retired(&["fate", "struck"], "injected fault", 90),
     retired(&["tidy", "tidies", "tidied"], "compact", 38),
     retired(&["facts"], "file metadata; native facts", 294),
 ];

@@ -1,4 +1,4 @@
-//! Data and entries that stand in an inode are moved into a block, where they can be mended like any other.
+//! Data and entries that stand in an inode are moved into a block, where they can be repaired like any other.
 
 use super::attributes;
 use super::entries::{self, Named};

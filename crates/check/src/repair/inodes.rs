@@ -285,7 +285,7 @@ impl Case<'_, '_> {
                 // a value in an inode of its own says so by its hash, wherever its entry stands
                 attributes::drop_all_but_data(inode);
             }
-            // what others lie over is nobody's any more
+            // what others lie over belongs to no file
             Code::InodeXattrEntriesCollide => {
                 self.work.make_stale();
                 attributes::drop_all(inode);

@@ -90,7 +90,7 @@ fn put_word(bytes: &mut [u8], at: usize, value: u64) {
     }
 }
 
-/// Writes the block of multiple-mount protection as nobody uses it: a new one where others have the old one, too.
+/// Writes the block of multiple-mount protection as no process uses it: a new one where others have the old one, too.
 fn make_mmp(work: &Work<'_>, code: Code) -> Result<()> {
     let geometry = &work.volume().geometry;
     let named = work.volume().disk.s_mmp_block.get();

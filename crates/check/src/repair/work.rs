@@ -265,7 +265,7 @@ impl<'a> Work<'a> {
     }
 
     /// Allocates blocks behind those of a file that has no holes, until there are so many: whole clusters. `false` where
-    /// there is no room.
+    /// too few are free.
     pub(super) fn extend_dense(&self, places: &mut Vec<u64>, blocks: usize) -> bool {
         let ratio = self.volume().geometry.cluster_blocks as usize;
         while places.len() < blocks {
