@@ -8,7 +8,7 @@
 //! process first and waits for that after.
 
 use crate::claim::{self, Claim};
-use crate::mountinfo::mounted_on;
+use crate::mountinfo::{mounted_on, places_of};
 use crate::ops::{DAEMON, SYNC};
 use crate::options::{Access, Atime, MountOptions};
 use crate::watchdog::Watchdog;
@@ -47,6 +47,8 @@ const PATIENCE: i64 = 60;
 #[derive(Debug)]
 pub(crate) struct Mount {
     dir: PathBuf,
+    /// The kernel's number of it; unknown where the list of mounts could not be read.
+    number: Option<u32>,
     /// For asking whether it is still attached; the session has one of its own.
     device: OwnedFd,
     /// fusermount3 unmounts when this is closed.
@@ -70,27 +72,43 @@ impl Mount {
         Watchdog::new(line, &self.dir)
     }
 
+    /// The kernel's number of it.
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.number
+    }
+
     /// Detaches it, unless that was done already. With files still open it disappears from the directory tree at once
     /// and lives on without a name until they are closed, or until this process ends.
     pub(crate) fn detach(&self) -> Result<()> {
-        if self.detach_unused() {
+        if !self.is_attached() {
             return Ok(());
         }
-        detach(&self.dir, true).map_err(|source| Error::Unmount { dir: self.dir.clone(), source })
+        let place = self.place().map_err(|source| Error::Unmount { dir: self.dir.clone(), source })?;
+        let done = detach(&place, false).or_else(|_| detach(&place, true));
+        done.map_err(|source| Error::Unmount { dir: place, source })
     }
 
-    /// Detaches it, unless that was done already or files are open. Whether it is detached.
-    pub(crate) fn detach_unused(&self) -> bool {
-        !self.is_attached() || detach(&self.dir, false).is_ok()
-    }
-
-    /// Where it is attached.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+    /// Where it is attached now: the folder may have been renamed since, or the mount moved.
+    ///
+    /// # Errors
+    /// It is attached nowhere any more, as after a lazy unmount, or something else is mounted over it, which must not be
+    /// taken for it.
+    pub(crate) fn place(&self) -> io::Result<PathBuf> {
+        let Some(number) = self.number else { return Ok(self.dir.clone()) };
+        let over = mounted_on(&self.dir)?;
+        if over.as_ref().is_some_and(|mounted| mounted.device == number) {
+            return Ok(self.dir.clone());
+        }
+        places_of(number)?.into_iter().next().ok_or_else(|| {
+            io::Error::other(match over {
+                Some(_) => "something else is mounted over it: unmount that first",
+                None => "it is mounted nowhere any more; it ends when the last of its files is closed",
+            })
+        })
     }
 
     /// Whether the kernel still has it mounted anywhere.
-    fn is_attached(&self) -> bool {
+    pub(crate) fn is_attached(&self) -> bool {
         let mut fds = [PollFd::new(&self.device, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         match poll(&mut fds, Some(&now)) {
@@ -125,7 +143,8 @@ fn attach(dir: &Path, options: &MountOptions) -> io::Result<(Mount, OwnedFd)> {
     // above the helper's socket: see `ABOVE`
     let device = fcntl_dupfd_cloexec(&device, ABOVE)?;
     let connection = fcntl_dupfd_cloexec(&device, ABOVE)?;
-    Ok((Mount { dir, device, _keeper: keeper, warning }, connection))
+    let number = mounted_on(&dir).ok().flatten().map(|mounted| mounted.device);
+    Ok((Mount { dir, number, device, _keeper: keeper, warning }, connection))
 }
 
 /// Whether a volume can be mounted on a directory, as far as can be said before it is opened: its path.

@@ -4,7 +4,7 @@ use rustix::mount::MountFlags;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A line of /proc/self/mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,14 @@ const WORDS: [(&str, MountFlags); 10] = [
 /// The file system mounted last on a directory.
 pub(crate) fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
     Ok(find(&std::fs::read("/proc/self/mountinfo")?, dir))
+}
+
+/// Where the file system with this number is mounted and nothing lies over it.
+pub(crate) fn places_of(device: u32) -> io::Result<Vec<PathBuf>> {
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    let place = |line: &[u8]| line.split(|&byte| byte == b' ').nth(4).map(|field| PathBuf::from(unescape(field)));
+    let places = mounts.split(|&byte| byte == b'\n').filter_map(place);
+    Ok(places.filter(|place| find(&mounts, place).is_some_and(|mounted| mounted.device == device)).collect())
 }
 
 /// proc(5): the third field is the device's number, the fifth the mount point, the sixth has the flags of the mount; the first

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the kernel does not wait for what it handed over, all has come when nothing came for so long.
+/// Where the kernel does not wait for what it handed over, all has come when nothing came for so long and it says that no
+/// request waits.
 const QUIET: Duration = Duration::from_millis(50);
+/// Or when nothing came for so long.
+const CERTAIN: Duration = Duration::from_secs(1);
 /// Longest that is waited for that, and for a time in which no page is refused: somebody may write all the time.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Longest that the end of a session waits for all of it: an init system kills after 90 seconds by default.
@@ -21,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(1);
 /// What comes from the kernel's pages. A session has one, so that all who wait for the kernel count the same requests.
 #[derive(Default)]
 pub(crate) struct Pages {
+    /// The kernel's number of the connection, where it is known.
+    connection: Option<u32>,
     /// Writes that are being answered.
     answering: AtomicUsize,
     /// How many came.
@@ -61,6 +66,11 @@ pub(crate) enum Error {
 }
 
 impl Pages {
+    /// Those of the connection with this number.
+    pub(crate) fn of(connection: Option<u32>) -> Self {
+        Self { connection, ..Self::default() }
+    }
+
     /// Notes what comes from the kernel's pages, as long as the result lives.
     pub(crate) fn note(&self, operation: &Operation<'_>) -> Option<Coming<'_>> {
         match operation {
@@ -126,7 +136,12 @@ impl Pages {
         let began = Instant::now();
         let goes_on = || end.map_or_else(|| began.elapsed() < LONGEST, |end| Instant::now() < end);
         let (mut quiet_since, mut came) = (began, self.came.load(SeqCst));
-        while quiet_since.elapsed() < QUIET {
+        loop {
+            let quiet = quiet_since.elapsed();
+            // some may be there that were not read yet, by a server that has too little time; and some wait for long
+            if quiet >= QUIET && (quiet >= CERTAIN || self.nothing_waits()) {
+                return true;
+            }
             if !goes_on() {
                 return false;
             }
@@ -136,7 +151,13 @@ impl Pages {
                 (quiet_since, came) = (Instant::now(), now);
             }
         }
-        true
+    }
+
+    /// Whether the kernel says that no request of this connection is on its way or being answered.
+    fn nothing_waits(&self) -> bool {
+        let Some(number) = self.connection else { return false };
+        let said = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{number}/waiting"));
+        said.is_ok_and(|said| said.trim() == "0")
     }
 }
 

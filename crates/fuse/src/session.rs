@@ -82,7 +82,8 @@ pub fn mount_filesystem(filesystem: Arc<dyn Filesystem>, dir: &Path, options: &M
     // a ring lets go of the connection a while after its process has ended
     let transport = if options.auto_unmount { Transport::Device } else { options.transport };
     let watchdog = mount.watchdog(&options.watchdog);
-    Ok(Session { filesystem, connection, transport, watchdog, pages: Arc::default(), mount: Arc::new(mount) })
+    let pages = Arc::new(Pages::of(mount.number()));
+    Ok(Session { filesystem, connection, transport, watchdog, pages, mount: Arc::new(mount) })
 }
 
 impl Session {
@@ -127,13 +128,21 @@ impl Unmounter {
     /// # Errors
     /// [`Error::Unmount`].
     pub fn unmount(&self) -> Result<()> {
-        if self.mount.detach_unused() {
+        if !self.mount.is_attached() {
             return Ok(());
         }
         // not what belongs to a transaction: the kernel would wait for its end
         let write_back = self.filesystem.stop();
-        // before it is detached: then no path leads there
-        if write_back && let Err(e) = self.pages.write_back(self.mount.dir()) {
+        let written = match self.mount.place() {
+            // before it is detached: then no path leads there. Also where no file is open below this path: the same volume
+            // may be attached elsewhere, by a bind mount or in another mount namespace
+            Ok(place) if write_back => self.pages.write_back(&place),
+            _ => Ok(()),
+        };
+        self.mount.detach()?;
+        if let Err(e) = written
+            && self.mount.is_attached()
+        {
             let why = match e {
                 pages::Error::Start(why) | pages::Error::Write(why) => why,
                 pages::Error::Refused(why) => io::Error::from(why).to_string(),
@@ -141,7 +150,7 @@ impl Unmounter {
             // the first time matters: most was there then
             let _ = self.not_written.set(format!("files are open, of which the kernel may have more: {why}"));
         }
-        self.mount.detach()
+        Ok(())
     }
 
     /// Brings everything to the device although files may be open still; they cannot be written any more. For a process

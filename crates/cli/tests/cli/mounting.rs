@@ -181,10 +181,73 @@ fn a_signal_while_a_file_is_being_written_loses_nothing_that_was_written() {
     assert_eq!(prints(&["cat", text(image.path()), "/open"]), "x".repeat(50_000));
 }
 
+/// By another path the volume may be in use although nobody uses it by its own.
+#[test]
+fn a_signal_finds_the_mount_and_nothing_else() {
+    use rustix::process::{Signal, kill_process};
+    if !can_mount() || !rustix::process::geteuid().is_root() || !testkit::need(&["python3", "mount", "umount"]) {
+        return;
+    }
+    let run = |program: &str, args: &[&str]| {
+        let ran = std::process::Command::new(program).args(args).output().unwrap();
+        assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    };
+    let wait = |ended: &std::os::fd::OwnedFd, seconds| {
+        let mut fds = [rustix::event::PollFd::new(ended, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap() == 1
+    };
+    for options in ["rw", "nofuseblk"] {
+        // a bind mount has a mapped file, the mount itself none
+        let (image, folder, bound) = (plain(), Folder::new(), Folder::new());
+        prints(&["mount", "-o", options, text(image.path()), folder.text()]);
+        run("mount", &["--bind", folder.text(), bound.text()]);
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", STORE, text(&bound.path().join("open")), "map"]);
+        let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (pid, ended) = server(&folder);
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(wait(&ended, 60), "{options}");
+        assert_eq!(exits(0, &["cat", text(image.path()), "/open"]).stdout, vec![b'x'; 500_000], "{options}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        run("umount", &["-l", bound.text()]);
+
+        // what lies over it stays
+        prints(&["mount", "-o", options, text(image.path()), folder.text()]);
+        let (pid, ended) = server(&folder);
+        run("mount", &["-t", "tmpfs", "over", folder.text()]);
+        std::fs::write(folder.path().join("mine"), "mine").unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(!wait(&ended, 3), "{options}");
+        assert_eq!(std::fs::read(folder.path().join("mine")).unwrap(), b"mine", "{options}");
+        run("umount", &[folder.text()]);
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(wait(&ended, 60), "{options}");
+
+        // a folder above it has another name now
+        let above = tempfile::tempdir().unwrap();
+        let (old, new) = (above.path().join("old"), above.path().join("new"));
+        std::fs::create_dir_all(old.join("mnt")).unwrap();
+        prints(&["mount", "-o", options, text(image.path()), text(&old.join("mnt"))]);
+        std::fs::rename(&old, &new).unwrap();
+        let (pid, ended) = server_on(&new.join("mnt"));
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(wait(&ended, 60), "{options}");
+        assert_eq!(std::fs::read_dir(new.join("mnt")).unwrap().count(), 0, "{options}");
+        assert!(oracle::e2fsck(image.path()).clean);
+    }
+}
+
 /// The server of what is mounted on a folder, open for waiting.
 fn server(folder: &Folder) -> (rustix::process::Pid, std::os::fd::OwnedFd) {
+    server_on(folder.path())
+}
+
+fn server_on(folder: &Path) -> (rustix::process::Pid, std::os::fd::OwnedFd) {
     let mut pid = [0; 16];
-    let length = rustix::fs::getxattr(folder.path(), "extant.daemon", &mut pid[..]).unwrap();
+    let length = rustix::fs::getxattr(folder, "extant.daemon", &mut pid[..]).unwrap();
     let pid =
         std::str::from_utf8(&pid[..length]).unwrap().parse().ok().and_then(rustix::process::Pid::from_raw).unwrap();
     (pid, rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap())
@@ -212,7 +275,7 @@ fn a_signal_loses_nothing_that_the_kernel_has_of_open_files() {
     let ways = [("rw", "map"), ("writeback_cache", "map"), ("writeback_cache", "write")];
     let cases = [image.path(), native.path()].into_iter().flat_map(|volume| ways.map(|way| (volume, way)));
     // a shell that starts the tests in the background, or nohup, has some ignored
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let status = read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
     let heard = |signal: &Signal| ignored >> (signal.as_raw() - 1) & 1 == 0;
