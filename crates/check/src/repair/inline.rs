@@ -10,7 +10,7 @@ use format::InodeNo;
 use format::inode::{FileKind, InodeBuf, InodeFlags};
 
 /// Bytes of inline data that stand in `i_block`.
-const I_BLOCK: usize = 60;
+pub(super) const I_BLOCK: usize = 60;
 
 /// Moves what stands in an inode into blocks. `false` where that cannot be done.
 pub(super) fn move_out(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {

@@ -265,8 +265,8 @@ impl Case<'_, '_> {
             }
             Code::InlineDataXattrMissing if !inode.raw().flags().contains(InodeFlags::EXTENTS) => {
                 self.work.make_stale();
-                // the part that stands in the inode proper is no file without the rest
-                if inode.kind() == Some(FileKind::Regular) {
+                // the part that stands in the inode proper is no file without the rest, where there was more
+                if inode.kind() == Some(FileKind::Regular) && inode.raw().size() > inline::I_BLOCK as u64 {
                     inode.set_size(0);
                 }
                 if !inline::move_out(self.work, self.number, inode)? {

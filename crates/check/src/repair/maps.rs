@@ -44,9 +44,44 @@ pub(super) fn facts(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Facts
 /// Reads what is sound of the tree in `i_block`.
 pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<Extents> {
     let mut reader =
-        Reader { work, facts: facts(work, number, inode), found: Extents::default(), seen: HashSet::new(), next: 0 };
+        Reader { work, facts: facts(work, number, inode), found: Extents::default(), seen: HashSet::new() };
     reader.node(&inode.raw().disk.i_block, None)?;
-    Ok(reader.found)
+    let mut found = reader.found;
+    ascending(&mut found.extents, u64::from(work.volume().geometry.cluster_blocks));
+    Ok(found)
+}
+
+/// Leaves extents that ascend and do not overlap. Of two that contradict each other the one goes that fits less to those
+/// around them: one wrong start or length must not cost all that stand behind it.
+fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
+    let end = |extent: &Extent| extent.logical.get() + u64::from(extent.len);
+    let mut sound: Vec<Extent> = Vec::with_capacity(extents.len());
+    for (n, this) in extents.iter().enumerate() {
+        let next = sound.last().map_or(0, end);
+        if this.logical.get() < next
+            || ratio > 1 && sound.last().is_some_and(|before| parts_cluster(before, this, ratio))
+        {
+            continue;
+        }
+        let (follower, beyond) = (extents.get(n + 1), extents.get(n + 2));
+        let contradicted = follower.is_some_and(|follower| {
+            let fits = this.logical.get() == next
+                && beyond.map_or_else(|| end(this) <= end(follower), |beyond| end(this) <= beyond.logical.get());
+            let follower_fits = beyond.is_some_and(|beyond| end(follower) == beyond.logical.get());
+            end(this) > follower.logical.get() && follower.logical.get() >= next && (!fits || follower_fits)
+        });
+        if !contradicted {
+            sound.push(*this);
+        }
+    }
+    *extents = sound;
+}
+
+/// Whether the cluster of the file that an extent begins in lies in another cluster of the volume already, by the one before.
+fn parts_cluster(before: &Extent, extent: &Extent, ratio: u64) -> bool {
+    let last = u64::from(before.len).saturating_sub(1);
+    let (logical, physical) = (before.logical.get() + last, before.physical.get() + last);
+    logical / ratio == extent.logical.get() / ratio && physical / ratio != extent.physical.get() / ratio
 }
 
 struct Reader<'a, 'w> {
@@ -54,8 +89,6 @@ struct Reader<'a, 'w> {
     facts: Facts,
     found: Extents,
     seen: HashSet<u64>,
-    /// The first block of the file that is not mapped yet.
-    next: u64,
 }
 
 impl Reader<'_, '_> {
@@ -89,24 +122,15 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Whether the cluster of the file that an extent begins in lies in another cluster of the volume already.
-    fn is_elsewhere(&self, extent: &Extent, ratio: u64) -> bool {
-        self.found.extents.last().is_some_and(|before| {
-            let last = u64::from(before.len).saturating_sub(1);
-            let (logical, physical) = (before.logical.get() + last, before.physical.get() + last);
-            logical / ratio == extent.logical.get() / ratio && physical / ratio != extent.physical.get() / ratio
-        })
-    }
-
     fn extent(&mut self, mut extent: Extent) {
         let volume = self.work.volume();
         let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
         let ratio = u64::from(volume.geometry.cluster_blocks);
         let on_volume = volume.holds(start) && start.saturating_add(len) <= volume.geometry.blocks;
-        if len == 0 || !on_volume || logical < self.next || logical + len > extent::MAX_BLOCKS {
+        if len == 0 || !on_volume || logical + len > extent::MAX_BLOCKS {
             return;
         }
-        if ratio > 1 && (start % ratio != logical % ratio || self.is_elsewhere(&extent, ratio)) {
+        if ratio > 1 && start % ratio != logical % ratio {
             return;
         }
         let Some(walk) = self.work.walk() else { return };
@@ -116,7 +140,6 @@ impl Reader<'_, '_> {
         if self.facts.is_directory() {
             extent.unwritten = false;
         }
-        self.next = logical + len;
         self.found.extents.push(extent);
     }
 }
@@ -472,4 +495,38 @@ pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, b
 /// New files are mapped by extents where the volume has them.
 pub(super) fn new_file_flags(work: &Work<'_>) -> InodeFlags {
     if work.volume().features.incompat.contains(Incompat::EXTENT) { InodeFlags::EXTENTS } else { InodeFlags::empty() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(list: &[(u64, u32)]) -> Vec<(u64, u32)> {
+        let physical = FsBlock(1000);
+        let extent = |&(logical, len)| Extent { logical: FileBlock(logical), physical, len, unwritten: false };
+        let mut extents: Vec<Extent> = list.iter().map(extent).collect();
+        ascending(&mut extents, 1);
+        extents.iter().map(|e| (e.logical.get(), e.len)).collect()
+    }
+
+    #[test]
+    fn one_wrong_extent_costs_itself_alone() {
+        let sound = [(0, 4), (4, 1), (5, 5), (10, 10), (20, 2), (40, 3)];
+        assert_eq!(kept(&sound), sound);
+        for n in 0..sound.len() {
+            let mut without = sound.to_vec();
+            without.remove(n);
+            for (start, len) in [(262_150, sound[n].1), (sound[n].0, 3000)] {
+                let mut wrong = sound;
+                wrong[n] = (start, len);
+                let last = n + 1 == sound.len();
+                assert_eq!(kept(&wrong), if last { wrong.to_vec() } else { without.clone() }, "{n}: {start}, {len}");
+            }
+            if n > 0 {
+                let mut wrong = sound;
+                wrong[n].0 = sound[n - 1].0;
+                assert_eq!(kept(&wrong).len(), sound.len() - 1, "{n}: too low");
+            }
+        }
+    }
 }

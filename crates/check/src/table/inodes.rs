@@ -184,7 +184,7 @@ macro_rules! inode_rows {
             => "Drops the reference." [InodeBlockCountWrong];
         0x010075 InlineDataXattrMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but no attribute with the rest of the data."
-            => "Clears the flag where blocks are mapped; else empties the file, of a directory or link keeps what stands in the inode." [];
+            => "Clears the flag where blocks are mapped; else only what stands in the inode stays, and of a file with more nothing." [];
         0x010076 SpecialFileHasMapFlag Advice leaves by Inodes
             "Inode {inode} is a device, pipe or socket, but has the flag for extents or inline data."
             => "Clears the flags." [];

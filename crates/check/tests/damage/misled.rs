@@ -307,6 +307,7 @@ fn inline_data_outlives_the_attributes_beside_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let content: Vec<u8> = (0..90).map(|n| b'a' + n % 26).collect();
     std::fs::write(folder.path().join("small"), &content).expect("a file");
+    std::fs::write(folder.path().join("tiny"), "all of it stands in the block map").expect("a file");
     let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "inline_data", "-I", "256"];
     let image = Image::mke2fs(&args, 24 << 20).with_folder(folder.path()).build();
     let file = || image.debugfs(&["cat small"]).text();
@@ -339,6 +340,19 @@ fn inline_data_outlives_the_attributes_beside_it() {
         assert!(e2fsck(image.path()).clean, "{said}");
         assert!(file().contains(&text), "{said}: {}", file());
     }
+    // without the attribute what stands in the inode is all of the smaller one
+    let mut bytes = sound.clone();
+    let entry = area_of(&bytes, b"all of it stands") - 0x28 + 128 + 32 + 4;
+    assert_eq!(bytes[entry..entry + 2], [4, 7]);
+    bytes[entry + 1] = 1;
+    image.set_bytes(&bytes);
+    image.debugfs(&["set_inode_field tiny generation 7"]);
+    let mut bytes = image.bytes();
+    assert!(finds(&look(&bytes), Code::InlineDataXattrMissing), "{:?}", look(&bytes).problems);
+    repaired("no attribute", &mut bytes);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+    assert!(image.debugfs(&["cat tiny"]).text().contains("all of it stands in the block map"));
 }
 
 /// Where these bytes stand first.
