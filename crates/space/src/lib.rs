@@ -1,7 +1,8 @@
 //! Free space: what is free, where to look first, and what is promised.
 //!
-//! - A [`FreeMap`] knows what is free in one stretch of the volume, and is the only one that sets bits. [`GroupMap`] is the
-//!   one for a bitmap.
+//! - A [`FreeMap`] knows what is free in one group of the volume, and is the only one that allocates. [`GroupMap`] is one
+//!   as a bitmap, [`ContainerMap`] one of [`Container`]s, each of which is a set of units in its smallest form.
+//! - [`Longest`] finds the next group that may have a run long enough, and [`RunSet`] is a set of blocks of a whole volume.
 //! - A [`Policy`] sees totals for each group and names groups in the order in which they should be tried. A wrong policy
 //!   can be slow, never corrupt.
 //! - A [`Pool`] counts the volume's free units as a whole: what may be taken by whom, what is promised to content that has
@@ -10,10 +11,18 @@
 //! Nothing here does I/O, and nothing knows how the maps are stored.
 #![forbid(unsafe_code)]
 
+mod container;
+mod container_map;
+mod longest;
 mod map;
 mod policy;
 mod pool;
+mod run_set;
 
+pub use container::{Container, Form, SetError};
+pub use container_map::ContainerMap;
+pub use longest::Longest;
 pub use map::{FreeMap, GroupMap, Run};
 pub use policy::{GroupTotals, Policy, Sum, Totals};
 pub use pool::{Claim, Pool, Purpose};
+pub use run_set::{BlockRun, RunSet};

@@ -1,33 +1,38 @@
-//! The bitmap beside a plain set of units, and the policy's promises.
+//! The maps of a group beside a plain set of units, and the policy's promises.
 
-use extant_space::{Claim, FreeMap, GroupMap, GroupTotals, Policy, Pool, Run, Sum, Totals};
+use extant_space::{Claim, Container, ContainerMap, FreeMap, GroupMap, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use proptest::prelude::*;
+use std::ops::Range;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Unit {
     Used,
     Free,
-    Held,
+    Deferred,
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    Take(Run),
-    Give(Run, bool),
+    Allocate(Run),
+    Free(Run, bool),
     Release(Run),
-    Keep(Option<[u64; 5]>),
-    Unkeep([u64; 5]),
+    Pin(Option<[u64; 5]>),
+    Unpin([u64; 5]),
+    Defer(Run),
     Find(Vec<Run>, u32, u32),
+    Next(Range<u32>, u32),
 }
 
 fn step(units: u32) -> impl Strategy<Value = Step> {
     let run = (0..units + 70, prop_oneof![1..8u32, 1..units + 70]).prop_map(|(start, len)| Run { start, len });
     prop_oneof![
-        run.clone().prop_map(Step::Take),
-        (run.clone(), any::<bool>()).prop_map(|(run, held)| Step::Give(run, held)),
-        run.prop_map(Step::Release),
-        proptest::option::of(any::<[u64; 5]>()).prop_map(Step::Keep),
-        any::<[u64; 5]>().prop_map(Step::Unkeep),
+        run.clone().prop_map(Step::Allocate),
+        (run.clone(), any::<bool>()).prop_map(|(run, held)| Step::Free(run, held)),
+        run.clone().prop_map(Step::Release),
+        run.clone().prop_map(Step::Defer),
+        (run, 1..9u32).prop_map(|(run, least)| Step::Next(run.start..run.end(), least)),
+        proptest::option::of(any::<[u64; 5]>()).prop_map(Step::Pin),
+        any::<[u64; 5]>().prop_map(Step::Unpin),
         (within(units), 0..units + 9, 1..units + 9).prop_map(|(within, from, want)| Step::Find(within, from, want)),
     ]
 }
@@ -57,14 +62,14 @@ fn longest_from(model: &[Unit], at: usize) -> u32 {
     model.get(at..).unwrap_or_default().iter().take_while(|unit| **unit == Unit::Free).count() as u32
 }
 
-/// The model with what is kept as used: neither may be given out.
-fn available(model: &[Unit], kept: &[bool]) -> Vec<Unit> {
-    model.iter().zip(kept).map(|(unit, kept)| if *kept { Unit::Used } else { *unit }).collect()
+/// The model with what is pinned as used: neither may be allocated.
+fn available(model: &[Unit], pinned: &[bool]) -> Vec<Unit> {
+    model.iter().zip(pinned).map(|(unit, pinned)| if *pinned { Unit::Used } else { *unit }).collect()
 }
 
 fn check_find(model: &[Unit], within: &[Run], from: u32, want: u32, found: Option<Run>) {
     let inside = |at: usize| within.iter().any(|run| (run.start..run.end()).contains(&(at as u32)));
-    // what may not be given is as good as used
+    // what may not be allocated is as good as used
     let model: Vec<Unit> =
         model.iter().enumerate().map(|(at, unit)| if inside(at) { *unit } else { Unit::Used }).collect();
     let model = &model[..];
@@ -84,81 +89,227 @@ fn check_find(model: &[Unit], within: &[Run], from: u32, want: u32, found: Optio
     assert_eq!(found.start as usize, first.0);
 }
 
+/// What the map of a group can do beside [`FreeMap`].
+trait Map: FreeMap {
+    fn read(bytes: &[u8], units: u32) -> Self;
+    fn write(&self, block: &mut [u8]);
+    /// Units that are deferred, and those that are pinned and free.
+    fn counts(&self) -> (u32, u32);
+    fn pin(&mut self, units: &[u64]);
+    fn pin_used(&mut self);
+    fn unpin(&mut self, units: &[u64]) -> Vec<Run>;
+    fn pinned_at(&self, run: Run) -> (u32, bool);
+    fn is_used(&self, run: Run) -> bool;
+    fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run>;
+    fn defer(&mut self, run: Run);
+}
+
+impl Map for GroupMap {
+    fn read(bytes: &[u8], units: u32) -> Self {
+        Self::from_bytes(bytes, units)
+    }
+    fn write(&self, block: &mut [u8]) {
+        self.write(block);
+    }
+    fn counts(&self) -> (u32, u32) {
+        (self.held(), self.kept())
+    }
+    fn pin(&mut self, units: &[u64]) {
+        self.keep(units);
+    }
+    fn pin_used(&mut self) {
+        self.keep_used();
+    }
+    fn unpin(&mut self, units: &[u64]) -> Vec<Run> {
+        self.unkeep(units)
+    }
+    fn pinned_at(&self, run: Run) -> (u32, bool) {
+        self.kept_at(run)
+    }
+    fn is_used(&self, run: Run) -> bool {
+        self.is_used(run)
+    }
+    fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
+        self.next_run(range, least)
+    }
+    fn defer(&mut self, run: Run) {
+        self.hold_free(run);
+    }
+}
+
+impl Map for ContainerMap {
+    fn read(bytes: &[u8], units: u32) -> Self {
+        Self::from_bytes(bytes, units)
+    }
+    fn write(&self, block: &mut [u8]) {
+        self.write(block);
+    }
+    fn counts(&self) -> (u32, u32) {
+        (self.deferred(), self.pinned())
+    }
+    fn pin(&mut self, units: &[u64]) {
+        self.pin(&set_of(units, self.units()));
+    }
+    fn pin_used(&mut self) {
+        self.pin_used();
+    }
+    fn unpin(&mut self, units: &[u64]) -> Vec<Run> {
+        self.unpin(&set_of(units, self.units())).runs().collect()
+    }
+    fn pinned_at(&self, run: Run) -> (u32, bool) {
+        self.pinned_at(run)
+    }
+    fn is_used(&self, run: Run) -> bool {
+        self.is_used(run)
+    }
+    fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
+        self.next_run(range, least)
+    }
+    fn defer(&mut self, run: Run) {
+        self.defer_available(run);
+    }
+}
+
+fn set_of(words: &[u64], units: u32) -> Container {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    Container::from_set_bits(&bytes, units)
+}
+
+/// Carries out the steps on a map and on a model, and compares all that can be asked.
+fn is_a_set<M: Map>(units: u32, bytes: &[u8], steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut map = M::read(bytes, units);
+    let used = |n: u32| bytes[n as usize / 8] >> (n % 8) & 1 == 1;
+    let mut model = Model {
+        units: (0..units).map(|n| if used(n) { Unit::Used } else { Unit::Free }).collect(),
+        pinned: vec![false; units as usize],
+    };
+    for step in steps {
+        model.carry_out(step, &mut map)?;
+        model.compare(&map)?;
+    }
+    let mut block = [0; 64];
+    map.write(&mut block);
+    for n in 0..512 {
+        let used = model.units.get(n).is_none_or(|unit| *unit == Unit::Used);
+        prop_assert_eq!(block[n / 8] >> (n % 8) & 1 == 1, used);
+    }
+    prop_assert_eq!(M::read(&block, units).free(), map.free());
+    Ok(())
+}
+
+/// A plain list of units.
+struct Model {
+    units: Vec<Unit>,
+    pinned: Vec<bool>,
+}
+
+impl Model {
+    fn place(&self, run: Run) -> Option<Range<usize>> {
+        (run.end() as usize <= self.units.len()).then_some(run.start as usize..run.end() as usize)
+    }
+
+    fn carry_out(&mut self, step: Step, map: &mut impl Map) -> Result<(), TestCaseError> {
+        let units = self.units.len();
+        let bit = |words: &[u64; 5], n: usize| words[n / 64] >> (n % 64) & 1 == 1;
+        match step {
+            Step::Allocate(run) => {
+                let free = |n: usize| self.units[n] == Unit::Free && !self.pinned[n];
+                let fits = self.place(run).filter(|place| place.clone().all(free));
+                prop_assert_eq!(map.take(run), fits.is_some());
+                fits.into_iter().for_each(|place| self.units[place].fill(Unit::Used));
+            }
+            Step::Free(run, deferred) => {
+                let deferred = deferred && !self.place(run).is_some_and(|place| self.pinned[place].contains(&true));
+                let used = |place: &Range<usize>| self.units[place.clone()].iter().all(|u| *u == Unit::Used);
+                let fits = self.place(run).filter(used);
+                prop_assert_eq!(map.give(run, deferred), fits.is_some());
+                let now = if deferred { Unit::Deferred } else { Unit::Free };
+                fits.into_iter().for_each(|place| self.units[place].fill(now));
+            }
+            Step::Release(run) => {
+                map.release(run);
+                let inside = (run.start as usize).min(units)..(run.end() as usize).min(units);
+                self.units[inside].iter_mut().filter(|u| **u == Unit::Deferred).for_each(|u| *u = Unit::Free);
+            }
+            Step::Defer(run) => {
+                map.defer(run);
+                let free = |n: usize| self.units[n] == Unit::Free && !self.pinned[n];
+                let fits = self.place(run).filter(|place| place.clone().all(free));
+                fits.into_iter().for_each(|place| self.units[place].fill(Unit::Deferred));
+            }
+            Step::Pin(None) => {
+                map.pin_used();
+                self.pinned.iter_mut().zip(&self.units).for_each(|(pinned, unit)| *pinned |= *unit == Unit::Used);
+            }
+            Step::Pin(Some(mut words)) => {
+                let deferred = (0..units).filter(|n| self.units[*n] == Unit::Deferred);
+                deferred.for_each(|n| words[n / 64] &= !(1 << (n % 64)));
+                map.pin(&words);
+                self.pinned.iter_mut().enumerate().for_each(|(n, pinned)| *pinned |= bit(&words, n));
+            }
+            Step::Unpin(words) => {
+                let gone = |n: &usize| bit(&words, *n) && self.pinned[*n] && self.units[*n] == Unit::Free;
+                let gone: Vec<usize> = (0..units).filter(gone).collect();
+                let found = map.unpin(&words);
+                let found_units = found.iter().flat_map(|run| run.start as usize..run.end() as usize);
+                prop_assert_eq!(found_units.collect::<Vec<_>>(), gone.clone());
+                prop_assert!(found.windows(2).all(|pair| pair[0].end() < pair[1].start));
+                gone.into_iter().for_each(|n| self.units[n] = Unit::Deferred);
+                self.pinned.iter_mut().enumerate().for_each(|(n, pinned)| *pinned &= !bit(&words, n));
+            }
+            Step::Find(within, from, want) => {
+                let there = available(&self.units, &self.pinned);
+                check_find(&there, &within, from, want, map.find(&within, from, want));
+            }
+            Step::Next(range, least) => {
+                let there = available(&self.units, &self.pinned);
+                let free = |n: usize| there[n] == Unit::Free;
+                let end = (range.end as usize).min(units);
+                let begins = |n: &usize| free(*n) && (*n == range.start as usize || !free(*n - 1));
+                let runs =
+                    (range.start as usize..end).filter(begins).map(|n| (n as u32, longest_from(&there[..end], n)));
+                let first = runs.map(|(start, len)| Run { start, len }).find(|run| run.len >= least);
+                prop_assert_eq!(map.next_run(range, least), first);
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, map: &impl Map) -> Result<(), TestCaseError> {
+        let units = self.units.len() as u32;
+        let stored = |kind| self.units.iter().filter(|unit| **unit == kind).count() as u32;
+        prop_assert_eq!(map.units(), units);
+        prop_assert_eq!(map.free(), stored(Unit::Free) + stored(Unit::Deferred));
+        let pinned = self.units.iter().zip(&self.pinned);
+        let pinned = pinned.filter(|(unit, pinned)| **unit == Unit::Free && **pinned).count() as u32;
+        prop_assert_eq!(map.counts(), (stored(Unit::Deferred), pinned));
+        prop_assert_eq!(map.available(), stored(Unit::Free) - pinned);
+        for at in 0..units {
+            let run = Run { start: at, len: (units - at).min(70) };
+            let here = self.pinned[at as usize];
+            let same = self.pinned[at as usize..].iter().take(run.len as usize).take_while(|pinned| **pinned == here);
+            prop_assert_eq!(map.pinned_at(run), (same.count() as u32, here));
+        }
+        let there = available(&self.units, &self.pinned);
+        for at in [0, 5, 63, 64, units - 1, units] {
+            prop_assert_eq!(map.run_at(at, 100), longest_from(&there, at as usize).min(100));
+            let behind = self.units.get(at as usize..).unwrap_or_default();
+            let used = behind.iter().take(70).all(|unit| *unit == Unit::Used);
+            prop_assert_eq!(map.is_used(Run { start: at, len: 70 }), used);
+        }
+        Ok(())
+    }
+}
+
 proptest! {
     #[test]
-    fn the_map_is_a_set_of_units((units, bytes, steps) in case()) {
-        let mut map = GroupMap::from_bytes(&bytes, units);
-        let used = |n: u32| bytes[n as usize / 8] >> (n % 8) & 1 == 1;
-        let mut model: Vec<Unit> = (0..units).map(|n| if used(n) { Unit::Used } else { Unit::Free }).collect();
-        let mut kept = vec![false; units as usize];
-        let bit = |words: &[u64; 5], n: usize| words[n / 64] >> (n % 64) & 1 == 1;
-        for step in steps {
-            let place = |run: Run| (run.end() <= units).then_some(run.start as usize..run.end() as usize);
-            match step {
-                Step::Take(run) => {
-                    let free = |n: usize| model[n] == Unit::Free && !kept[n];
-                    let fits = place(run).filter(|place| place.clone().all(free));
-                    prop_assert_eq!(map.take(run), fits.is_some());
-                    fits.into_iter().for_each(|place| model[place].fill(Unit::Used));
-                }
-                Step::Give(run, held) => {
-                    let held = held && !place(run).is_some_and(|place| kept[place].contains(&true));
-                    let fits = place(run).filter(|place| model[place.clone()].iter().all(|u| *u == Unit::Used));
-                    prop_assert_eq!(map.give(run, held), fits.is_some());
-                    let now = if held { Unit::Held } else { Unit::Free };
-                    fits.into_iter().for_each(|place| model[place].fill(now));
-                }
-                Step::Release(run) => {
-                    map.release(run);
-                    let inside = (run.start.min(units) as usize)..(run.end().min(units) as usize);
-                    model[inside].iter_mut().filter(|u| **u == Unit::Held).for_each(|u| *u = Unit::Free);
-                }
-                Step::Keep(None) => {
-                    map.keep_used();
-                    kept.iter_mut().zip(&model).for_each(|(kept, unit)| *kept |= *unit == Unit::Used);
-                }
-                Step::Keep(Some(mut words)) => {
-                    let held = (0..units as usize).filter(|n| model[*n] == Unit::Held);
-                    held.for_each(|n| words[n / 64] &= !(1 << (n % 64)));
-                    map.keep(&words);
-                    kept.iter_mut().enumerate().for_each(|(n, kept)| *kept |= bit(&words, n));
-                }
-                Step::Unkeep(words) => {
-                    let gone: Vec<usize> =
-                        (0..units as usize).filter(|n| bit(&words, *n) && kept[*n] && model[*n] == Unit::Free).collect();
-                    let found = map.unkeep(&words);
-                    prop_assert_eq!(found.iter().flat_map(|run| run.start as usize..run.end() as usize).collect::<Vec<_>>(), gone.clone());
-                    prop_assert!(found.windows(2).all(|pair| pair[0].end() < pair[1].start));
-                    gone.into_iter().for_each(|n| model[n] = Unit::Held);
-                    kept.iter_mut().enumerate().for_each(|(n, kept)| *kept &= !bit(&words, n));
-                }
-                Step::Find(within, from, want) => {
-                    let there = available(&model, &kept);
-                    check_find(&there, &within, from, want, map.find(&within, from, want));
-                }
-            }
-            let stored = |kind| model.iter().filter(|unit| **unit == kind).count() as u32;
-            prop_assert_eq!(map.free(), stored(Unit::Free) + stored(Unit::Held));
-            let kept_units = model.iter().zip(&kept).filter(|(unit, kept)| **unit == Unit::Free && **kept).count() as u32;
-            prop_assert_eq!(map.kept(), kept_units);
-            prop_assert_eq!((map.available(), map.held()), (stored(Unit::Free) - kept_units, stored(Unit::Held)));
-            for at in 0..units {
-                let run = Run { start: at, len: (units - at).min(70) };
-                let same = kept[at as usize..].iter().take(run.len as usize).take_while(|k| **k == kept[at as usize]);
-                prop_assert_eq!(map.kept_at(run), (same.count() as u32, kept[at as usize]));
-            }
-            let there = available(&model, &kept);
-            for at in [0, 5, 63, 64, units - 1, units] {
-                prop_assert_eq!(map.run_at(at, 100), longest_from(&there, at as usize).min(100));
-            }
-        }
-        let mut block = [0; 64];
-        map.write(&mut block);
-        for n in 0..512 {
-            let used = model.get(n).is_none_or(|unit| *unit == Unit::Used);
-            prop_assert_eq!(block[n / 8] >> (n % 8) & 1 == 1, used);
-        }
-        prop_assert_eq!(GroupMap::from_bytes(&block, units).free(), map.free());
+    fn the_bitmap_is_a_set_of_units((units, bytes, steps) in case()) {
+        is_a_set::<GroupMap>(units, &bytes, steps)?;
+    }
+
+    #[test]
+    fn containers_are_a_set_of_units((units, bytes, steps) in case()) {
+        is_a_set::<ContainerMap>(units, &bytes, steps)?;
     }
 
     #[test]

@@ -1,0 +1,247 @@
+//! The free space of a group as containers.
+
+use crate::{Container, FreeMap, Run};
+use std::ops::Range;
+
+/// What is free in a group, as sets that are each in their smallest form: what [`GroupMap`](crate::GroupMap) is as a bitmap.
+///
+/// A unit is in at most one of three sets: *available*; *deferred*, freed but not to be allocated yet; *pinned and free*,
+/// freed but used by an older version of the volume. In none of them it is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerMap {
+    available: Container,
+    /// Absent where it would be empty.
+    deferred: Option<Box<Container>>,
+    /// Absent where no older version uses a unit.
+    pinned: Option<Box<Pinned>>,
+}
+
+/// What older versions of the volume use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pinned {
+    /// All that they use, whether the live version uses it or not. Nothing of it is available or deferred.
+    all: Container,
+    /// Of these, what the live version does not use.
+    free: Container,
+}
+
+impl ContainerMap {
+    /// All of `units` units available.
+    #[must_use]
+    pub fn new(units: u32) -> Self {
+        Self::from_available(Container::full(units))
+    }
+
+    /// The bitmap that is stored as `bytes`, the lowest bit of a byte first. What `bytes` does not cover is in use, and so
+    /// is what lies behind the last unit.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8], units: u32) -> Self {
+        Self::from_available(Container::from_bitmap(bytes, units))
+    }
+
+    /// A map in which these units are available and all others in use.
+    #[must_use]
+    pub fn from_available(available: Container) -> Self {
+        Self { available, deferred: None, pinned: None }
+    }
+
+    /// Writes the bitmap into a block, deferred and pinned units as free; all bits behind the last unit are set.
+    pub fn write(&self, block: &mut [u8]) {
+        self.available.write_bitmap(block);
+        for set in self.deferred.as_deref().into_iter().chain(self.pinned_free()) {
+            set.clear_bits(block);
+        }
+    }
+
+    /// The units that may be allocated.
+    #[must_use]
+    pub fn available_units(&self) -> &Container {
+        &self.available
+    }
+
+    /// Units that are deferred.
+    #[must_use]
+    pub fn deferred(&self) -> u32 {
+        self.deferred.as_ref().map_or(0, |deferred| deferred.count())
+    }
+
+    /// Units that are pinned: an older version of the volume uses them, and this one does not.
+    #[must_use]
+    pub fn pinned(&self) -> u32 {
+        self.pinned_free().map_or(0, Container::count)
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let deferred = self.deferred.as_ref().map_or(0, |deferred| size_of::<Container>() + deferred.memory());
+        let pinned = self.pinned.as_ref();
+        let pinned = pinned.map_or(0, |pinned| size_of::<Pinned>() + pinned.all.memory() + pinned.free.memory());
+        self.available.memory() + deferred + pinned
+    }
+
+    fn pinned_free(&self) -> Option<&Container> {
+        self.pinned.as_ref().map(|pinned| &pinned.free)
+    }
+
+    /// An older version of the volume uses these units, and those that were named before. None of them is deferred.
+    pub fn pin(&mut self, units: &Container) {
+        if units.is_empty() {
+            return;
+        }
+        let free = units.intersection(&self.available);
+        self.available.subtract(&free);
+        match &mut self.pinned {
+            Some(pinned) => {
+                pinned.free.union_with(&free);
+                pinned.all.union_with(units);
+            }
+            None => self.pinned = Some(Box::new(Pinned { all: units.clone(), free })),
+        }
+    }
+
+    /// What is in use now is part of an older version of the volume from now on.
+    pub fn pin_used(&mut self) {
+        let mut used = self.available.complement();
+        if let Some(deferred) = &self.deferred {
+            used.subtract(deferred);
+        }
+        match &mut self.pinned {
+            // what was pinned before is in use, or pinned and free: all of it is neither available nor deferred
+            Some(pinned) => pinned.all = used,
+            None if used.is_empty() => {}
+            None => {
+                let free = Container::empty(used.units());
+                self.pinned = Some(Box::new(Pinned { all: used, free }));
+            }
+        }
+    }
+
+    /// No older version of the volume uses these units any more. Those of them that were pinned and free become deferred,
+    /// and are returned.
+    pub fn unpin(&mut self, units: &Container) -> Container {
+        let Some(pinned) = &mut self.pinned else { return Container::empty(self.available.units()) };
+        let freed = pinned.free.intersection(units);
+        pinned.all.subtract(units);
+        pinned.free.subtract(&freed);
+        if pinned.all.is_empty() {
+            self.pinned = None;
+        }
+        if !freed.is_empty() {
+            match &mut self.deferred {
+                Some(deferred) => deferred.union_with(&freed),
+                None => self.deferred = Some(Box::new(freed.clone())),
+            }
+        }
+        freed
+    }
+
+    /// The first units of a run that are alike in whether an older version uses them: how many, and whether.
+    #[must_use]
+    pub fn pinned_at(&self, run: Run) -> (u32, bool) {
+        let Some(pinned) = &self.pinned else { return (run.len, false) };
+        match pinned.all.run_at(run.start, run.len) {
+            0 => {
+                let next = pinned.all.runs_from(run.start).next();
+                (next.map_or(run.len, |next| run.len.min(next.start - run.start)), false)
+            }
+            len => (len, true),
+        }
+    }
+
+    /// A run that is available is deferred from now on; nothing happens where a part of it is not available.
+    pub fn defer_available(&mut self, run: Run) {
+        if self.available.remove(run).is_ok() {
+            self.defer(run);
+        }
+    }
+
+    fn defer(&mut self, run: Run) {
+        let units = self.available.units();
+        self.deferred.get_or_insert_with(|| Box::new(Container::empty(units))).add(run);
+    }
+
+    /// Whether all units of a run are in use, as it is stored. A run that reaches beyond the last unit is.
+    #[must_use]
+    pub fn is_used(&self, run: Run) -> bool {
+        !self.available.intersects(run)
+            && self.deferred.as_ref().is_none_or(|deferred| !deferred.intersects(run))
+            && self.pinned_free().is_none_or(|free| !free.intersects(run))
+    }
+
+    /// The first run of at least `least` available units that begins in a range, as far as it lies in it.
+    #[must_use]
+    pub fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
+        self.available.next_run(range, least)
+    }
+}
+
+impl FreeMap for ContainerMap {
+    fn units(&self) -> u32 {
+        self.available.units()
+    }
+
+    fn free(&self) -> u32 {
+        self.available.count() + self.deferred() + self.pinned()
+    }
+
+    fn available(&self) -> u32 {
+        self.available.count()
+    }
+
+    fn run_at(&self, at: u32, most: u32) -> u32 {
+        self.available.run_at(at, most)
+    }
+
+    fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
+        self.available.find(within, from, want)
+    }
+
+    fn take(&mut self, run: Run) -> bool {
+        run.start < self.available.units() && self.available.remove(run).is_ok()
+    }
+
+    fn give(&mut self, run: Run, deferred: bool) -> bool {
+        if self.deferred.is_none() && self.pinned.is_none() && !deferred {
+            return run.start < self.available.units() && self.available.insert(run).is_ok();
+        }
+        let units = self.available.units();
+        if run.start >= units || run.len > units - run.start || !self.is_used(run) {
+            return false;
+        }
+        let mut at = run.start;
+        while at < run.end() {
+            let (len, is_pinned) = self.pinned_at(Run { start: at, len: run.end() - at });
+            let part = Run { start: at, len };
+            at += len;
+            match &mut self.pinned {
+                Some(pinned) if is_pinned => {
+                    pinned.free.add(part);
+                }
+                _ if deferred => self.defer(part),
+                _ => {
+                    self.available.add(part);
+                }
+            }
+        }
+        true
+    }
+
+    fn release(&mut self, run: Run) {
+        let Some(deferred) = &mut self.deferred else { return };
+        if deferred.remove(run).is_ok() {
+            self.available.add(run);
+        } else {
+            let end = run.end();
+            let parts: Vec<Run> = deferred.runs_from(run.start).take_while(|part| part.start < end).collect();
+            for part in parts {
+                let part = Run { start: part.start, len: part.len.min(end - part.start) };
+                deferred.cut(part);
+                self.available.add(part);
+            }
+        }
+        if deferred.is_empty() {
+            self.deferred = None;
+        }
+    }
+}
