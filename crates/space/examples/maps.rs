@@ -92,6 +92,19 @@ fn change(map: &mut impl FreeMap, runs: &[Run]) -> (f64, f64) {
     (allocated, freed)
 }
 
+/// Frees runs that are in use, to be used again later, and then releases them; nanoseconds of both.
+fn defer(map: &mut impl FreeMap, runs: &[Run]) -> f64 {
+    for run in runs {
+        assert!(map.take(*run), "it is free");
+    }
+    time(runs.len(), || {
+        for run in runs.iter().rev() {
+            assert!(map.give(black_box(*run), true), "it is in use");
+        }
+        runs.iter().for_each(|run| map.release(black_box(*run)));
+    })
+}
+
 /// Free runs of at most `want` units, apart from each other, in random order.
 fn free_runs(rng: &mut Rng, map: &GroupMap, want: u32) -> Vec<Run> {
     let mut map = map.clone();
@@ -157,14 +170,15 @@ fn main() {
         println!("{state}: {:?}, {} runs, {} bytes of {}", set.form(), set.run_count(), set.memory(), bytes.len());
         let goals: Vec<u32> = (0..1000).map(|_| rng.below(u64::from(UNITS)) as u32).collect();
         for want in WANTED {
-            let mut rows = ["find", "allocate", "free", "find+allocate+free"]
+            let mut rows = ["find", "allocate", "free", "find+allocate+free", "defer+release"]
                 .map(|what| Row { name: format!("{state}: {what} {want}"), rounds: Vec::new() });
             let runs = free_runs(&mut rng, &old, want);
             for _ in 0..rounds {
                 let found = (find(&old, &goals, want), find(&new, &goals, want));
                 let (a, b) = (change(&mut old, &runs), change(&mut new, &runs));
                 let churned = (churn(&mut old, &goals, want), churn(&mut new, &goals, want));
-                for (row, round) in rows.iter_mut().zip([found, (a.0, b.0), (a.1, b.1), churned]) {
+                let deferred = (defer(&mut old, &runs), defer(&mut new, &runs));
+                for (row, round) in rows.iter_mut().zip([found, (a.0, b.0), (a.1, b.1), churned, deferred]) {
                     row.rounds.push(round);
                 }
             }

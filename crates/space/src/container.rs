@@ -9,15 +9,20 @@
 //!    as long as the bound; one that finds none corrects it.
 
 mod bits;
+mod forms;
 mod runs;
+mod search;
 mod sets;
 
 use crate::Run;
 use bits::Bits;
+use forms::most_runs;
 use runs::Runs;
 use std::fmt;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Runs of more units are long: no step is made only to know how long they are.
+const LONG: u32 = 1024;
 
 /// What a container's units are stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,6 +78,8 @@ pub struct Container {
     count: u32,
     /// Runs of units; counted for bits only.
     bit_runs: u32,
+    /// A set that is changed becomes bits when it has as many runs.
+    most: u32,
     /// No run is longer.
     bound: AtomicU32,
 }
@@ -106,61 +113,23 @@ impl Container {
     /// A set of nothing.
     #[must_use]
     pub fn empty(units: u32) -> Self {
-        Self { stored: Stored::Runs(Runs::default()), units, count: 0, bit_runs: 0, bound: AtomicU32::new(0) }
+        let most = most_runs(units) as u32;
+        let stored = Stored::Runs(Runs::default());
+        Self { stored, units, count: 0, bit_runs: 0, most, bound: AtomicU32::new(0) }
     }
 
     /// All of `units` units.
     #[must_use]
     pub fn full(units: u32) -> Self {
-        Self { stored: Stored::Full, units, count: units, bit_runs: 0, bound: AtomicU32::new(units) }
+        let most = most_runs(units) as u32;
+        Self { stored: Stored::Full, units, count: units, bit_runs: 0, most, bound: AtomicU32::new(units) }
     }
 
-    /// The units whose bits are clear in a bitmap as it is stored, the lowest bit of a byte first: those that are free.
-    /// What `bytes` does not cover is not in the set.
-    #[must_use]
-    pub fn from_bitmap(bytes: &[u8], units: u32) -> Self {
-        Self::from_words(units, words_of(bytes).map(|(word, mask)| !word & mask))
-    }
-
-    /// The units whose bits are set in a bitmap as it is stored: those in use. What `bytes` does not cover is not in the
-    /// set.
-    #[must_use]
-    pub fn from_set_bits(bytes: &[u8], units: u32) -> Self {
-        Self::from_words(units, words_of(bytes).map(|(word, _)| word))
-    }
-
-    fn from_words(units: u32, words: impl Iterator<Item = u64>) -> Self {
-        let mut bits = Bits::new(units);
-        bits.words_mut().iter_mut().zip(words).for_each(|(bits, word)| *bits = word);
-        if let Some(last) = bits.words_mut().last_mut()
-            && !units.is_multiple_of(bits::BITS)
-        {
-            *last &= !(u64::MAX << (units % bits::BITS));
-        }
-        let mut container = Self::empty(units);
-        container.stored = Stored::Bits(bits);
-        container.recount();
-        container.compact();
-        container
-    }
-
-    /// Writes the set as a bitmap in which a clear bit is a unit of the set; all other bits of the block are set.
-    pub fn write_bitmap(&self, block: &mut [u8]) {
-        block.fill(u8::MAX);
-        self.clear_bits(block);
-    }
-
-    /// Clears the bit of each unit of the set in a bitmap. Units behind its end are passed over.
-    pub fn clear_bits(&self, block: &mut [u8]) {
-        if let Stored::Bits(bits) = &self.stored {
-            for (bytes, word) in block.chunks_mut(8).zip(bits.words()) {
-                bytes.iter_mut().zip(word.to_le_bytes()).for_each(|(byte, bits)| *byte &= !bits);
-            }
-            return;
-        }
-        for run in self.runs() {
-            clear_run(block, run);
-        }
+    /// Few runs are searched and changed faster than bits, many are not: when a set of so many runs is changed, it becomes
+    /// bits, even where these take more memory, and stays bits until [`Container::compact`], or until most of it is one run.
+    /// Without a limit it is those that take more memory than bits.
+    pub fn limit_runs(&mut self, runs: u32) {
+        self.most = runs.max(1).min(most_runs(self.units) as u32);
     }
 
     /// Units that the set may have.
@@ -299,7 +268,7 @@ impl Container {
     /// Adds a run of at least one unit that lies inside; false, with nothing changed, where a part of it is in the set.
     #[inline]
     fn try_insert(&mut self, run: Run) -> bool {
-        let most = most_runs(self.units);
+        let most = self.most as usize;
         let whole = match &mut self.stored {
             Stored::Runs(runs) if runs.len() < most => match runs.insert(run, most) {
                 Some(whole) => whole,
@@ -312,7 +281,12 @@ impl Container {
                 bits.set(run);
                 let sides = bits.sides(run);
                 self.bit_runs = self.bit_runs + 1 - u32::from(sides.left) - u32::from(sides.right);
-                bits.length_around(run, sides)
+                match *self.bound.get_mut() {
+                    _ if !sides.left && !sides.right => run.len,
+                    // where there are long runs, the next search that needs to know looks again
+                    LONG.. => u32::MAX,
+                    _ => bits.length_around(run, sides),
+                }
             }
             Stored::Full => return false,
             Stored::Runs(_) => {
@@ -331,7 +305,7 @@ impl Container {
     /// set.
     #[inline]
     fn try_remove(&mut self, run: Run) -> bool {
-        let most = most_runs(self.units);
+        let most = self.most as usize;
         match &mut self.stored {
             Stored::Runs(runs) if runs.len() < most || most == 0 => {
                 if !runs.remove(run, most) {
@@ -371,7 +345,7 @@ impl Container {
         match &mut self.stored {
             Stored::Full => {}
             Stored::Runs(runs) => {
-                let (new, whole) = runs.add(run, most_runs(self.units));
+                let (new, whole) = runs.add(run, self.most as usize);
                 self.count += new;
                 let bound = self.bound.get_mut();
                 *bound = whole.max(*bound);
@@ -397,7 +371,7 @@ impl Container {
         match &mut self.stored {
             Stored::Full => {}
             Stored::Runs(runs) => {
-                self.count -= runs.cut(run, most_runs(self.units));
+                self.count -= runs.cut(run, self.most as usize);
                 self.settle();
             }
             Stored::Bits(bits) => {
@@ -427,142 +401,6 @@ impl Container {
         }
     }
 
-    /// The first run of at least `least` units that begins in a range, as far as it lies in it.
-    #[must_use]
-    pub fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
-        let (from, to, least) = (range.start, range.end.min(self.units), least.max(1));
-        if from >= to || least > self.bound() {
-            return None;
-        }
-        match &self.stored {
-            Stored::Full => Some(Run { start: from, len: to - from }).filter(|run| run.len >= least),
-            Stored::Runs(runs) => runs.search(from, to, to, to - from, least).filter(|run| run.len >= least),
-            Stored::Bits(bits) => {
-                let start = bits.first_fit(from, to, to, least)?;
-                Some(Run { start, len: bits.next_out(start, to) - start })
-            }
-        }
-    }
-
-    /// The first run of `want` units at or behind `from`, then before it; where there is none the longest run there is,
-    /// at most `want` long. As [`FreeMap::find`](crate::FreeMap::find).
-    #[must_use]
-    pub fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
-        if self.count == 0 || want == 0 {
-            return None;
-        }
-        let bound = self.bound();
-        let hoped = want.min(bound);
-        let mut best: Option<Run> = None;
-        for behind in [true, false] {
-            for run in within {
-                let limit = run.end().min(self.units);
-                let (start, to) = if behind { (run.start.max(from), limit) } else { (run.start, limit.min(from)) };
-                if let Some(run) = self.search(start, to, limit, want, bound)
-                    && best.is_none_or(|best| run.len > best.len)
-                {
-                    if run.len >= hoped {
-                        return Some(run);
-                    }
-                    best = Some(run);
-                }
-            }
-        }
-        if let [run] = within
-            && run.start == 0
-            && run.end() >= self.units
-        {
-            // no run is longer than what was found
-            self.bound.store(best.map_or(0, |best| best.len), Ordering::Relaxed);
-        }
-        best
-    }
-
-    /// The run of `want` units whose start is nearest to `goal`, on either side; of two as near the one behind. `None`
-    /// where no run is as long.
-    #[must_use]
-    pub fn nearest(&self, goal: u32, want: u32) -> Option<Run> {
-        if want == 0 || want > self.bound() {
-            return None;
-        }
-        let units = self.units;
-        let goal = goal.min(units);
-        let behind = match &self.stored {
-            Stored::Full => (goal <= units - want).then_some(goal),
-            Stored::Runs(runs) => {
-                runs.search(goal, units, units, want, want).filter(|r| r.len == want).map(|r| r.start)
-            }
-            Stored::Bits(bits) => bits.first_fit(goal, units, units, want),
-        };
-        if behind == Some(goal) {
-            return Some(Run { start: goal, len: want });
-        }
-        // a run that begins before the goal
-        let limit = (goal.saturating_add(want).saturating_sub(1)).min(units);
-        let before = match &self.stored {
-            Stored::Full => Some(units - want),
-            Stored::Runs(runs) => {
-                let fits = |run: Run| run.end().min(limit).checked_sub(want).filter(|start| *start >= run.start);
-                runs.before(limit).find_map(fits)
-            }
-            Stored::Bits(bits) => bits.last_fit(limit, want),
-        };
-        let nearest = match (before, behind) {
-            (Some(before), Some(behind)) if goal - before < behind - goal => before,
-            (_, Some(behind)) => behind,
-            (before, None) => before?,
-        };
-        Some(Run { start: nearest, len: want })
-    }
-
-    /// The longest run, the first of those; `None` where the set is empty.
-    #[must_use]
-    pub fn longest(&self) -> Option<Run> {
-        self.find(&[Run { start: 0, len: self.units }], 0, self.units)
-    }
-
-    /// The runs of the set from a unit on, ascending; of one that begins before it what lies behind.
-    pub fn runs_from(&self, unit: u32) -> impl Iterator<Item = Run> + '_ {
-        let (full, short, bits) = match &self.stored {
-            Stored::Full => (Some(Run { start: 0, len: self.units }), None, None),
-            Stored::Runs(runs) => (None, Some(runs.from(unit)), None),
-            Stored::Bits(bits) => (None, None, Some(bits)),
-        };
-        let units = self.units;
-        let mut at = unit.min(units);
-        let bits = std::iter::from_fn(move || {
-            let start = bits?.next_in(at, units);
-            at = bits?.next_out(start, units);
-            (start < units).then_some(Run { start, len: at - start })
-        });
-        let others = full.into_iter().chain(short.into_iter().flatten());
-        let others = others.filter(move |run| run.end() > unit).map(move |run| {
-            let start = run.start.max(unit);
-            Run { start, len: run.end() - start }
-        });
-        others.chain(bits)
-    }
-
-    /// The runs of the set, ascending.
-    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        self.runs_from(0)
-    }
-
-    /// No run of the set is longer.
-    fn bound(&self) -> u32 {
-        self.bound.load(Ordering::Relaxed).min(self.count)
-    }
-
-    #[inline]
-    fn search(&self, from: u32, to: u32, limit: u32, want: u32, bound: u32) -> Option<Run> {
-        match &self.stored {
-            _ if from >= to => None,
-            Stored::Full => Some(Run { start: from, len: want.min(limit - from) }),
-            Stored::Runs(runs) => runs.search(from, to, limit, want, want.min(bound)),
-            Stored::Bits(bits) => bits.search(from, to, limit, want, bound),
-        }
-    }
-
     fn is_inside(&self, run: Run) -> bool {
         run.start <= self.units && run.len <= self.units - run.start
     }
@@ -570,122 +408,5 @@ impl Container {
     fn clip(&self, run: Run) -> Run {
         let start = run.start.min(self.units);
         Run { start, len: run.end().min(self.units) - start }
-    }
-}
-
-impl Container {
-    /// Takes the smallest form.
-    pub fn compact(&mut self) {
-        let runs = self.run_count() as usize;
-        match &mut self.stored {
-            Stored::Full => {}
-            _ if self.count == self.units && self.units > 0 => self.stored = Stored::Full,
-            _ if runs == 0 => self.stored = Stored::Runs(Runs::default()),
-            Stored::Bits(_) if runs < most_runs(self.units) => self.become_runs(0),
-            Stored::Runs(runs) => runs.shrink_to_fit(),
-            Stored::Bits(_) => {}
-        }
-    }
-
-    /// After a change: another form where that is clearly smaller.
-    #[inline]
-    fn settle(&mut self) {
-        match &self.stored {
-            Stored::Bits(_) => {
-                let most = most_runs(self.units);
-                if most > 0 && self.bit_runs as usize <= most / 2 {
-                    self.become_runs(most / 8);
-                }
-            }
-            Stored::Runs(runs) => {
-                // one that is full and empty in turns does not allocate each time
-                if self.count == self.units && runs.memory() > Self::SLACK {
-                    self.stored = Stored::Full;
-                }
-            }
-            Stored::Full => {}
-        }
-    }
-
-    /// Before a change that may need a run more: bits where there is no space for one, and no full set.
-    fn make_space(&mut self) {
-        match &self.stored {
-            Stored::Runs(runs) if runs.len() >= most_runs(self.units) => self.become_bits(),
-            Stored::Full => self.open(),
-            _ => {}
-        }
-    }
-
-    /// A full set as one run, or as bits.
-    #[cold]
-    fn open(&mut self) {
-        let most = most_runs(self.units);
-        if most == 0 {
-            return self.become_bits();
-        }
-        let mut runs = Runs::default();
-        runs.push(Run { start: 0, len: self.units }, most);
-        self.stored = Stored::Runs(runs);
-    }
-
-    #[cold]
-    fn become_bits(&mut self) {
-        let mut bits = Bits::new(self.units);
-        self.runs().for_each(|run| bits.set(run));
-        self.bit_runs = self.run_count();
-        self.stored = Stored::Bits(bits);
-    }
-
-    /// Runs, with space for `more` runs.
-    #[cold]
-    fn become_runs(&mut self, more: usize) {
-        let most = most_runs(self.units);
-        let mut runs = Runs::with_capacity((self.bit_runs as usize + more).min(most));
-        self.runs().for_each(|run| runs.push(run, most));
-        self.stored = Stored::Runs(runs);
-    }
-
-    /// Counts bits anew.
-    fn recount(&mut self) {
-        if let Stored::Bits(bits) = &self.stored {
-            (self.count, self.bit_runs) = bits.totals();
-            *self.bound.get_mut() = self.count;
-        }
-    }
-}
-
-/// Most runs of a container: those that take no more memory than its bitmap.
-fn most_runs(units: u32) -> usize {
-    if units > runs::MOST_UNITS { 0 } else { units.div_ceil(bits::BITS) as usize * 2 }
-}
-
-/// A stored bitmap's words, each with a mask of the bits that are there.
-fn words_of(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let (whole, rest) = bytes.as_chunks();
-    let short = (!rest.is_empty()).then(|| {
-        let (mut word, mut mask) = ([0; 8], [0; 8]);
-        word.iter_mut().zip(rest).for_each(|(word, byte)| *word = *byte);
-        mask.iter_mut().zip(rest).for_each(|(mask, _)| *mask = u8::MAX);
-        (u64::from_le_bytes(word), u64::from_le_bytes(mask))
-    });
-    whole.iter().map(|word| (u64::from_le_bytes(*word), u64::MAX)).chain(short)
-}
-
-/// Clears a run's bits in a bitmap, as far as they are there.
-fn clear_run(block: &mut [u8], run: Run) {
-    let end = (u64::from(run.start) + u64::from(run.len)).min(block.len() as u64 * 8) as usize;
-    let start = run.start as usize;
-    if start >= end {
-        return;
-    }
-    let (head, tail) = (u8::MAX << (start % 8), u8::MAX >> (7 - (end - 1) % 8));
-    match block.get_mut(start / 8..=(end - 1) / 8) {
-        Some([only]) => *only &= !(head & tail),
-        Some([first, inner @ .., last]) => {
-            *first &= !head;
-            inner.fill(0);
-            *last &= !tail;
-        }
-        _ => {}
     }
 }

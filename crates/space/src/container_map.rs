@@ -3,6 +3,9 @@
 use crate::{Container, FreeMap, Run};
 use std::ops::Range;
 
+/// Runs with which a map in use becomes bits: from here on these are changed faster.
+const RUNS: u32 = 16;
+
 /// What is free in a group, as sets that are each in their smallest form: what [`GroupMap`](crate::GroupMap) is as a bitmap.
 ///
 /// A unit is in at most one of three sets: *available*; *deferred*, freed but not to be allocated yet; *pinned and free*,
@@ -36,13 +39,24 @@ impl ContainerMap {
     /// is what lies behind the last unit.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], units: u32) -> Self {
-        Self::from_available(Container::from_bitmap(bytes, units))
+        Self::from_available(Container::from_bitmap_to_change(bytes, units, RUNS))
     }
 
     /// A map in which these units are available and all others in use.
     #[must_use]
-    pub fn from_available(available: Container) -> Self {
+    pub fn from_available(mut available: Container) -> Self {
+        available.limit_runs(RUNS);
         Self { available, deferred: None, pinned: None }
+    }
+
+    /// Takes the smallest forms, for a group that is not used for a while. It may be used all the same.
+    pub fn compact(&mut self) {
+        self.available.compact();
+        self.deferred.iter_mut().for_each(|deferred| deferred.compact());
+        if let Some(pinned) = &mut self.pinned {
+            pinned.all.compact();
+            pinned.free.compact();
+        }
     }
 
     /// Writes the bitmap into a block, deferred and pinned units as free; all bits behind the last unit are set.
@@ -158,7 +172,12 @@ impl ContainerMap {
 
     fn defer(&mut self, run: Run) {
         let units = self.available.units();
-        self.deferred.get_or_insert_with(|| Box::new(Container::empty(units))).add(run);
+        let empty = || {
+            let mut deferred = Container::empty(units);
+            deferred.limit_runs(RUNS);
+            Box::new(deferred)
+        };
+        self.deferred.get_or_insert_with(empty).add(run);
     }
 
     /// Whether all units of a run are in use, as it is stored. A run that reaches beyond the last unit is.
@@ -202,11 +221,25 @@ impl FreeMap for ContainerMap {
     }
 
     fn give(&mut self, run: Run, deferred: bool) -> bool {
-        if self.deferred.is_none() && self.pinned.is_none() && !deferred {
-            return run.start < self.available.units() && self.available.insert(run).is_ok();
-        }
         let units = self.available.units();
-        if run.start >= units || run.len > units - run.start || !self.is_used(run) {
+        if run.start >= units || run.len > units - run.start {
+            return false;
+        }
+        if self.pinned.is_none() {
+            return match &mut self.deferred {
+                Some(there) if deferred => !self.available.intersects(run) && there.insert(run).is_ok(),
+                Some(there) => !there.intersects(run) && self.available.insert(run).is_ok(),
+                None if deferred => {
+                    let is_used = !self.available.intersects(run);
+                    if is_used {
+                        self.defer(run);
+                    }
+                    is_used
+                }
+                None => self.available.insert(run).is_ok(),
+            };
+        }
+        if !self.is_used(run) {
             return false;
         }
         let mut at = run.start;

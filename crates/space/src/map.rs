@@ -7,7 +7,7 @@ use std::ops::Range;
 pub struct Run {
     /// The first unit.
     pub start: u32,
-    /// How many; at least 1 in whatever is given out.
+    /// How many; at least 1 in whatever is returned.
     pub len: u32,
 }
 
@@ -21,7 +21,7 @@ impl Run {
 
 /// What is free in one stretch of the volume, counted from 0.
 ///
-/// A unit is *used*, *free*, or *held*: freed, but not to be given out yet; or *kept*: freed, but still part of an older
+/// A unit is *used*, *free*, or *held*: freed, but not to be allocated yet; or *kept*: freed, but still part of an older
 /// version of the volume. What is stored shows held and kept units as free.
 pub trait FreeMap {
     /// Units of the stretch.
@@ -30,14 +30,14 @@ pub trait FreeMap {
     /// Units that what is stored shows as free: free ones, held ones and kept ones.
     fn free(&self) -> u32;
 
-    /// Units that may be given out.
+    /// Units that may be allocated.
     fn available(&self) -> u32;
 
     /// Free units from `at` on, at most `most` of them.
     fn run_at(&self, at: u32, most: u32) -> u32;
 
     /// The first run of `want` free units at or behind `from`, then before it; where there is none the longest run there
-    /// is, at most `want` long. Only units of `within` are given, which are runs in ascending order, and a run is part
+    /// is, at most `want` long. Only units of `within` are returned, which are runs in ascending order, and a run is part
     /// of one of these. `None` where nothing is free there.
     fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run>;
 
@@ -227,7 +227,7 @@ impl GroupMap {
         run.start < self.units && run.len <= self.units - run.start
     }
 
-    /// The bits of a word that may not be given out.
+    /// The bits of a word that may not be allocated.
     fn taken(&self, word: usize) -> u64 {
         let of = |bits: &[u64]| bits.get(word).copied().unwrap_or(0);
         self.used.get(word).copied().unwrap_or(u64::MAX) | of(&self.held) | of(&self.kept)

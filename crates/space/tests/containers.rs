@@ -1,6 +1,6 @@
 //! Containers, sets of a volume and the tree of bounds, each beside a plain model.
 
-use extant_space::{BlockRun, Container, Form, Longest, Run, RunSet, SetError};
+use extant_space::{BlockRun, Container, ContainerMap, Form, FreeMap, Longest, Run, RunSet, SetError};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use testkit::Rng;
@@ -122,7 +122,10 @@ fn step(rng: &mut Rng, set: &mut Container, model: &mut Model, adds: bool) {
                 (false, _) => Err(SetError::Outside(part)),
                 (_, there) if adds && there > 0 => Err(SetError::Present(model.first(part, true))),
                 (_, there) if !adds && there < part.len => Err(SetError::Absent(model.first(part, false))),
-                _ => Ok(model.part_mut(part).fill(adds)),
+                _ => {
+                    model.part_mut(part).fill(adds);
+                    Ok(())
+                }
             };
             assert_eq!(if adds { set.insert(part) } else { set.remove(part) }, expected);
         }
@@ -171,13 +174,16 @@ fn a_container_is_a_set() {
         let mut rng = case.rng();
         let units = UNITS[rng.below(UNITS.len() as u64) as usize];
         // a list of all units is looked through at each step
-        let steps = if units > 4096 { steps / 4 } else { steps * 7 / 4 };
+        let steps = if units > 4096 { steps / 2 } else { steps * 3 / 2 };
         let mut bytes = vec![if rng.below(2) == 0 { 0 } else { 255 }; units.div_ceil(8) as usize];
         if rng.below(2) == 0 {
             rng.fill(&mut bytes);
         }
         let (mut set, mut model) = (Container::from_bitmap(&bytes, units), Model::of(&bytes, units));
         compare(&set, &model);
+        if rng.below(2) == 0 {
+            set.limit_runs(rng.below(40) as u32);
+        }
         for n in 0..steps {
             step(&mut rng, &mut set, &mut model, n / (steps / 6) % 2 == 0);
             if n % 256 == 0 {
@@ -413,4 +419,40 @@ fn absent_groups_cost_nothing() {
     assert_eq!(set.runs().collect::<Vec<_>>(), [BlockRun { start: 1 << 40, len: 1 << 30 }]);
     assert_eq!(set.cut(BlockRun { start: 0, len: u64::MAX }), 1 << 30);
     assert_eq!(set.memory(), 0);
+}
+
+#[test]
+fn a_map_in_use_is_no_larger_than_bitmaps_and_small_at_rest() {
+    let bitmap = 4096 + Container::SLACK;
+    for case in testkit::cases("a_map_in_use_is_no_larger", 4) {
+        let mut rng = case.rng();
+        let mut map = ContainerMap::new(32_768);
+        let whole = [run(0, 32_768)];
+        let mut files = Vec::new();
+        for n in 0..20_000 {
+            let fills = map.available() > 10_000 + (n % 7) * 2000;
+            if fills && let Some(found) = map.find(&whole, rng.below(32_768) as u32, rng.magnitude(600) as u32 + 1) {
+                assert!(map.take(found) && !map.take(found));
+                files.push(found);
+            } else if !files.is_empty() {
+                let gone = files.swap_remove(rng.below(files.len() as u64) as usize);
+                assert!(map.give(gone, false) && !map.give(gone, false));
+            }
+            assert!(map.memory() <= bitmap);
+            if n % 1000 == 999 {
+                map.compact();
+                let set = map.available_units();
+                assert!(map.memory() <= 4 * set.run_count() as usize && set.form() == Form::Runs);
+            }
+        }
+        let all = map.clone();
+        files.into_iter().for_each(|gone| assert!(map.give(gone, true)));
+        assert!(map.memory() <= 2 * bitmap + size_of::<Container>());
+        assert_eq!((map.free(), map.available()), (32_768, all.available()));
+        map.release(run(0, 32_768));
+        map.compact();
+        assert_eq!((map.memory(), map.available()), (0, 32_768));
+    }
+    let every_second = ContainerMap::from_bytes(&[0x55; 4096], 32_768);
+    assert_eq!((every_second.memory(), every_second.available()), (4096, 16_384));
 }

@@ -151,6 +151,24 @@ impl Bits {
         (units, runs)
     }
 
+    /// Names the parts that runs have in each word, ascending.
+    pub(super) fn for_each_part(&self, mut part: impl FnMut(Run)) {
+        for (word, at) in self.words.iter().zip((0..).step_by(BITS as usize)) {
+            let mut bits = *word;
+            let mut start = at;
+            while bits != 0 {
+                let zeros = bits.trailing_zeros();
+                let len = (bits >> zeros).trailing_ones();
+                part(Run { start: start + zeros, len });
+                if zeros + len == BITS {
+                    break;
+                }
+                bits >>= zeros + len;
+                start += zeros + len;
+            }
+        }
+    }
+
     /// The first unit at or behind `at` that is in the set, before `end`; `end` where there is none.
     pub(super) fn next_in(&self, at: u32, end: u32) -> u32 {
         self.next(at, end, |word| word)
@@ -172,10 +190,16 @@ impl Bits {
             return ((at & !(BITS - 1)) + hits.trailing_zeros()).min(end);
         }
         let last = end.div_ceil(BITS) as usize;
-        let behind = self.words.get(first + 1..last).unwrap_or_default();
+        let mut behind = self.words.get(first + 1..last).unwrap_or_default();
+        let mut word = first + 1;
+        while let Some((eight, rest)) = behind.split_first_chunk::<8>()
+            && eight.iter().fold(0, |any, word| any | of(*word)) == 0
+        {
+            (behind, word) = (rest, word + 8);
+        }
         match behind.iter().position(|word| of(*word) != 0) {
             Some(n) => {
-                let word = first + 1 + n;
+                let word = word + n;
                 (word as u32 * BITS + of(self.word(word)).trailing_zeros()).min(end)
             }
             None => end,
@@ -221,21 +245,31 @@ impl Bits {
     }
 
     fn first_short(&self, from: u32, to: u32, n: u32) -> Option<u32> {
-        let first = (from / BITS) as usize;
-        let mut mask = u64::MAX << (from % BITS);
-        let mut this = self.word(first);
-        for at in first..to.div_ceil(BITS) as usize {
-            let next = self.word(at + 1);
-            // a run that begins in this word and is shorter than one
-            if this & mask != 0 {
-                let hits = begins(this, next, n) & mask;
-                if hits != 0 {
-                    return Some(at as u32 * BITS + hits.trailing_zeros());
-                }
+        let mut at = (from / BITS) as usize;
+        let end = to.div_ceil(BITS) as usize;
+        let mut here = self.word(at) & u64::MAX << (from % BITS);
+        loop {
+            if here == 0 {
+                let behind = self.words.get(at + 1..end)?;
+                at += 1 + behind.iter().position(|word| *word != 0)?;
+                here = self.word(at);
             }
-            (this, mask) = (next, u64::MAX);
+            // most often the first run that begins in a word will do
+            let zeros = here.trailing_zeros();
+            if (here >> zeros).trailing_ones() >= n {
+                return Some(at as u32 * BITS + zeros);
+            }
+            let next = self.word(at + 1);
+            let hits = begins(here, next, n);
+            if hits != 0 {
+                return Some(at as u32 * BITS + hits.trailing_zeros());
+            }
+            at += 1;
+            if at >= end {
+                return None;
+            }
+            here = next;
         }
-        None
     }
 
     /// As [`Bits::first_fit`] for runs of more than a word.
@@ -261,7 +295,8 @@ impl Bits {
             let unit = start as u32 * BITS;
             let ones = if start == 0 { 0 } else { self.word(start - 1).leading_ones() };
             let unit = unit.saturating_sub(ones).max(from);
-            let end = self.next_out(at as u32 * BITS, limit);
+            let enough = limit.min(unit + n);
+            let end = self.next_out(at as u32 * BITS, enough.max(at as u32 * BITS));
             if end - unit >= n {
                 return Some(unit);
             }
@@ -311,19 +346,14 @@ impl Bits {
         None
     }
 
-    /// The first run of `want` units that begins in `from..to` and ends before `limit`, else the longest run that does;
-    /// no run is longer than `bound`.
-    #[inline]
-    pub(super) fn search(&self, from: u32, to: u32, limit: u32, want: u32, bound: u32) -> Option<Run> {
-        let hoped = want.min(bound);
-        if let Some(start) = self.first_fit(from, to, limit, hoped) {
-            return Some(Run { start, len: hoped });
-        }
+    /// The longest run that begins in `from..to` and ends before `limit`, the first of those; only of more than `over` units,
+    /// and the caller knows that all have fewer than `below`.
+    pub(super) fn longest(&self, from: u32, to: u32, limit: u32, over: u32, below: u32) -> Option<Run> {
         let mut best: Option<Run> = None;
         let mut at = from;
         loop {
-            let least = best.map_or(1, |best| best.len + 1);
-            if least >= hoped {
+            let least = best.map_or(over, |best| best.len) + 1;
+            if least >= below {
                 return best;
             }
             let Some(start) = self.first_fit(at, to, limit, least) else { return best };

@@ -9,6 +9,8 @@ pub(super) const MOST_UNITS: u32 = 1 << 16;
 
 /// Runs for which the first allocation has space.
 const FIRST: usize = 4;
+/// Runs that are compared without a branch.
+const AT_ONCE: usize = 32;
 
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +99,21 @@ impl Runs {
     }
 
     /// The first run that ends behind a unit: its index.
+    #[inline]
     fn behind(&self, unit: u32) -> usize {
-        self.runs.partition_point(|run| run.last() < unit)
+        let before = |runs: &[Short]| runs.iter().map(|run| u32::from(run.last() < unit)).sum::<u32>() as usize;
+        let mut runs = &self.runs[..];
+        let mut at = 0;
+        // a few runs are compared faster all at once than by halves
+        while runs.len() > AT_ONCE {
+            let (low, high) = runs.split_at(runs.len() / 2);
+            if low.last().is_some_and(|run| run.last() < unit) {
+                (at, runs) = (at + low.len(), high);
+            } else {
+                runs = low;
+            }
+        }
+        at + before(runs)
     }
 
     /// Whether all of a run is in the set.
@@ -118,7 +133,7 @@ impl Runs {
     pub(super) fn insert(&mut self, run: Run, most: usize) -> Option<u32> {
         let end = run.end();
         // the first that ends at the start or behind it
-        let at = self.runs.partition_point(|there| there.end() < run.start);
+        let at = self.behind(run.start.saturating_sub(1));
         let touches = |there: Option<&Short>| there.is_some_and(|there| there.end() == run.start);
         let joins_left = touches(self.runs.get(at));
         let next = at + usize::from(joins_left);
@@ -179,7 +194,7 @@ impl Runs {
 
     /// Adds what is missing of a run; how many units that is, and how long the run is that it is part of then.
     pub(super) fn add(&mut self, run: Run, most: usize) -> (u32, u32) {
-        let first = self.runs.partition_point(|there| there.end() < run.start);
+        let first = self.behind(run.start.saturating_sub(1));
         let touched = self.runs.get(first..).unwrap_or_default().iter().take_while(|there| there.start() <= run.end());
         let (mut start, mut end, mut present, mut count) = (run.start, run.end(), 0, 0);
         for there in touched {

@@ -1,8 +1,9 @@
 //! Two sets at once: as many steps as there are runs in both, or as words where one of them is bits.
 
 use super::bits::Bits;
+use super::forms::most_runs;
 use super::runs::Runs;
-use super::{Container, Stored, most_runs};
+use super::{Container, Stored};
 use crate::Run;
 use std::sync::atomic::AtomicU32;
 
@@ -22,9 +23,9 @@ impl Container {
     pub fn union_with(&mut self, other: &Self) {
         if other.count == 0 || self.is_full() {
         } else if self.count == 0 && self.units == other.units {
-            *self = other.clone();
+            *self = Self { most: self.most, ..other.clone() };
         } else if other.is_full() && self.units <= other.units {
-            *self = Self::full(self.units);
+            *self = Self { most: self.most, ..Self::full(self.units) };
         } else if self.is_much_more_than(other) {
             for run in other.runs() {
                 self.add(run);
@@ -38,7 +39,7 @@ impl Container {
     pub fn subtract(&mut self, other: &Self) {
         if other.count == 0 || self.count == 0 {
         } else if other.is_full() && self.units <= other.units {
-            *self = Self::empty(self.units);
+            *self = Self { most: self.most, ..Self::empty(self.units) };
         } else if self.is_much_more_than(other) {
             for run in other.runs() {
                 self.cut(run);
@@ -52,7 +53,7 @@ impl Container {
     pub fn intersect_with(&mut self, other: &Self) {
         if self.count == 0 || other.is_full() && self.units <= other.units {
         } else if other.count == 0 {
-            *self = Self::empty(self.units);
+            *self = Self { most: self.most, ..Self::empty(self.units) };
         } else {
             self.combine(other, Operation::Intersection);
         }
@@ -92,7 +93,9 @@ impl Container {
 
     fn combine(&mut self, other: &Self, operation: Operation) {
         if !matches!(self.stored, Stored::Bits(_)) && !matches!(other.stored, Stored::Bits(_)) {
+            let most = self.most;
             *self = merge(self, other, operation);
+            self.most = most;
             return;
         }
         if !matches!(self.stored, Stored::Bits(_)) {

@@ -1,0 +1,155 @@
+//! Runs of a container that are looked for.
+
+use super::{Container, Stored};
+use crate::Run;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+impl Container {
+    /// The first run of at least `least` units that begins in a range, as far as it lies in it.
+    #[must_use]
+    pub fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
+        let (from, to, least) = (range.start, range.end.min(self.units), least.max(1));
+        if from >= to || least > self.bound() {
+            return None;
+        }
+        match &self.stored {
+            Stored::Full => Some(Run { start: from, len: to - from }).filter(|run| run.len >= least),
+            Stored::Runs(runs) => runs.search(from, to, to, to - from, least).filter(|run| run.len >= least),
+            Stored::Bits(bits) => {
+                let start = bits.first_fit(from, to, to, least)?;
+                Some(Run { start, len: bits.next_out(start, to) - start })
+            }
+        }
+    }
+
+    /// The first run of `want` units at or behind `from`, then before it; where there is none the longest run there is,
+    /// at most `want` long. As [`FreeMap::find`](crate::FreeMap::find).
+    #[must_use]
+    pub fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
+        if self.count == 0 || want == 0 {
+            return None;
+        }
+        // no run is longer than the bound: the first that reaches it is the longest
+        let hoped = want.min(self.bound());
+        if let Stored::Bits(bits) = &self.stored {
+            for behind in [true, false] {
+                for run in within {
+                    let limit = run.end().min(self.units);
+                    let (start, to) = if behind { (run.start.max(from), limit) } else { (run.start, limit.min(from)) };
+                    if let Some(start) = bits.first_fit(start, to, limit, hoped) {
+                        return Some(Run { start, len: hoped });
+                    }
+                }
+            }
+        }
+        let mut best: Option<Run> = None;
+        for (start, to, limit) in self.parts(within, from) {
+            let over = best.map_or(0, |best| best.len);
+            let found = match &self.stored {
+                _ if start >= to => None,
+                Stored::Full => Some(Run { start, len: want.min(limit - start) }),
+                Stored::Runs(runs) => runs.search(start, to, limit, want, hoped),
+                Stored::Bits(bits) => bits.longest(start, to, limit, over, hoped),
+            };
+            if let Some(run) = found.filter(|run| run.len > over) {
+                if run.len >= hoped {
+                    return Some(run);
+                }
+                best = Some(run);
+            }
+        }
+        if let [run] = within
+            && run.start == 0
+            && run.end() >= self.units
+        {
+            // no run is longer than what was found
+            self.bound.store(best.map_or(0, |best| best.len), Ordering::Relaxed);
+        }
+        best
+    }
+
+    /// The run of `want` units whose start is nearest to `goal`, on either side; of two as near the one behind. `None`
+    /// where no run is as long.
+    #[must_use]
+    pub fn nearest(&self, goal: u32, want: u32) -> Option<Run> {
+        if want == 0 || want > self.bound() {
+            return None;
+        }
+        let units = self.units;
+        let goal = goal.min(units);
+        let behind = match &self.stored {
+            Stored::Full => (goal <= units - want).then_some(goal),
+            Stored::Runs(runs) => {
+                runs.search(goal, units, units, want, want).filter(|r| r.len == want).map(|r| r.start)
+            }
+            Stored::Bits(bits) => bits.first_fit(goal, units, units, want),
+        };
+        if behind == Some(goal) {
+            return Some(Run { start: goal, len: want });
+        }
+        // a run that begins before the goal
+        let limit = (goal.saturating_add(want).saturating_sub(1)).min(units);
+        let before = match &self.stored {
+            Stored::Full => Some(units - want),
+            Stored::Runs(runs) => {
+                let fits = |run: Run| run.end().min(limit).checked_sub(want).filter(|start| *start >= run.start);
+                runs.before(limit).find_map(fits)
+            }
+            Stored::Bits(bits) => bits.last_fit(limit, want),
+        };
+        let nearest = match (before, behind) {
+            (Some(before), Some(behind)) if goal - before < behind - goal => before,
+            (_, Some(behind)) => behind,
+            (before, None) => before?,
+        };
+        Some(Run { start: nearest, len: want })
+    }
+
+    /// The longest run, the first of those; `None` where the set is empty.
+    #[must_use]
+    pub fn longest(&self) -> Option<Run> {
+        self.find(&[Run { start: 0, len: self.units }], 0, self.units)
+    }
+
+    /// The runs of the set from a unit on, ascending; of one that begins before it what lies behind.
+    pub fn runs_from(&self, unit: u32) -> impl Iterator<Item = Run> + '_ {
+        let (full, short, bits) = match &self.stored {
+            Stored::Full => (Some(Run { start: 0, len: self.units }), None, None),
+            Stored::Runs(runs) => (None, Some(runs.from(unit)), None),
+            Stored::Bits(bits) => (None, None, Some(bits)),
+        };
+        let units = self.units;
+        let mut at = unit.min(units);
+        let bits = std::iter::from_fn(move || {
+            let start = bits?.next_in(at, units);
+            at = bits?.next_out(start, units);
+            (start < units).then_some(Run { start, len: at - start })
+        });
+        let others = full.into_iter().chain(short.into_iter().flatten());
+        let others = others.filter(move |run| run.end() > unit).map(move |run| {
+            let start = run.start.max(unit);
+            Run { start, len: run.end() - start }
+        });
+        others.chain(bits)
+    }
+
+    /// The runs of the set, ascending.
+    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        self.runs_from(0)
+    }
+
+    /// No run of the set is longer.
+    pub(super) fn bound(&self) -> u32 {
+        self.bound.load(Ordering::Relaxed).min(self.count)
+    }
+
+    /// Where a search looks: behind `from` in each run of `within`, then before it. Each with the units in which a run may
+    /// begin and the end that it must not pass.
+    fn parts<'a>(&self, within: &'a [Run], from: u32) -> impl Iterator<Item = (u32, u32, u32)> + use<'a> {
+        let units = self.units;
+        let limits = within.iter().map(move |run| (run.start, run.end().min(units)));
+        let behind = limits.clone().map(move |(start, limit)| (start.max(from), limit, limit));
+        behind.chain(limits.map(move |(start, limit)| (start, limit.min(from), limit)))
+    }
+}
