@@ -3,7 +3,7 @@
 //! `cargo run --release -p extant-space --example maps [ROUNDS]` prints the median of ROUNDS (default 15) and its quartiles,
 //! each round on the bitmap and on the containers in turn, and the ratio of the medians.
 
-use extant_space::{ContainerMap, FreeMap, GroupMap, Run};
+use extant_space::{ContainerMap, FreeMap, GroupMap, Longest, Run};
 use std::hint::black_box;
 use std::time::Instant;
 use testkit::Rng;
@@ -168,9 +168,9 @@ fn main() {
         let (mut old, mut new) = (GroupMap::from_bytes(&bytes, UNITS), ContainerMap::from_bytes(&bytes, UNITS));
         let set = new.available_units();
         println!("{state}: {:?}, {} runs, {} bytes of {}", set.form(), set.run_count(), set.memory(), bytes.len());
-        let goals: Vec<u32> = (0..1000).map(|_| rng.below(u64::from(UNITS)) as u32).collect();
+        let goals: Vec<u32> = (0..300).map(|_| rng.below(u64::from(UNITS)) as u32).collect();
         for want in WANTED {
-            let mut rows = ["find", "allocate", "free", "find+allocate+free", "defer+release"]
+            let mut rows = ["find", "allocate", "free", "find+allocate+free", "defer+release", "find at rest"]
                 .map(|what| Row { name: format!("{state}: {what} {want}"), rounds: Vec::new() });
             let runs = free_runs(&mut rng, &old, want);
             for _ in 0..rounds {
@@ -178,7 +178,11 @@ fn main() {
                 let (a, b) = (change(&mut old, &runs), change(&mut new, &runs));
                 let churned = (churn(&mut old, &goals, want), churn(&mut new, &goals, want));
                 let deferred = (defer(&mut old, &runs), defer(&mut new, &runs));
-                for (row, round) in rows.iter_mut().zip([found, (a.0, b.0), (a.1, b.1), churned, deferred]) {
+                let mut at_rest = new.clone();
+                at_rest.compact();
+                let rested = (find(&old, &goals, want), find(&at_rest, &goals, want));
+                let all = [found, (a.0, b.0), (a.1, b.1), churned, deferred, rested];
+                for (row, round) in rows.iter_mut().zip(all) {
                     row.rounds.push(round);
                 }
             }
@@ -190,6 +194,31 @@ fn main() {
         };
         read.print();
     }
+    next_group(rounds).print();
+}
+
+/// The next of 65 536 groups whose bound is large enough, one by one and by the tree: one in 1000 is.
+fn next_group(rounds: usize) -> Row {
+    let mut rng = Rng::new(7);
+    let bounds: Vec<u32> = (0..65_536).map(|_| if rng.below(1000) == 0 { 4096 } else { 100 }).collect();
+    let mut tree = Longest::new(65_536, 0);
+    (0..).zip(&bounds).for_each(|(group, bound)| tree.set(group, *bound));
+    let goals: Vec<u32> = (0..300).map(|_| rng.below(65_536) as u32).collect();
+    let one_by_one = |goal: u32| (goal..65_536).chain(0..goal).find(|group| bounds[*group as usize] >= 4096);
+    let time_both = |_| {
+        let old = time(goals.len(), || {
+            for goal in &goals {
+                black_box(one_by_one(black_box(*goal)));
+            }
+        });
+        let new = time(goals.len(), || {
+            for goal in &goals {
+                black_box(tree.next_from(black_box(*goal), 4096));
+            }
+        });
+        (old, new)
+    };
+    Row { name: "next of 65 536 groups with a run of 4096".into(), rounds: (0..rounds).map(time_both).collect() }
 }
 
 /// A map that is made from bytes.

@@ -180,6 +180,17 @@ impl ContainerMap {
         self.deferred.get_or_insert_with(empty).add(run);
     }
 
+    /// What is deferred of a set becomes available, at once: the deferred units of a generation that is durable.
+    pub fn release_set(&mut self, units: &Container) {
+        let Some(deferred) = &mut self.deferred else { return };
+        let due = deferred.intersection(units);
+        deferred.subtract(&due);
+        self.available.union_with(&due);
+        if deferred.is_empty() {
+            self.deferred = None;
+        }
+    }
+
     /// Whether all units of a run are in use, as it is stored. A run that reaches beyond the last unit is.
     #[must_use]
     pub fn is_used(&self, run: Run) -> bool {

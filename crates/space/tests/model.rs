@@ -16,6 +16,7 @@ enum Step {
     Allocate(Run),
     Free(Run, bool),
     Release(Run),
+    ReleaseSet([u64; 5]),
     Pin(Option<[u64; 5]>),
     Unpin([u64; 5]),
     Defer(Run),
@@ -33,6 +34,7 @@ fn step(units: u32) -> impl Strategy<Value = Step> {
         (run, 1..9u32).prop_map(|(run, least)| Step::Next(run.start..run.end(), least)),
         proptest::option::of(any::<[u64; 5]>()).prop_map(Step::Pin),
         any::<[u64; 5]>().prop_map(Step::Unpin),
+        any::<[u64; 5]>().prop_map(Step::ReleaseSet),
         (within(units), 0..units + 9, 1..units + 9).prop_map(|(within, from, want)| Step::Find(within, from, want)),
     ]
 }
@@ -102,6 +104,7 @@ trait Map: FreeMap {
     fn is_used(&self, run: Run) -> bool;
     fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run>;
     fn defer(&mut self, run: Run);
+    fn release_set(&mut self, units: &[u64]);
 }
 
 impl Map for GroupMap {
@@ -135,6 +138,9 @@ impl Map for GroupMap {
     fn defer(&mut self, run: Run) {
         self.hold_free(run);
     }
+    fn release_set(&mut self, units: &[u64]) {
+        set_of(units, self.units()).runs().for_each(|run| self.release(run));
+    }
 }
 
 impl Map for ContainerMap {
@@ -167,6 +173,9 @@ impl Map for ContainerMap {
     }
     fn defer(&mut self, run: Run) {
         self.defer_available(run);
+    }
+    fn release_set(&mut self, units: &[u64]) {
+        self.release_set(&set_of(units, self.units()));
     }
 }
 
@@ -230,6 +239,11 @@ impl Model {
                 map.release(run);
                 let inside = (run.start as usize).min(units)..(run.end() as usize).min(units);
                 self.units[inside].iter_mut().filter(|u| **u == Unit::Deferred).for_each(|u| *u = Unit::Free);
+            }
+            Step::ReleaseSet(words) => {
+                map.release_set(&words);
+                let due = |n: &usize| bit(&words, *n) && self.units[*n] == Unit::Deferred;
+                (0..units).filter(due).collect::<Vec<_>>().into_iter().for_each(|n| self.units[n] = Unit::Free);
             }
             Step::Defer(run) => {
                 map.defer(run);
