@@ -1,6 +1,6 @@
 //! Nanoseconds of each operation on the bitmap and on containers, on groups of 32 768 units in several states.
 //!
-//! `cargo run --release -p extant-space --example maps [ROUNDS]` prints the median of ROUNDS (default 15) and its quartiles,
+//! `cargo run --release -p extant-space --example maps [ROUNDS [STATE]]` prints the median of ROUNDS (default 15) and its quartiles,
 //! each round on the bitmap and on the containers in turn, and the ratio of the medians.
 
 use extant_space::{ContainerMap, FreeMap, GroupMap, Longest, Run};
@@ -162,7 +162,8 @@ impl Row {
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(15);
     println!("{:<44} {:>20} {:>20}  {:>20}", "ns: median (quartiles)", "bitmap", "containers", "bitmap / containers");
-    for (state, bytes) in STATES {
+    let only = std::env::args().nth(2).unwrap_or_default();
+    for (state, bytes) in STATES.iter().filter(|(state, _)| state.contains(&only)) {
         let mut rng = Rng::new(7);
         let bytes = bytes(&mut rng);
         let (mut old, mut new) = (GroupMap::from_bytes(&bytes, UNITS), ContainerMap::from_bytes(&bytes, UNITS));

@@ -174,7 +174,7 @@ fn a_container_is_a_set() {
         let mut rng = case.rng();
         let units = UNITS[rng.below(UNITS.len() as u64) as usize];
         // a list of all units is looked through at each step
-        let steps = if units > 4096 { steps / 2 } else { steps * 3 / 2 };
+        let steps = if units > 4096 { steps / 3 } else { steps * 3 / 2 };
         let mut bytes = vec![if rng.below(2) == 0 { 0 } else { 255 }; units.div_ceil(8) as usize];
         if rng.below(2) == 0 {
             rng.fill(&mut bytes);

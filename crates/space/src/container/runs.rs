@@ -10,7 +10,7 @@ pub(super) const MOST_UNITS: u32 = 1 << 16;
 /// Runs for which the first allocation has space.
 const FIRST: usize = 4;
 /// Runs that are compared without a branch.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 8;
 
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
