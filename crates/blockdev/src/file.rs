@@ -52,7 +52,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use crate::job::Job;
 use crate::lock::Below;
 use crate::uring::Rings;
-use crate::{AlignedBuf, BlockDevice, Error, Geometry, Op, Read, Result, Write, lock, threads};
+use crate::{AlignedBuf, BlockDevice, Error, Extent, Geometry, Op, Read, Result, Write, extent, lock, threads};
 
 /// How to open a file or block device. The default reads through the page cache and takes no lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -438,6 +438,11 @@ impl BlockDevice for FileDevice {
             Err(_) => self.flush_failed.store(true, Ordering::SeqCst),
         }
         synced.map_err(failed)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
+        self.geometry.admit(Op::Read, offset, len)?;
+        Ok(extent::extent(&self.file, offset, len))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::{BlockDevice, Geometry, Read, Result, Write};
+use crate::{BlockDevice, Extent, Geometry, Read, Result, Write};
 
 macro_rules! forward {
     ($($pointer:ty),+) => {$(
@@ -38,6 +38,10 @@ macro_rules! forward {
 
             fn flush(&self) -> Result<()> {
                 (**self).flush()
+            }
+
+            fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
+                (**self).extent(offset, len)
             }
 
             fn discard(&self, offset: u64, len: u64) -> Result<()> {

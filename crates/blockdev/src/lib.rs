@@ -22,6 +22,7 @@
 
 mod aligned;
 mod error;
+mod extent;
 mod fault;
 mod file;
 mod forward;
@@ -43,6 +44,7 @@ mod uring;
 
 pub use aligned::AlignedBuf;
 pub use error::{Error, Op, Result};
+pub use extent::Extent;
 pub use fault::{Fault, Faulty, Struck};
 pub use file::{Batching, FileDevice, OpenOptions};
 pub use log::{Entry, Log, Logged};
@@ -174,6 +176,13 @@ pub trait BlockDevice: Send + Sync {
     /// Returns when every write that had returned before this call began would survive a loss of power.
     /// After an error nothing is promised about any of them, and trying again proves nothing: the caller must stop writing.
     fn flush(&self) -> Result<()>;
+
+    /// What is known, without reading them, of the first of `len` bytes from `offset`, and of as many behind it as are of
+    /// the same kind: `len` at most, and one at least unless `len` is 0. A device that does not know of holes has none.
+    fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
+        self.geometry().admit(Op::Read, offset, len)?;
+        Ok(Extent { len, hole: false })
+    }
 
     /// Tells the device that these bytes are no longer needed; they may read as anything until written again.
     /// A device that cannot discard does nothing and says `Ok`.

@@ -1,6 +1,6 @@
 //! A device that refuses every change, whatever the device below would allow.
 
-use crate::{BlockDevice, Geometry, Op, Read, Result, Write};
+use crate::{BlockDevice, Extent, Geometry, Op, Read, Result, Write};
 
 /// Passes reads on; writes, flushes and discards fail with [`crate::Error::ReadOnly`] and never reach the device below.
 #[derive(Debug)]
@@ -47,6 +47,10 @@ impl<D: BlockDevice> BlockDevice for ReadOnly<D> {
 
     fn flush(&self) -> Result<()> {
         self.geometry().admit(Op::Flush, 0, 0)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
+        self.0.extent(offset, len)
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
