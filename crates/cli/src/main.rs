@@ -34,6 +34,7 @@ mod output;
 mod progress;
 mod put;
 mod rm;
+mod serve;
 mod snapshot;
 mod source;
 mod stat;
@@ -82,6 +83,7 @@ enum Command {
     Mkfs(Box<mkfs::Mkfs>),
     Mount(mount::Mount),
     Umount(umount::Umount),
+    Serve(serve::Serve),
     Check(check::Check),
     Snapshot(snapshot::Snapshot),
     Txn(txn::Txn),
@@ -109,6 +111,7 @@ impl Command {
             Command::Mkfs(command) => command.run(),
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
+            Command::Serve(command) => command.run(),
             Command::Check(command) => command.run(),
             Command::Snapshot(command) => command.run(),
             Command::Txn(command) => command.run(),

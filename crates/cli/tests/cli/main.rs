@@ -15,6 +15,7 @@ mod mounting;
 mod names;
 mod native;
 mod putting;
+mod serving;
 mod snapshots;
 mod stopping;
 mod transactions;

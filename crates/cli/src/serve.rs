@@ -1,0 +1,113 @@
+//! `extant serve`: a device for NBD clients.
+
+use crate::device::Device;
+use crate::failure::{Failure, Result, say, with_place, without_errno};
+use crate::fill::heard;
+use crate::output::{human, stdout};
+use crate::source::for_writing;
+use ::serve::{Address, Notice, Options, Server};
+use check::render::escape;
+use clap::Args;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Serve a device over the network or a Unix socket (NBD)",
+    after_help = "Examples:
+  extant serve volume.img --nbd unix:/run/volume.sock
+  extant serve /dev/sdb1 --read-only --nbd 127.0.0.1:10809
+  nbdinfo 'nbd+unix:///?socket=/run/volume.sock'             ask it, from another terminal
+  nbdcopy 'nbd+unix:///?socket=/run/volume.sock' copy.img    copy it
+  nbd-client -unix /run/volume.sock /dev/nbd0 -C 4           a block device (as root)
+
+NBD has no authentication, and this server has no TLS: whoever can connect can read and, without
+--read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With HOST:PORT,
+choose an address that only trusted machines reach, or put an encrypted tunnel in front.
+
+It prints the address for clients when they can connect, and serves until SIGINT, SIGTERM or SIGHUP:
+then requests under way are finished, everything is flushed, and the socket is removed. While it runs
+the device is locked: no other program here opens it for writing, with --read-only none changes it.
+A reply to a flush, or to a write with FUA, means that the bytes survive a loss of power as far as the
+device promises that; a flush covers the writes of all connections. After a flush that failed all
+changes are refused. A client that disappears loses nothing that was acknowledged and flushed.
+
+Exit status: 0 ended by a signal, 1 not served, or not all that was written may have reached the
+device (the message says which), 2 wrong usage."
+)]
+pub(crate) struct Serve {
+    /// Device to serve: a path, or mem:SIZE
+    #[arg(value_name = "DEVICE")]
+    device: Device,
+
+    /// Where to listen: unix:PATH or HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    nbd: Address,
+
+    /// Refuse all changes
+    #[arg(long)]
+    read_only: bool,
+
+    /// Name of the export; clients that name none get it as well
+    #[arg(long, value_name = "EXPORT", default_value = "", hide_default_value = true)]
+    name: String,
+
+    /// The most connections at a time; each may take 64 MiB of memory for its requests
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+
+    /// Report connections on standard error
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Serve {
+    pub(crate) fn run(&self) -> Result<u8> {
+        // before the socket is there: from then on a signal must not leave it behind
+        let mut signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
+        let access = if self.read_only {
+            blockdev::OpenOptions { exclusive: true, ..blockdev::OpenOptions::default() }
+        } else {
+            for_writing(&self.device)
+        };
+        let device = blockdev::open(&self.device, access).map_err(|e| with_place(&self.device, e.into()))?;
+        let len = device.geometry().len;
+        let options = Options {
+            name: self.name.clone(),
+            read_only: self.read_only,
+            connections: self.connections.into(),
+            ..Options::default()
+        };
+        let server = Server::bind(device, &self.nbd, options).map_err(|e| sentence(&e))?;
+        let stopper = server.stopper();
+        std::thread::spawn(move || signals.forever().for_each(|_| stopper.stop()));
+        let mut out = stdout()?;
+        writeln!(
+            out,
+            "{}: serving {} at {}",
+            escape(self.device.as_bytes()),
+            human(len),
+            escape(server.uri().as_bytes())
+        )?;
+        out.flush()?;
+        drop(out);
+        server
+            .run(&|notice| match notice {
+                Notice::Problem(_) => say(&self.about(&notice)),
+                _ if self.verbose => say(&self.about(&notice)),
+                _ => {}
+            })
+            .map_err(|e| sentence(&e))?;
+        Ok(0)
+    }
+
+    fn about(&self, notice: &Notice) -> String {
+        let notice = without_errno(&escape(notice.to_string().as_bytes()));
+        format!("{}: {notice}", escape(self.device.as_bytes()))
+    }
+}
+
+fn sentence(e: &::serve::Error) -> Failure {
+    Failure::Message(without_errno(&escape(e.to_string().as_bytes())))
+}

@@ -1,0 +1,44 @@
+//! Memory for the requests of one connection.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that requests of one connection may take together. Who wants more waits until others are done.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    free: Mutex<u64>,
+    freed: Condvar,
+}
+
+/// Bytes of a [`Budget`], returned when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Grant<'a> {
+    budget: &'a Budget,
+    bytes: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { free: Mutex::new(bytes), freed: Condvar::new() }
+    }
+
+    /// Waits for `bytes`, which must not be more than the whole.
+    pub(crate) fn grant(&self, bytes: u64) -> Grant<'_> {
+        let mut free = self.free();
+        while *free < bytes {
+            free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+        *free -= bytes;
+        Grant { budget: self, bytes }
+    }
+
+    fn free(&self) -> MutexGuard<'_, u64> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Grant<'_> {
+    fn drop(&mut self) {
+        *self.budget.free() += self.bytes;
+        self.budget.freed.notify_all();
+    }
+}

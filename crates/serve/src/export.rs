@@ -1,0 +1,265 @@
+//! A device that clients see, and what each command does to it.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use blockdev::{BlockDevice, Error, Op};
+
+use crate::command::{self, Command, Refusal};
+use crate::flush::{Flushes, Unflushed};
+use crate::handshake::{Agreed, Description};
+use crate::wire::{self, Errno, Request, chunk};
+
+/// The most extents in one reply: a client asks again for the rest.
+const EXTENTS: usize = 1024;
+/// The size of request that suits file systems, page caches and networks, where the device does not ask for more.
+const PREFERRED: u32 = 4096;
+/// Zeroes that are written in one request of the device.
+const ZEROES: u64 = 1 << 20;
+
+/// A device with its name and with the flushes of all its clients.
+pub struct Export {
+    device: Guarded,
+    description: Description,
+    flushes: Flushes,
+}
+
+/// A reply, and what the operator should hear of.
+#[derive(Debug)]
+pub struct Answer {
+    /// The bytes for the client.
+    pub reply: Vec<u8>,
+    /// The device failed: a sentence.
+    pub problem: Option<String>,
+}
+
+impl Export {
+    /// `device` under `name`; every change is refused where `read_only` or the device says so.
+    pub fn new(device: Arc<dyn BlockDevice>, name: &str, read_only: bool) -> Self {
+        let geometry = device.geometry();
+        let description = Description {
+            name: name.to_owned(),
+            len: geometry.len,
+            read_only: read_only || geometry.read_only,
+            preferred: geometry.sector.max(PREFERRED).checked_next_power_of_two().unwrap_or(PREFERRED),
+        };
+        Self { device: Guarded(device), description, flushes: Flushes::default() }
+    }
+
+    /// What clients get to know of it.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Carries out a request and makes the reply. `payload` has the bytes of a write, and none where there were more than
+    /// a request may have: such a request is refused.
+    #[must_use]
+    pub fn answer(&self, request: &Request, agreed: Agreed, payload: &[u8]) -> Answer {
+        let outcome = command::admit(request, &self.description, agreed)
+            .map_err(Failure::Refused)
+            .and_then(|command| self.carry_out(command, request.cookie, agreed, payload));
+        let (refusal, problem) = match outcome {
+            Ok(reply) => return Answer { reply, problem: None },
+            Err(Failure::Refused(refusal)) => (refusal, None),
+            Err(Failure::Device(e)) => {
+                let sentence = e.to_string();
+                (Refusal::new(number(&e), sentence.clone()), Some(sentence))
+            }
+        };
+        let mut reply = Vec::new();
+        if agreed.structured {
+            wire::put_error_chunk(&mut reply, request.cookie, refusal.error, &refusal.sentence);
+        } else {
+            wire::put_simple_reply(&mut reply, request.cookie, Some(refusal.error));
+        }
+        Answer { reply, problem }
+    }
+
+    /// Makes durable all that any client was told is written.
+    ///
+    /// # Errors
+    /// Those of the device; after one that failed every later one does.
+    pub fn flush(&self) -> Result<(), Error> {
+        match self.description.read_only {
+            true => Ok(()),
+            false => self.flushes.flush(&self.device).map_err(|e| match e {
+                Unflushed::Now(e) => e,
+                Unflushed::Before => failed_before(),
+            }),
+        }
+    }
+
+    fn carry_out(&self, command: Command, cookie: u64, agreed: Agreed, payload: &[u8]) -> Result<Vec<u8>, Failure> {
+        match command {
+            Command::Read { offset, len } => return self.read(offset, len, cookie, agreed.structured),
+            Command::BlockStatus { offset, len, one } => return self.block_status(offset, len, one, cookie),
+            Command::Flush => self.flush()?,
+            Command::Write { offset, durable } => {
+                self.change(durable, || self.device.write(offset, payload))?;
+            }
+            Command::Trim { offset, len, durable } => {
+                self.change(durable, || self.device.discard(offset, len))?;
+            }
+            Command::WriteZeroes { offset, len, may_be_hole: true, durable } => {
+                self.change(durable, || self.device.write_zeroes(offset, len))?;
+            }
+            Command::WriteZeroes { offset, len, may_be_hole: false, durable } => {
+                self.change(durable, || self.write_zeroes(offset, len))?;
+            }
+        }
+        let mut reply = Vec::new();
+        if agreed.structured {
+            wire::put_chunk(&mut reply, cookie, chunk::NONE, 0);
+        } else {
+            wire::put_simple_reply(&mut reply, cookie, None);
+        }
+        Ok(reply)
+    }
+
+    fn change(&self, durable: bool, make: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        if self.flushes.failed() {
+            return Err(failed_before());
+        }
+        make()?;
+        if durable { self.flush() } else { Ok(()) }
+    }
+
+    fn read(&self, offset: u64, len: u32, cookie: u64, structured: bool) -> Result<Vec<u8>, Failure> {
+        let mut head = Vec::new();
+        if structured {
+            wire::put_chunk(&mut head, cookie, chunk::OFFSET_DATA, 8 + len);
+            head.extend(offset.to_be_bytes());
+        } else {
+            wire::put_simple_reply(&mut head, cookie, None);
+        }
+        // one piece of memory, which the device fills behind the header
+        let mut reply = vec![0; head.len() + len as usize];
+        if let Some((front, data)) = reply.split_at_mut_checked(head.len()) {
+            front.copy_from_slice(&head);
+            self.device.read(offset, data)?;
+        }
+        Ok(reply)
+    }
+
+    /// Zeroes that take storage.
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let zeroes = vec![0; ZEROES.min(len) as usize];
+        let end = offset + len; // inside the export
+        let mut at = offset;
+        while at < end {
+            let part = zeroes.get(..ZEROES.min(end - at) as usize).unwrap_or(&zeroes);
+            self.device.write(at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn block_status(&self, offset: u64, len: u64, one: bool, cookie: u64) -> Result<Vec<u8>, Failure> {
+        let end = offset + len; // inside the export
+        let most = if one { 1 } else { EXTENTS };
+        let mut extents: Vec<(u32, u32)> = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let extent = self.device.extent(at, end - at)?;
+            let known = extent.len.clamp(1, end - at);
+            // a hole, and zero
+            let flags = if extent.hole { 3 } else { 0 };
+            let full = extents.len() == most;
+            match extents.last_mut().filter(|last| last.1 == flags) {
+                Some(last) => last.0 += known as u32, // the sum is at most the request's 32 bits
+                None if full => break,
+                None => extents.push((known as u32, flags)),
+            }
+            at += known;
+        }
+        let mut reply = Vec::new();
+        wire::put_chunk(&mut reply, cookie, chunk::BLOCK_STATUS, 4 + 8 * extents.len() as u32);
+        reply.extend(wire::ALLOCATION_ID.to_be_bytes());
+        for (len, flags) in extents {
+            reply.extend(len.to_be_bytes());
+            reply.extend(flags.to_be_bytes());
+        }
+        Ok(reply)
+    }
+}
+
+/// Why a request has no success to report.
+enum Failure {
+    Refused(Refusal),
+    Device(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Self::Device(e)
+    }
+}
+
+/// The error of everything that comes after a flush that failed.
+fn failed_before() -> Error {
+    let source = io::Error::other("an earlier flush failed, so writes may be lost");
+    Error::Io { op: Op::Flush, offset: 0, len: 0, source }
+}
+
+/// The protocol's number for an error of the device.
+fn number(e: &Error) -> Errno {
+    match e {
+        Error::ReadOnly(_) => Errno::Perm,
+        Error::OutOfRange { op: Op::Write, .. } => Errno::NoSpc,
+        Error::OutOfRange { .. } => Errno::Inval,
+        Error::Io { source, .. } => match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Errno::NoSpc,
+            io::ErrorKind::OutOfMemory => Errno::NoMem,
+            _ => Errno::Io,
+        },
+        _ => Errno::Io,
+    }
+}
+
+/// A device whose panics are errors of the request, so that one request cannot end the server.
+struct Guarded(Arc<dyn BlockDevice>);
+
+impl Guarded {
+    fn guard<T>(
+        &self,
+        op: Op,
+        offset: u64,
+        len: u64,
+        f: impl FnOnce(&dyn BlockDevice) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        catch_unwind(AssertUnwindSafe(|| f(&*self.0)))
+            .unwrap_or_else(|_| Err(Error::Io { op, offset, len, source: io::Error::other("the request panicked") }))
+    }
+}
+
+impl BlockDevice for Guarded {
+    fn geometry(&self) -> blockdev::Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.guard(Op::Read, offset, buf.len() as u64, |device| device.read(offset, buf))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.guard(Op::Write, offset, data.len() as u64, |device| device.write(offset, data))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.guard(Op::Write, offset, len, |device| device.write_zeroes(offset, len))
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.guard(Op::Flush, 0, 0, |device| device.flush())
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Result<blockdev::Extent, Error> {
+        self.guard(Op::Read, offset, len, |device| device.extent(offset, len))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.guard(Op::Discard, offset, len, |device| device.discard(offset, len))
+    }
+}

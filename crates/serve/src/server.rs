@@ -1,0 +1,308 @@
+//! Connections: accepted, counted, ended.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, BufReader, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blockdev::BlockDevice;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::address::Address;
+use crate::connection::{Ended, serve_requests, shake_hands};
+use crate::export::Export;
+use crate::socket::{Listener, Stream, Timed};
+use crate::wire::STRING_MAX;
+
+/// How long clients may take to read their replies after the server was stopped.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long to wait where the system cannot accept a connection, for want of descriptors say.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Failures of the device that are reported; a broken disk would fill the log with them.
+const PROBLEMS: u64 = 100;
+
+/// How to serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The name of the export. Clients that name none get it as well.
+    pub name: String,
+    /// Refuse all changes.
+    pub read_only: bool,
+    /// The most connections at a time.
+    pub connections: usize,
+    /// How long a client may take until it has chosen the export.
+    pub handshake: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { name: String::new(), read_only: false, connections: 16, handshake: Duration::from_secs(10) }
+    }
+}
+
+/// Why a server cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot listen at the address.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// As the user wrote it.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The name of the export is longer than the protocol allows, or has a zero byte.
+    #[error("the name of an export has at most 4096 bytes and no zero byte")]
+    Name,
+    /// Waiting for connections failed.
+    #[error("cannot wait for connections: {0}")]
+    Wait(io::Error),
+    /// The last flush failed: what was acknowledged since the one before may be lost.
+    #[error("not all that was written may have reached the device: {0}")]
+    Flush(blockdev::Error),
+}
+
+/// What an operator may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A client has chosen the export.
+    Opened {
+        /// The number of the connection.
+        number: u64,
+    },
+    /// A connection ended.
+    Closed {
+        /// The number of the connection.
+        number: u64,
+        /// Why, unless its client said so.
+        why: Option<String>,
+    },
+    /// There are as many connections as may be.
+    Full,
+    /// Something that somebody should look into: the device failed.
+    Problem(String),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Opened { number } => write!(f, "connection {number}: opened"),
+            Self::Closed { number, why: None } => write!(f, "connection {number}: closed"),
+            Self::Closed { number, why: Some(why) } => write!(f, "connection {number}: closed: {why}"),
+            Self::Full => write!(f, "a connection was refused: there are as many as may be"),
+            Self::Problem(sentence) => write!(f, "{sentence}"),
+        }
+    }
+}
+
+/// A server that listens.
+pub struct Server {
+    export: Export,
+    listener: Listener,
+    options: Options,
+    uri: String,
+    woken: UnixStream,
+    shared: Arc<Shared>,
+}
+
+/// What the server, its connections and its stoppers share.
+struct Shared {
+    stop: AtomicBool,
+    wake: UnixStream,
+    open: Mutex<HashMap<u64, Stream>>,
+    closed: Condvar,
+    problems: AtomicU64,
+}
+
+/// Stops a server, from any thread.
+#[derive(Clone)]
+pub struct Stopper(Arc<Shared>);
+
+impl Stopper {
+    /// No request is begun from now on; [`Server::run`] returns when those under way are done.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+        // full is as good as written
+        let _ = (&self.0.wake).write(&[0]);
+        self.0.open().values().for_each(|stream| stream.shut_down(Shutdown::Read));
+    }
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Stream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("uri", &self.uri).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens at `address`; connections wait until [`Server::run`].
+    ///
+    /// # Errors
+    /// [`Error::Listen`], and [`Error::Name`].
+    pub fn bind(device: Arc<dyn BlockDevice>, address: &Address, options: Options) -> Result<Self, Error> {
+        if options.name.len() > STRING_MAX || options.name.contains('\0') {
+            return Err(Error::Name);
+        }
+        let refused = |source| Error::Listen {
+            address: match address {
+                Address::Unix(path) => path.display().to_string(),
+                Address::Tcp(place) => place.clone(),
+            },
+            source,
+        };
+        let listener = Listener::new(address).map_err(refused)?;
+        let uri = listener.uri(&options.name).map_err(refused)?;
+        let (wake, woken) = UnixStream::pair().map_err(refused)?;
+        wake.set_nonblocking(true).map_err(refused)?;
+        let shared = Shared {
+            stop: AtomicBool::new(false),
+            wake,
+            open: Mutex::default(),
+            closed: Condvar::new(),
+            problems: AtomicU64::new(0),
+        };
+        let export = Export::new(device, &options.name, options.read_only);
+        Ok(Self { export, listener, options, uri, woken, shared: Arc::new(shared) })
+    }
+
+    /// What clients call the export; with the port that the system chose where 0 was asked for.
+    #[must_use]
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// What stops it.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.shared))
+    }
+
+    /// Serves until it is stopped; then requests under way are done, the device is flushed, and a socket's file is removed.
+    ///
+    /// # Errors
+    /// [`Error::Wait`], and [`Error::Flush`] where what was acknowledged may be lost.
+    pub fn run(self, notify: &(dyn Fn(Notice) + Sync)) -> Result<(), Error> {
+        let Self { export, listener, options, woken, shared, .. } = self;
+        let attend = |number: u64, stream: &Stream| {
+            let ended = attend(&export, &options, &shared, number, stream, notify);
+            stream.shut_down(Shutdown::Both);
+            shared.open().remove(&number);
+            shared.closed.notify_all();
+            notify(Notice::Closed { number, why: ended.err().map(|why| why.to_string()) });
+        };
+        let waited = thread::scope(|scope| {
+            let mut number = 0;
+            let waited = loop {
+                match next(&listener, &woken, &shared) {
+                    Ok(Some(stream)) => {
+                        number += 1;
+                        if !shared.register(number, &stream, options.connections) {
+                            notify(Notice::Full);
+                            continue;
+                        }
+                        // it may have been stopped before the connection was in the list
+                        if shared.stopped() {
+                            break Ok(());
+                        }
+                        let attend = &attend;
+                        let named = thread::Builder::new().name(format!("nbd {number}"));
+                        if named.spawn_scoped(scope, move || attend(number, &stream)).is_err() {
+                            shared.open().remove(&number);
+                            notify(Notice::Full);
+                        }
+                    }
+                    Ok(None) => break Ok(()),
+                    Err(e) => break Err(e),
+                }
+            };
+            // from now on nothing connects
+            drop(listener);
+            Stopper(Arc::clone(&shared)).stop();
+            shared.end();
+            waited
+        });
+        export.flush().map_err(Error::Flush)?;
+        waited.map_err(Error::Wait)
+    }
+}
+
+impl Shared {
+    /// Adds a connection; false where there are as many as may be, or the system has no descriptor for the list.
+    fn register(&self, number: u64, stream: &Stream, most: usize) -> bool {
+        let mut open = self.open();
+        let twin = if open.len() < most { stream.try_clone().ok() } else { None };
+        twin.is_some_and(|twin| open.insert(number, twin).is_none())
+    }
+
+    /// Waits for the connections to end, and after a while ends those whose clients do not read.
+    fn end(&self) {
+        let until = Instant::now() + GRACE;
+        let mut open = self.open();
+        while !open.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                open.values().for_each(|stream| stream.shut_down(Shutdown::Both));
+                return;
+            }
+            (open, _) = self.closed.wait_timeout(open, left).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Waits for a connection; `None` when the server is stopped.
+fn next(listener: &Listener, woken: &UnixStream, shared: &Shared) -> io::Result<Option<Stream>> {
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        if shared.stopped() {
+            return Ok(None);
+        }
+        match listener.accept() {
+            Ok(stream) => return Ok(Some(stream)),
+            // another one may have taken it, or the client is gone again
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Serves one client.
+fn attend(
+    export: &Export,
+    options: &Options,
+    shared: &Shared,
+    number: u64,
+    stream: &Stream,
+    notify: &(dyn Fn(Notice) + Sync),
+) -> Result<(), Ended> {
+    let mut input = BufReader::with_capacity(1 << 16, Timed::new(stream, options.handshake));
+    let mut output = Timed::new(stream, options.handshake);
+    let Some(agreed) = shake_hands(export, &mut input, &mut output, &shared.stop)? else { return Ok(()) };
+    input.get_mut().unlimited()?;
+    output.unlimited()?;
+    notify(Notice::Opened { number });
+    let problem = |sentence: &str| match shared.problems.fetch_add(1, Ordering::SeqCst) {
+        count if count < PROBLEMS => notify(Notice::Problem(sentence.to_owned())),
+        PROBLEMS => notify(Notice::Problem(format!("{PROBLEMS} failures of the device; the next are not reported"))),
+        _ => {}
+    };
+    serve_requests(export, agreed, input, output, &shared.stop, &problem)
+}
