@@ -22,7 +22,7 @@ use std::io::Write;
   nbdcopy 'nbd+unix:///?socket=/run/volume.sock' copy.img    copy it
   nbd-client -unix /run/volume.sock /dev/nbd0 -C 4           a block device (as root)
 
-NBD has no authentication, and this server has no TLS: whoever can connect can read and, without
+NBD has no authentication, and this server has no TLS: all who can connect can read and, without
 --read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With HOST:PORT,
 choose an address that only trusted machines reach, or put an encrypted tunnel in front.
 

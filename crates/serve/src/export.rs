@@ -77,7 +77,7 @@ impl Export {
         Answer { reply, problem }
     }
 
-    /// Makes durable all that any client was told is written.
+    /// Makes durable all writes that were acknowledged to any client.
     ///
     /// # Errors
     /// Those of the device; after one that failed every later one does.

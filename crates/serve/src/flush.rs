@@ -1,6 +1,6 @@
 //! Flushes of all connections, made one at a time, each for all who wait.
 //!
-//! 1. A flush returns after a flush of the device that *began* after it was asked for. Whoever asks while one is under
+//! 1. A flush returns after a flush of the device that *began* after it was asked for. Who asks while one is under
 //!    way waits for the next, and that one serves all who came meanwhile.
 //! 2. After a flush that failed, nothing that was acknowledged before it can be promised any more, and nothing is
 //!    written any more: every later flush and change fails. Reads go on.

@@ -84,7 +84,7 @@ pub enum Notice {
     },
     /// There are as many connections as may be.
     Full,
-    /// Something that somebody should look into: the device failed.
+    /// The device failed, which needs attention.
     Problem(String),
 }
 

@@ -117,7 +117,7 @@ fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((UnixListener::from(socket), file))
 }
 
-/// Keeps other servers from replacing or removing sockets in the directory of `path`.
+/// Stops other servers from replacing or removing sockets in the directory of `path`.
 fn turn(path: &Path) -> io::Result<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! A client that sends what it is told to, also what it must not.
+//! A client that sends what a test asks for, also what it must not.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
