@@ -23,15 +23,15 @@ use std::io::Write;
   nbd-client -unix /run/volume.sock /dev/nbd0 -C 4           a block device (as root)
 
 NBD has no authentication, and this server has no TLS: all who can connect can read and, without
---read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With HOST:PORT,
-choose an address that only trusted machines reach, or put an encrypted tunnel in front.
+--read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With
+HOST:PORT, choose an address that only trusted machines reach, or an encrypted tunnel in front.
 
 It prints the address for clients when they can connect, and serves until SIGINT, SIGTERM or SIGHUP:
-then requests under way are finished, everything is flushed, and the socket is removed. While it runs
-the device is locked: no other program here opens it for writing, with --read-only none changes it.
-A reply to a flush, or to a write with FUA, means that the bytes survive a loss of power as far as the
-device promises that; a flush covers the writes of all connections. After a flush that failed all
-changes are refused. A client that disappears loses nothing that was acknowledged and flushed.
+then requests under way are finished, everything is flushed, and the socket is removed. Meanwhile
+the device is locked: no other program here writes to it. A reply to a flush, or to a write with
+FUA, means that the bytes survive a loss of power as far as the device promises that; a flush covers
+the writes of all connections. After a flush that failed all changes are refused. A client that
+disappears loses nothing that was acknowledged and flushed.
 
 Exit status: 0 ended by a signal, 1 not served, or not all that was written may have reached the
 device (the message says which), 2 wrong usage."
