@@ -1,0 +1,565 @@
+//! The bytes on the device: superblock, placeholder, header of a record. FORMAT.md has the tables.
+//!
+//! Parsing is validation: any bytes are accepted, and what cannot be never becomes a value.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::layout::{BLOCK, Layout};
+
+/// `s_magic`.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"KeroSupr";
+/// `p_magic`.
+pub const PLACEHOLDER_MAGIC: [u8; 8] = *b"KeroHere";
+/// `r_magic`.
+pub const RECORD_MAGIC: [u8; 8] = *b"KeroReco";
+/// The version of the format.
+pub const VERSION: u32 = 1;
+/// Most entries of one record.
+pub const ENTRIES: usize = 255;
+/// What a placeholder says to people.
+pub const NOTICE: &[u8; 128] = b"This device has a Kero layer of Extant: blocks are mapped. Open it as kero:DEVICE, or remove the layer with extant kero drain. \n";
+
+/// Where a field of a disk structure lies: the row of its table in FORMAT.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldAt {
+    /// The field's name.
+    pub name: &'static str,
+    /// Offset in bytes from the start of the structure.
+    pub offset: usize,
+    /// Size in bytes.
+    pub size: usize,
+}
+
+macro_rules! disk_struct {
+    ($(#[$meta:meta])* pub struct $name:ident [$size:literal] {
+        $( $(#[$fmeta:meta])* $off:literal $field:ident : $ty:ty, )*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq,
+                 zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout, zerocopy::Immutable, zerocopy::Unaligned)]
+        #[repr(C)]
+        pub struct $name { $( $(#[$fmeta])* pub $field: $ty, )* }
+
+        const _: () = {
+            assert!(core::mem::size_of::<$name>() == $size);
+            $( assert!(core::mem::offset_of!($name, $field) == $off); )*
+        };
+
+        impl $name {
+            /// Size on the device in bytes.
+            pub const SIZE: usize = $size;
+            /// The fields in order, as FORMAT.md lists them.
+            pub const FIELDS: &'static [FieldAt] = &[ $( FieldAt {
+                name: stringify!($field), offset: $off, size: core::mem::size_of::<$ty>(),
+            }, )* ];
+        }
+    };
+}
+
+disk_struct! {
+    /// Kero's superblock, the first sector of its block.
+    pub struct DiskSuperblock[512] {
+        /// "KeroSupr"
+        0x00 s_magic: [u8; 8],
+        /// the layer's UUID, drawn by format
+        0x08 s_uuid: [u8; 16],
+        /// 1
+        0x18 s_version: U32,
+        /// 1 being formatted, 2 in use, 3 being removed
+        0x1C s_state: U32,
+        /// one more at each write of a superblock; the higher one counts
+        0x20 s_generation: U64,
+        /// blocks of the device
+        0x28 s_blocks: U64,
+        /// blocks of data, from block 0
+        0x30 s_data_blocks: U64,
+        /// first block of the log
+        0x38 s_log_first: U64,
+        /// blocks of the log
+        0x40 s_log_blocks: U32,
+        /// blocks of a segment
+        0x44 s_segment_blocks: U32,
+        /// first record of the newest checkpoint, a block of the log
+        0x48 s_checkpoint: U32,
+        /// `r_checksum` of that record
+        0x4C s_checkpoint_checksum: U32,
+        /// `r_sequence` of that record
+        0x50 s_checkpoint_sequence: U64,
+        /// `r_group` of that record
+        0x58 s_checkpoint_group: U64,
+        /// 0
+        0x60 s_reserved: [u8; 412],
+        /// CRC32C of the 508 bytes before
+        0x1FC s_checksum: U32,
+    }
+}
+
+disk_struct! {
+    /// The placeholder in blocks 0 and 16, the first sector of its block.
+    pub struct DiskPlaceholder[512] {
+        /// "KeroHere"
+        0x00 p_magic: [u8; 8],
+        /// the layer's UUID
+        0x08 p_uuid: [u8; 16],
+        /// 1
+        0x18 p_version: U32,
+        /// the block it stands in, 0 or 16
+        0x1C p_block: U32,
+        /// blocks of the device
+        0x20 p_blocks: U64,
+        /// block of the first superblock
+        0x28 p_superblock_a: U64,
+        /// block of the second superblock
+        0x30 p_superblock_b: U64,
+        /// 0
+        0x38 p_reserved: [u8; 8],
+        /// a sentence for people
+        0x40 p_notice: [u8; 128],
+        /// 0
+        0xC0 p_reserved_2: [u8; 316],
+        /// CRC32C of the 508 bytes before
+        0x1FC p_checksum: U32,
+    }
+}
+
+disk_struct! {
+    /// The start of a record's header block; entries follow, then zeroes.
+    pub struct DiskRecord[64] {
+        /// "KeroReco"
+        0x00 r_magic: [u8; 8],
+        /// the layer's UUID
+        0x08 r_uuid: [u8; 16],
+        /// one more than in the record before
+        0x18 r_sequence: U64,
+        /// number of the group
+        0x20 r_group: U64,
+        /// drawn anew at each opening for writing
+        0x28 r_epoch: U64,
+        /// `r_checksum` of the record before
+        0x30 r_before: U32,
+        /// entries
+        0x34 r_entries: U16,
+        /// blocks behind the header
+        0x36 r_payload: U16,
+        /// 1 last record of its group, 2 part of a checkpoint
+        0x38 r_flags: U32,
+        /// CRC32C of the 4 096 bytes of the block with this field 0
+        0x3C r_checksum: U32,
+    }
+}
+
+disk_struct! {
+    /// An entry of a record.
+    pub struct DiskEntry[12] {
+        /// first block of data, first MiB, or number of the part
+        0x00 e_address: U32,
+        /// reserved, 0
+        0x04 e_reserved: u8,
+        /// 1 block, 2 home, 3 drop, 4 discard, 5 part of a checkpoint
+        0x05 e_kind: u8,
+        /// how many, at least 1
+        0x06 e_count: U16,
+        /// CRC32C of the content; 0 where there is none
+        0x08 e_checksum: U32,
+    }
+}
+
+const LAST: u32 = 1;
+const CHECKPOINT: u32 = 2;
+
+/// What the layer is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// `format` has not ended.
+    Formatting,
+    /// In use.
+    Active,
+    /// `drain` has not ended.
+    Removing,
+}
+
+/// A superblock that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Superblock {
+    /// The layer's own.
+    pub uuid: [u8; 16],
+    /// What the layer is doing.
+    pub phase: Phase,
+    /// The higher one counts.
+    pub generation: u64,
+    /// Where everything stands.
+    pub layout: Layout,
+    /// Block of the log where the checkpoint begins.
+    pub checkpoint: u32,
+    /// Checksum of the header there.
+    pub checksum: u32,
+    /// Sequence of the record there.
+    pub sequence: u64,
+    /// Group of the record there.
+    pub group: u64,
+}
+
+impl Superblock {
+    /// The block as it is written.
+    #[must_use]
+    pub fn encode(&self) -> Box<[u8]> {
+        let state = match self.phase {
+            Phase::Formatting => 1,
+            Phase::Active => 2,
+            Phase::Removing => 3,
+        };
+        let mut disk = DiskSuperblock {
+            s_magic: SUPERBLOCK_MAGIC,
+            s_uuid: self.uuid,
+            s_version: VERSION.into(),
+            s_state: U32::new(state),
+            s_generation: self.generation.into(),
+            s_blocks: self.layout.blocks.into(),
+            s_data_blocks: u64::from(self.layout.data).into(),
+            s_log_first: self.layout.log_first.into(),
+            s_log_blocks: self.layout.log.into(),
+            s_segment_blocks: self.layout.segment.into(),
+            s_checkpoint: self.checkpoint.into(),
+            s_checkpoint_checksum: self.checksum.into(),
+            s_checkpoint_sequence: self.sequence.into(),
+            s_checkpoint_group: self.group.into(),
+            s_reserved: [0; 412],
+            s_checksum: 0.into(),
+        };
+        disk.s_checksum = sector_checksum(disk.as_bytes()).into();
+        block_of(disk.as_bytes())
+    }
+
+    /// Reads a block that should be a superblock of a device of at least its blocks.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let (disk, _) = DiskSuperblock::read_from_prefix(bytes).map_err(|_| "superblock cut short")?;
+        if disk.s_magic != SUPERBLOCK_MAGIC {
+            return Err("no superblock of the layer");
+        }
+        if sector_checksum(disk.as_bytes()) != disk.s_checksum.get() {
+            return Err("superblock with a wrong checksum");
+        }
+        if disk.s_version.get() != VERSION {
+            return Err("superblock of an unknown version");
+        }
+        let phase = match disk.s_state.get() {
+            1 => Phase::Formatting,
+            2 => Phase::Active,
+            3 => Phase::Removing,
+            _ => return Err("superblock with an unknown state"),
+        };
+        let layout = Layout::new(disk.s_blocks.get(), disk.s_log_blocks.get(), disk.s_segment_blocks.get())?;
+        if u64::from(layout.data) != disk.s_data_blocks.get() || layout.log_first != disk.s_log_first.get() {
+            return Err("superblock that contradicts itself");
+        }
+        if disk.s_checkpoint.get() >= layout.log {
+            return Err("superblock whose checkpoint lies beyond the log");
+        }
+        Ok(Self {
+            uuid: disk.s_uuid,
+            phase,
+            generation: disk.s_generation.get(),
+            layout,
+            checkpoint: disk.s_checkpoint.get(),
+            checksum: disk.s_checkpoint_checksum.get(),
+            sequence: disk.s_checkpoint_sequence.get(),
+            group: disk.s_checkpoint_group.get(),
+        })
+    }
+}
+
+/// What stands in blocks 0 and 16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placeholder {
+    /// The layer's own.
+    pub uuid: [u8; 16],
+    /// 0 or 16.
+    pub block: u32,
+    /// Blocks of the device.
+    pub blocks: u64,
+    /// Blocks of the two superblocks.
+    pub superblocks: [u64; 2],
+}
+
+impl Placeholder {
+    /// The block as it is written: all but its first sector is zero.
+    #[must_use]
+    pub fn encode(&self) -> Box<[u8]> {
+        let [a, b] = self.superblocks;
+        let mut disk = DiskPlaceholder {
+            p_magic: PLACEHOLDER_MAGIC,
+            p_uuid: self.uuid,
+            p_version: VERSION.into(),
+            p_block: self.block.into(),
+            p_blocks: self.blocks.into(),
+            p_superblock_a: a.into(),
+            p_superblock_b: b.into(),
+            p_reserved: [0; 8],
+            p_notice: *NOTICE,
+            p_reserved_2: [0; 316],
+            p_checksum: 0.into(),
+        };
+        disk.p_checksum = sector_checksum(disk.as_bytes()).into();
+        block_of(disk.as_bytes())
+    }
+
+    /// Reads what stands in block `block`; `None` unless that is its placeholder.
+    #[must_use]
+    pub fn parse(bytes: &[u8], block: u32) -> Option<Self> {
+        let (disk, _) = DiskPlaceholder::read_from_prefix(bytes).ok()?;
+        let right = disk.p_magic == PLACEHOLDER_MAGIC
+            && sector_checksum(disk.as_bytes()) == disk.p_checksum.get()
+            && disk.p_version.get() == VERSION
+            && disk.p_block.get() == block;
+        right.then_some(Self {
+            uuid: disk.p_uuid,
+            block,
+            blocks: disk.p_blocks.get(),
+            superblocks: [disk.p_superblock_a.get(), disk.p_superblock_b.get()],
+        })
+    }
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// The next block behind the header is the new content of this block.
+    Block {
+        /// Block of data.
+        address: u32,
+        /// CRC32C of the content.
+        checksum: u32,
+    },
+    /// These blocks stand in their own place, and no longer in the log.
+    Home {
+        /// First block of data.
+        address: u32,
+        /// How many.
+        count: u16,
+        /// CRC32C of them all.
+        checksum: u32,
+    },
+    /// These blocks are no longer in the log, and their content is of no importance.
+    Drop {
+        /// First block of data.
+        address: u32,
+        /// How many.
+        count: u16,
+    },
+    /// These MiB have no content.
+    Discard {
+        /// First MiB of data.
+        mib: u32,
+        /// How many.
+        count: u16,
+    },
+    /// The next block behind the header is this part of a checkpoint.
+    Part {
+        /// From 0.
+        number: u32,
+        /// CRC32C of the part.
+        checksum: u32,
+    },
+}
+
+impl Entry {
+    /// Whether a block behind the header belongs to it.
+    #[must_use]
+    pub fn has_payload(&self) -> bool {
+        matches!(self, Self::Block { .. } | Self::Part { .. })
+    }
+
+    fn encode(self) -> DiskEntry {
+        let (kind, address, count, checksum) = match self {
+            Self::Block { address, checksum } => (1, address, 1, checksum),
+            Self::Home { address, count, checksum } => (2, address, count, checksum),
+            Self::Drop { address, count } => (3, address, count, 0),
+            Self::Discard { mib, count } => (4, mib, count, 0),
+            Self::Part { number, checksum } => (5, number, 1, checksum),
+        };
+        DiskEntry {
+            e_address: address.into(),
+            e_reserved: 0,
+            e_kind: kind,
+            e_count: count.into(),
+            e_checksum: checksum.into(),
+        }
+    }
+
+    fn parse(disk: &DiskEntry, layout: &Layout) -> Result<Self, &'static str> {
+        let (address, count, checksum) = (disk.e_address.get(), disk.e_count.get(), disk.e_checksum.get());
+        let end = u64::from(address) + u64::from(count);
+        let entry = match disk.e_kind {
+            1 => Self::Block { address, checksum },
+            2 => Self::Home { address, count, checksum },
+            3 => Self::Drop { address, count },
+            4 => Self::Discard { mib: address, count },
+            5 => Self::Part { number: address, checksum },
+            _ => return Err("record with an entry of an unknown kind"),
+        };
+        let most = match entry {
+            Self::Discard { .. } => u64::from(layout.mibs()),
+            Self::Part { .. } => u64::from(layout.log),
+            _ => u64::from(layout.data),
+        };
+        if count == 0 || (entry.has_payload() && count != 1) {
+            return Err("record with an entry of a wrong length");
+        }
+        if end > most {
+            return Err("record with an address beyond the data");
+        }
+        Ok(entry)
+    }
+}
+
+/// The header of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// One more than in the record before.
+    pub sequence: u64,
+    /// Number of its group.
+    pub group: u64,
+    /// Drawn anew at each opening for writing.
+    pub epoch: u64,
+    /// Checksum of the header before.
+    pub before: u32,
+    /// Whether it is the last of its group.
+    pub last: bool,
+    /// Whether it is part of a checkpoint.
+    pub checkpoint: bool,
+    /// What it says, in the order in which it counts.
+    pub entries: Vec<Entry>,
+}
+
+impl Record {
+    /// Blocks behind the header.
+    #[must_use]
+    pub fn payload(&self) -> u32 {
+        self.entries.iter().filter(|entry| entry.has_payload()).count() as u32
+    }
+
+    /// The header block and its checksum.
+    #[must_use]
+    pub fn encode(&self, uuid: &[u8; 16]) -> (Box<[u8]>, u32) {
+        let flags = if self.last { LAST } else { 0 } | if self.checkpoint { CHECKPOINT } else { 0 };
+        let mut disk = DiskRecord {
+            r_magic: RECORD_MAGIC,
+            r_uuid: *uuid,
+            r_sequence: self.sequence.into(),
+            r_group: self.group.into(),
+            r_epoch: self.epoch.into(),
+            r_before: self.before.into(),
+            r_entries: U16::new(self.entries.len() as u16),
+            r_payload: U16::new(self.payload() as u16),
+            r_flags: flags.into(),
+            r_checksum: 0.into(),
+        };
+        let mut bytes = block_of(disk.as_bytes());
+        for (place, entry) in bytes[DiskRecord::SIZE..].chunks_exact_mut(DiskEntry::SIZE).zip(&self.entries) {
+            place.copy_from_slice(entry.encode().as_bytes());
+        }
+        let checksum = crc32c::crc32c(&bytes);
+        disk.r_checksum = checksum.into();
+        bytes[..DiskRecord::SIZE].copy_from_slice(disk.as_bytes());
+        (bytes, checksum)
+    }
+
+    /// Sequence and group of a header whose checksum is right, whatever else it says.
+    #[must_use]
+    pub fn numbers(bytes: &[u8], uuid: &[u8; 16]) -> Option<(u64, u64)> {
+        let disk = Self::header(bytes, uuid).ok()?;
+        (whole_checksum(bytes) == disk.r_checksum.get()).then_some((disk.r_sequence.get(), disk.r_group.get()))
+    }
+
+    fn header(bytes: &[u8], uuid: &[u8; 16]) -> Result<DiskRecord, &'static str> {
+        let disk = match bytes.len() as u64 {
+            BLOCK => DiskRecord::read_from_prefix(bytes).map_err(|_| "record cut short")?.0,
+            _ => return Err("record cut short"),
+        };
+        if disk.r_magic != RECORD_MAGIC {
+            return Err("no record");
+        }
+        if disk.r_uuid != *uuid {
+            return Err("record of another layer");
+        }
+        Ok(disk)
+    }
+
+    /// Reads a header block. The checksum that the next header names comes with it.
+    ///
+    /// # Errors
+    /// What is wrong with it: `Err(None)` where it is not whole, which is the ordinary end of a log; `Err(Some)` where its
+    /// checksum is right and it says what cannot be.
+    pub fn parse(bytes: &[u8], uuid: &[u8; 16], layout: &Layout) -> Result<(Self, u32), Option<&'static str>> {
+        let disk = Self::header(bytes, uuid).map_err(|_| None)?;
+        let checksum = disk.r_checksum.get();
+        if whole_checksum(bytes) != checksum {
+            return Err(None);
+        }
+        let count = usize::from(disk.r_entries.get());
+        let flags = disk.r_flags.get();
+        if count > ENTRIES || flags & !(LAST | CHECKPOINT) != 0 {
+            return Err(Some("record with an unknown flag or too many entries"));
+        }
+        let mut record = Self::fields(&disk);
+        for bytes in bytes[DiskRecord::SIZE..].chunks_exact(DiskEntry::SIZE).take(count) {
+            let disk = DiskEntry::read_from_bytes(bytes).map_err(|_| None)?;
+            record.entries.push(Entry::parse(&disk, layout).map_err(Some)?);
+        }
+        if record.payload() != u32::from(disk.r_payload.get()) {
+            return Err(Some("record that contradicts itself"));
+        }
+        if record.entries.iter().any(|entry| matches!(entry, Entry::Part { .. }) != record.checkpoint) {
+            return Err(Some("record that is half a checkpoint"));
+        }
+        Ok((record, checksum))
+    }
+
+    fn fields(disk: &DiskRecord) -> Self {
+        Self {
+            sequence: disk.r_sequence.get(),
+            group: disk.r_group.get(),
+            epoch: disk.r_epoch.get(),
+            before: disk.r_before.get(),
+            last: disk.r_flags.get() & LAST != 0,
+            checkpoint: disk.r_flags.get() & CHECKPOINT != 0,
+            entries: Vec::new(),
+        }
+    }
+
+    /// As [`Record::parse`] without a look at the checksum: what the mutant of the tests does.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn parse_unchecked(bytes: &[u8], uuid: &[u8; 16], layout: &Layout) -> Option<(Self, u32)> {
+        let disk = Self::header(bytes, uuid).ok()?;
+        let mut record = Self::fields(&disk);
+        let entries = bytes[DiskRecord::SIZE..].chunks_exact(DiskEntry::SIZE).take(usize::from(disk.r_entries.get()));
+        record.entries =
+            entries.filter_map(|bytes| Entry::parse(&DiskEntry::read_from_bytes(bytes).ok()?, layout).ok()).collect();
+        Some((record, disk.r_checksum.get()))
+    }
+}
+
+/// CRC32C of all but the last four bytes of a sector.
+fn sector_checksum(sector: &[u8]) -> u32 {
+    crc32c::crc32c(sector.get(..508).unwrap_or_default())
+}
+
+/// CRC32C of a header block with its own field taken as zero.
+fn whole_checksum(bytes: &[u8]) -> u32 {
+    let (Some(head), Some(rest)) = (bytes.get(..0x3C), bytes.get(0x40..)) else { return 0 };
+    crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(head), &[0; 4]), rest)
+}
+
+/// `bytes` and zeroes behind them.
+fn block_of(bytes: &[u8]) -> Box<[u8]> {
+    let mut block = vec![0; BLOCK as usize].into_boxed_slice();
+    for (to, from) in block.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    block
+}

@@ -1,0 +1,599 @@
+//! The device that callers see.
+//!
+//! Locks: a call that writes to the log has `log`, and takes `state` behind it. Reads share `state` while they read, so that
+//! what they were led to stays where it is; a write in its own place has neither while it is on its way, and its blocks
+//! stand in `State::in_flight`. The flush of a group runs without `state`: the next group grows meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use blockdev::{BlockDevice, Geometry, Op, Read, Write};
+
+use crate::bytes::{Phase, Placeholder, Superblock};
+use crate::error::{Corrupt, Error, Result};
+use crate::group::{Open, Runs, device_runs};
+use crate::layout::{BLOCK, Layout, MIB};
+use crate::mutant::Mutant;
+use crate::recover::recover;
+use crate::ring::Ring;
+use crate::state::{Source, State};
+
+/// How a layer is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Open although a placeholder is gone: what was written without the layer may be lost.
+    pub force: bool,
+    /// A block that is written again within this time is hot.
+    pub hot: Duration,
+    /// [`Kero::tick`] ends a group after this time without a change.
+    pub quiet: Duration,
+    /// [`Kero::tick`] ends a group of this age.
+    pub age: Duration,
+    /// What the tests make it do wrong.
+    #[doc(hidden)]
+    pub mutant: Mutant,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            force: false,
+            hot: Duration::from_secs(30),
+            quiet: Duration::from_secs(1),
+            age: Duration::from_secs(5),
+            mutant: Mutant::Identity,
+        }
+    }
+}
+
+/// What a layer has done since it was opened, and how full its log is. Sizes in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// What callers read.
+    pub read_bytes: u64,
+    /// Of that, what came from the log or from memory: the hits.
+    pub hit_bytes: u64,
+    /// What callers wrote.
+    pub written_bytes: u64,
+    /// What was written to the log: blocks and headers.
+    pub log_bytes: u64,
+    /// Of the log and the superblocks, what checkpoints took.
+    pub checkpoint_bytes: u64,
+    /// What was written to superblocks.
+    pub superblock_bytes: u64,
+    /// What was written in its own place at once.
+    pub in_place_bytes: u64,
+    /// What was moved from the log to its own place.
+    pub gone_home_bytes: u64,
+    /// Hot blocks that were appended to the log again.
+    pub again_bytes: u64,
+    /// Groups of the caller.
+    pub groups: u64,
+    /// Groups that ended without a flush of the caller, as they were too large.
+    pub split: u64,
+    /// Groups that [`Kero::tick`] ended.
+    pub by_time: u64,
+    /// Groups that moved blocks home to make space.
+    pub cleaning_groups: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Size of the log.
+    pub log_size: u64,
+    /// What of it cannot be written over now.
+    pub log_used: u64,
+    /// What of it is the newest content of a block.
+    pub log_mapped: u64,
+    /// Memory of the table.
+    pub table_memory: u64,
+}
+
+impl Stats {
+    /// Bytes written to the device for each byte that callers wrote; 1 before the first.
+    #[must_use]
+    pub fn write_factor(&self) -> f64 {
+        let device = self.log_bytes + self.superblock_bytes + self.in_place_bytes + self.gone_home_bytes;
+        if self.written_bytes == 0 { 1.0 } else { device as f64 / self.written_bytes as f64 }
+    }
+}
+
+/// A device over a device: all that is written between two flushes survives together or not at all, in groups of up to
+/// [`Kero::group_bytes`].
+///
+/// Blocks have 4 KiB; smaller writes are merged in memory, where everything waits for the next flush. Nothing runs in
+/// the background: who has time calls [`Kero::idle`] and [`Kero::tick`].
+#[derive(Debug)]
+pub struct Kero<D> {
+    device: D,
+    options: Options,
+    read_only: bool,
+    layout: Layout,
+    log: Mutex<()>,
+    state: RwLock<State>,
+    read_bytes: AtomicU64,
+    hit_bytes: AtomicU64,
+}
+
+/// The superblocks of a device with a layer, and the UUID they have.
+#[derive(Debug)]
+pub(crate) struct Located {
+    pub(crate) superblocks: [Option<Superblock>; 2],
+    pub(crate) newest: Superblock,
+}
+
+/// Finds the layer of a device by its placeholder.
+pub(crate) fn locate(device: &dyn BlockDevice, force: bool) -> Result<Located> {
+    let blocks = device.geometry().len / BLOCK;
+    if blocks < 2 {
+        return Err(Error::NotFormatted);
+    }
+    let read = |block: u64| {
+        let mut bytes = vec![0; BLOCK as usize];
+        device.read(block * BLOCK, &mut bytes).map(|()| bytes)
+    };
+    let Some(placeholder) = Placeholder::parse(&read(0)?, 0) else {
+        // the second superblock is the last block of a device that did not change its length
+        return match Superblock::parse(&read(blocks - 1)?) {
+            Ok(last) if last.phase == Phase::Active && last.layout.blocks == blocks => {
+                if force {
+                    superblocks_at(device, last.layout.superblocks())
+                } else {
+                    Err(Error::PlaceholderGone { block: 0 })
+                }
+            }
+            _ => Err(Error::NotFormatted),
+        };
+    };
+    if placeholder.blocks > blocks || placeholder.superblocks.iter().any(|block| *block >= blocks) {
+        return Err(Error::Shortened {
+            device: device.geometry().len,
+            expected: placeholder.blocks.saturating_mul(BLOCK),
+        });
+    }
+    let mut located = superblocks_at(device, placeholder.superblocks)?;
+    for superblock in &mut located.superblocks {
+        *superblock = superblock.filter(|superblock| superblock.uuid == placeholder.uuid);
+    }
+    if located.newest.uuid != placeholder.uuid {
+        return Err(Corrupt { what: "superblocks of another layer", offset: placeholder.superblocks[0] * BLOCK }.into());
+    }
+    let other = Placeholder::parse(&read(16)?, 16).filter(|other| other.uuid == placeholder.uuid);
+    if other.is_none() && located.newest.phase == Phase::Active && !force {
+        return Err(Error::PlaceholderGone { block: 16 });
+    }
+    Ok(located)
+}
+
+fn superblocks_at(device: &dyn BlockDevice, at: [u64; 2]) -> Result<Located> {
+    let mut superblocks = [None, None];
+    let mut refused = "no superblock";
+    for (found, block) in superblocks.iter_mut().zip(at) {
+        let mut bytes = vec![0; BLOCK as usize];
+        device.read(block * BLOCK, &mut bytes)?;
+        match Superblock::parse(&bytes) {
+            Ok(superblock) if superblock.layout.superblocks() == at => *found = Some(superblock),
+            Ok(_) => refused = "superblock that names other places than the placeholder",
+            Err(what) => refused = what,
+        }
+    }
+    if let [Some(a), Some(b)] = superblocks
+        && (a.uuid != b.uuid || a.layout != b.layout)
+    {
+        return Err(Corrupt { what: "superblock that contradicts the other one", offset: at[0] * BLOCK }.into());
+    }
+    let newest = superblocks.iter().flatten().max_by_key(|superblock| superblock.generation).copied();
+    let newest = newest.ok_or(Corrupt { what: refused, offset: at[0] * BLOCK })?;
+    Ok(Located { superblocks, newest })
+}
+
+impl<D: BlockDevice> Kero<D> {
+    /// Opens the layer of a device. Nothing is written; the time is bounded by the length of the log.
+    ///
+    /// # Errors
+    /// Those of the device, and a sentence for a layer that cannot be used.
+    pub fn open(device: D, options: Options) -> Result<Self> {
+        let located = locate(&device, options.force)?;
+        match located.newest.phase {
+            Phase::Formatting => return Err(Error::Unfinished),
+            Phase::Removing => return Err(Error::Draining),
+            Phase::Active => {}
+        }
+        Self::open_located(device, &located, options)
+    }
+
+    pub(crate) fn open_located(device: D, located: &Located, options: Options) -> Result<Self> {
+        let layout = located.newest.layout;
+        let read_only = options.read_only || device.geometry().read_only;
+        if !read_only {
+            // what a process that was killed wrote last may not be durable yet, and the next header says that it is
+            device.flush()?;
+        }
+        let found = recover(&device, &located.superblocks, (layout, located.newest.uuid), options.mutant)?;
+        let [newest, before] = found.checkpoints;
+        let mut ring = Ring::new(&layout, found.head, newest, before);
+        for (number, segment) in (0..).zip(&mut ring.segments) {
+            let slots = number * layout.segment..(number + 1) * layout.segment;
+            segment.live = slots.filter(|slot| found.table.address_of(*slot).is_some()).count() as u32;
+        }
+        let state = State {
+            layout,
+            uuid: located.newest.uuid,
+            blank: (0..layout.mibs()).map(|mib| !found.table.content(mib)).collect(),
+            unwritten: HashMap::new(),
+            stats: Stats { table_memory: found.table.bytes() as u64, ..Stats::default() },
+            table: found.table,
+            ring,
+            open: Open::default(),
+            sequence: found.sequence,
+            group: found.group,
+            epoch: fastrand::u64(..),
+            before: found.before,
+            left: Vec::new(),
+            homes: [found.homes, Runs::default()],
+            discards: Vec::new(),
+            in_flight: BTreeSet::new(),
+            now: Duration::ZERO,
+            hot: options.hot,
+            failed: None,
+            refused: found.refused,
+            next_superblock: found.used ^ 1,
+            generation: located.newest.generation,
+            mutant: options.mutant,
+            late: BTreeMap::new(),
+        };
+        Ok(Self {
+            device,
+            options,
+            read_only,
+            layout,
+            log: Mutex::new(()),
+            state: RwLock::new(state),
+            read_bytes: AtomicU64::new(0),
+            hit_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// The device beneath.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Ends the use of the layer. What was not flushed is lost.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
+    /// Bytes of whole blocks that survive together or not at all when nothing else is written between two flushes. More
+    /// is split in the order of arrival, and counted.
+    pub fn group_bytes(&self) -> u64 {
+        let limit = self.layout.group();
+        let headers = limit / (self.layout.segment - 1) + 5;
+        u64::from(limit.saturating_sub(headers)) * BLOCK
+    }
+
+    /// What happened since it was opened.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared();
+        let log = u64::from(self.layout.log) * BLOCK;
+        Stats {
+            log_size: log,
+            log_used: log.saturating_sub(u64::from(state.ring.free()) * BLOCK),
+            log_mapped: u64::from(state.table.mapped()) * BLOCK,
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            hit_bytes: self.hit_bytes.load(Ordering::Relaxed),
+            ..state.stats
+        }
+    }
+
+    // What a thread that panicked leaves is at worst a group that is not whole.
+    fn shared(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn log(&self) -> MutexGuard<'_, ()> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for a change.
+    fn writable(&self, op: &'static str) -> Result<RwLockWriteGuard<'_, State>> {
+        if self.read_only {
+            return Err(Error::ReadOnly(op));
+        }
+        let state = self.exclusive();
+        match &state.failed {
+            Some(why) => Err(Error::Failed(why.clone())),
+            None => Ok(state),
+        }
+    }
+
+    /// Ends the open group and returns when it is durable. `count` counts it.
+    fn commit(&self, op: &'static str, count: fn(&mut Stats)) -> Result<()> {
+        let log = self.log();
+        let mut state = self.writable(op)?;
+        if state.open.is_empty() {
+            return Ok(());
+        }
+        count(&mut state.stats);
+        self.commit_locked(state)?;
+        drop(log);
+        Ok(())
+    }
+
+    /// As [`Kero::commit`]; the caller has the log.
+    fn commit_locked(&self, mut state: RwLockWriteGuard<'_, State>) -> Result<()> {
+        if state.open.written == 0 {
+            let cost = state.open.cost(&self.layout);
+            state.ensure_space(&self.device, cost)?;
+        }
+        state.write_down(&self.device, true)?;
+        drop(state);
+        let flushed = self.device.flush().map_err(Error::from);
+        let mut state = self.exclusive();
+        state.fail(flushed)?;
+        state.durable(&self.device);
+        if state.ring.since >= self.layout.log / 8 {
+            state.checkpoint(&self.device)?;
+        }
+        Ok(())
+    }
+
+    /// Writes down what is pending where it has become much, and ends the group where it would not fit.
+    fn relieve(&self) -> Result<()> {
+        if !self.shared().is_heavy() {
+            return Ok(());
+        }
+        let _log = self.log();
+        let mut state = self.writable("write")?;
+        if !state.is_heavy() {
+            return Ok(());
+        }
+        let limit = self.layout.group();
+        if state.open.written + state.open.cost(&self.layout) >= limit {
+            state.stats.split += 1;
+            return self.commit_locked(state);
+        }
+        if state.open.written == 0 {
+            // and as much more as one step may add before this looks again
+            state.ensure_space(&self.device, limit + limit / 2)?;
+        }
+        state.write_down(&self.device, false)
+    }
+
+    /// Sends up to `budget` blocks of 4 KiB home, or appends them again where they are hot; what that changes becomes durable
+    /// with the next group. Returns how many. To be called when nothing else is to be done.
+    ///
+    /// # Errors
+    /// Those of the device; after one, nothing is written any more.
+    pub fn idle(&self, budget: usize) -> Result<usize> {
+        let _log = self.log();
+        let mut state = self.writable("write")?;
+        if state.open.written > 0 {
+            return Ok(0);
+        }
+        state.go_home(&self.device, budget)
+    }
+
+    /// Says what time it is, as a time since any fixed moment, and ends the open group where it is quiet or old enough.
+    ///
+    /// # Errors
+    /// Those of a flush.
+    pub fn tick(&self, now: Duration) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        let due = {
+            let mut state = self.exclusive();
+            state.now = now;
+            let open = &state.open;
+            open.begun.is_some_and(|begun| {
+                now.saturating_sub(open.changed) >= self.options.quiet || now.saturating_sub(begun) >= self.options.age
+            })
+        };
+        if due { self.commit("write", |stats| stats.by_time += 1) } else { Ok(()) }
+    }
+
+    /// As a write, where nothing counts that was there before: no durable content leads to these bytes. Whole blocks go to
+    /// their own place at once, and are written once.
+    ///
+    /// # Errors
+    /// Those of a write.
+    pub fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.put(offset, data, true)
+    }
+
+    fn admit(&self, op: Op, offset: u64, len: u64) -> Result<()> {
+        Ok(self.geometry().admit(op, offset, len)?)
+    }
+
+    fn put(&self, offset: u64, data: &[u8], fresh: bool) -> Result<()> {
+        self.admit(Op::Write, offset, data.len() as u64)?;
+        // steps that cannot make a group much larger than it may be
+        let step = (u64::from((self.layout.group() / 4).clamp(1, 1024)) * BLOCK) as usize;
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let len = (step - (at % BLOCK) as usize).min(rest.len());
+            let (part, later) = rest.split_at(len);
+            self.put_step(at, part, fresh)?;
+            self.relieve()?;
+            (at, rest) = (at + len as u64, later);
+        }
+        Ok(())
+    }
+
+    fn put_step(&self, offset: u64, data: &[u8], fresh: bool) -> Result<()> {
+        let mut in_place: Vec<(u32, &[u8])> = Vec::new();
+        {
+            let mut state = self.writable("write")?;
+            state.changed();
+            state.stats.written_bytes += data.len() as u64;
+            for (address, within, part) in blocks_of(offset, data) {
+                if part.len() as u64 == BLOCK {
+                    if state.goes_in_place(address, fresh) {
+                        state.in_flight.insert(address);
+                        in_place.push((address, part));
+                    } else {
+                        state.open.blocks.insert(address, part.into());
+                    }
+                    continue;
+                }
+                let mut bytes = vec![0; BLOCK as usize].into_boxed_slice();
+                state.read_block(&self.device, address, &mut bytes)?;
+                if let Some(place) = bytes.get_mut(within..within + part.len()) {
+                    place.copy_from_slice(part);
+                }
+                state.open.blocks.insert(address, bytes);
+            }
+        }
+        if in_place.is_empty() { Ok(()) } else { self.put_in_place(&in_place) }
+    }
+
+    fn put_in_place(&self, blocks: &[(u32, &[u8])]) -> Result<()> {
+        let addresses: Vec<u32> = blocks.iter().map(|(address, _)| *address).collect();
+        let contents: Vec<&[u8]> = blocks.iter().map(|(_, bytes)| *bytes).collect();
+        let runs: Vec<(u64, Vec<u8>)> = device_runs(&addresses)
+            .into_iter()
+            .filter_map(|run| Some((self.layout.home(*addresses.get(run.start)?), contents.get(run)?.concat())))
+            .collect();
+        let mut writes: Vec<Write<'_>> = runs.iter().map(|(at, bytes)| Write::new(*at, bytes)).collect();
+        self.device.write_many(&mut writes);
+        let done = writes.into_iter().try_for_each(|write| write.result).map_err(Error::from);
+        let mut state = self.exclusive();
+        for address in &addresses {
+            state.in_flight.remove(address);
+        }
+        state.fail(done)?;
+        for (address, bytes) in blocks {
+            // a write of the same block that came meanwhile is in memory: either may be the newer one
+            state.open.homes.insert(*address, crc32c::crc32c(bytes));
+        }
+        state.changed();
+        state.stats.in_place_bytes += blocks.len() as u64 * BLOCK;
+        Ok(())
+    }
+
+    fn get(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.admit(Op::Read, offset, buf.len() as u64)?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        self.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        let state = self.shared();
+        let end = offset + buf.len() as u64;
+        let (first, last) = ((offset / BLOCK) as u32, end.div_ceil(BLOCK) as u32);
+        if state.all_home(first, last) {
+            return Ok(self.device.read(offset, buf)?);
+        }
+        let mut reads: Vec<Read<'_>> = Vec::new();
+        let (mut rest, mut at, mut hits) = (buf, offset, 0);
+        while !rest.is_empty() {
+            let within = at % BLOCK;
+            let (from, mut len) = match state.source((at / BLOCK) as u32) {
+                Source::Device(from) => (Some(from + within), BLOCK - within),
+                Source::Nothing => (None, BLOCK - within),
+                Source::Memory(bytes) => {
+                    let len = rest.len().min((BLOCK - within) as usize);
+                    let (part, later) = rest.split_at_mut(len);
+                    hits += len as u64;
+                    part.copy_from_slice(bytes.get(within as usize..within as usize + len).unwrap_or_default());
+                    (rest, at) = (later, at + len as u64);
+                    continue;
+                }
+            };
+            // what follows on the device as it does here
+            while let Some(from) = from
+                && len < rest.len() as u64
+                && matches!(state.source(((at + len) / BLOCK) as u32), Source::Device(next) if next == from + len)
+            {
+                len += BLOCK;
+            }
+            let len = len.min(rest.len() as u64);
+            let (part, later) = rest.split_at_mut(len as usize);
+            match from {
+                Some(from) => {
+                    hits += if from >= self.layout.slot(0) { len } else { 0 };
+                    reads.push(Read::new(from, part));
+                }
+                None => part.fill(0),
+            }
+            (rest, at) = (later, at + len);
+        }
+        self.hit_bytes.fetch_add(hits, Ordering::Relaxed);
+        self.device.read_many(&mut reads);
+        Ok(reads.into_iter().try_for_each(|read| read.result)?)
+    }
+
+    fn forget(&self, offset: u64, len: u64) -> Result<()> {
+        self.admit(Op::Discard, offset, len)?;
+        {
+            let mut state = self.writable("discard")?;
+            let first = offset.div_ceil(BLOCK) as u32;
+            let end = ((offset + len) / BLOCK) as u32;
+            let mut address = first;
+            while address < end {
+                let mib_end = (address / MIB + 1).saturating_mul(MIB).min(self.layout.data);
+                if address.is_multiple_of(MIB) && mib_end <= end {
+                    let mib = address / MIB;
+                    state.open.discard(mib);
+                    state.changed();
+                    address = mib_end;
+                    continue;
+                }
+                state.open.blocks.remove(&address);
+                let dropped = state.table.get(address).is_some()
+                    && !state.open.homes.contains_key(&address)
+                    && !state.open.discards.contains(&(address / MIB));
+                if dropped {
+                    state.open.drops.insert(address);
+                    state.changed();
+                }
+                address += 1;
+            }
+        }
+        self.relieve()
+    }
+}
+
+/// The blocks that bytes at `offset` lie in: each address, where in the block they begin, and its bytes.
+fn blocks_of(offset: u64, data: &[u8]) -> impl Iterator<Item = (u32, usize, &[u8])> {
+    let (mut at, mut rest) = (offset, data);
+    std::iter::from_fn(move || {
+        let within = (at % BLOCK) as usize;
+        let (part, later) = rest.split_at(rest.len().min(BLOCK as usize - within));
+        let address = (at / BLOCK) as u32;
+        (at, rest) = (at + part.len() as u64, later);
+        (!part.is_empty()).then_some((address, within, part))
+    })
+}
+
+impl<D: BlockDevice> BlockDevice for Kero<D> {
+    fn geometry(&self) -> Geometry {
+        Geometry { len: u64::from(self.layout.data) * BLOCK, sector: BLOCK as u32, read_only: self.read_only }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
+        let len = buf.len() as u64;
+        self.get(offset, buf).map_err(|error| error.into_device(Op::Read, offset, len))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
+        self.put(offset, data, false).map_err(|error| error.into_device(Op::Write, offset, data.len() as u64))
+    }
+
+    fn flush(&self) -> blockdev::Result<()> {
+        self.commit("flush", |_| {}).map_err(|error| error.into_device(Op::Flush, 0, 0))
+    }
+
+    /// Whole MiB lose their content and read as zeroes until something is written there; what is smaller only leaves the
+    /// log, and reads as anything.
+    fn discard(&self, offset: u64, len: u64) -> blockdev::Result<()> {
+        self.forget(offset, len).map_err(|error| error.into_device(Op::Discard, offset, len))
+    }
+}

@@ -1,0 +1,163 @@
+//! The open group: what was written since the last flush and is in no record yet.
+//!
+//! It lies over the table: reads look here first. What it says counts in the order discards, drops, homes, blocks; each
+//! set only contains what the later ones have not made void.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::bytes::Entry;
+use crate::layout::{Layout, MIB, MOVED};
+
+/// Most pending blocks that went home before they are written into records.
+pub(crate) const MOST_HOMES: usize = 16_384;
+
+/// Blocks, as runs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Runs(BTreeMap<u32, u32>);
+
+impl Runs {
+    /// Adds one block.
+    pub(crate) fn insert(&mut self, address: u32) {
+        let (mut first, mut end) = (address, address.saturating_add(1));
+        if let Some((&start, &stop)) = self.0.range(..=address).next_back() {
+            if stop > address {
+                return;
+            }
+            if stop == address {
+                first = start;
+            }
+        }
+        if let Some(&stop) = self.0.get(&end) {
+            self.0.remove(&end);
+            end = stop;
+        }
+        self.0.insert(first, end);
+    }
+
+    /// Whether one of the blocks from `first` to before `end` is there.
+    pub(crate) fn overlaps(&self, first: u32, end: u32) -> bool {
+        self.0.range(..end).next_back().is_some_and(|(_, stop)| *stop > first)
+    }
+}
+
+/// What was written since the last flush.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    /// New content.
+    pub(crate) blocks: BTreeMap<u32, Box<[u8]>>,
+    /// Blocks that were written in their own place, with their CRC32C.
+    pub(crate) homes: BTreeMap<u32, u32>,
+    /// Blocks that leave the log without content.
+    pub(crate) drops: BTreeSet<u32>,
+    /// MiB that lose their content.
+    pub(crate) discards: BTreeSet<u32>,
+    /// Blocks of the log that records of this group take already.
+    pub(crate) written: u32,
+    /// Blocks that such records call home.
+    pub(crate) written_homes: Runs,
+    /// MiB that such records discard.
+    pub(crate) written_discards: Vec<u32>,
+    /// When its first change came.
+    pub(crate) begun: Option<Duration>,
+    /// When its newest change came.
+    pub(crate) changed: Duration,
+}
+
+impl Open {
+    /// Whether there is nothing to write and no record to end.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.written == 0 && self.nothing_pending()
+    }
+
+    fn nothing_pending(&self) -> bool {
+        self.blocks.is_empty() && self.homes.is_empty() && self.drops.is_empty() && self.discards.is_empty()
+    }
+
+    /// Most blocks of the log that what is pending takes.
+    pub(crate) fn cost(&self, layout: &Layout) -> u32 {
+        let entries = self.homes.len() + self.drops.len() + self.discards.len();
+        layout.cost(self.blocks.len() as u64, entries as u64)
+    }
+
+    /// Takes everything out of a MiB.
+    pub(crate) fn discard(&mut self, mib: u32) {
+        let (first, end) = (mib * MIB, mib.saturating_add(1).saturating_mul(MIB));
+        self.blocks.retain(|address, _| *address < first || *address >= end);
+        self.homes.retain(|address, _| *address < first || *address >= end);
+        self.drops.retain(|address| *address < first || *address >= end);
+        self.discards.insert(mib);
+    }
+
+    /// All but the blocks, as entries in the order in which they count.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let discards = runs(self.discards.iter().copied()).map(|(mib, count)| Entry::Discard { mib, count });
+        let drops = runs(self.drops.iter().copied()).map(|(address, count)| Entry::Drop { address, count });
+        discards.chain(drops).chain(home_entries(&self.homes)).collect()
+    }
+}
+
+/// Entries for blocks that are at home.
+pub(crate) fn home_entries(homes: &BTreeMap<u32, u32>) -> impl Iterator<Item = Entry> {
+    runs(homes.keys().copied()).map(|(address, count)| {
+        let range = homes.range(address..=address.saturating_add(u32::from(count) - 1));
+        let checksum = range
+            .map(|(_, checksum)| *checksum)
+            .reduce(|all, next| crc32c::crc32c_combine(all, next, crate::layout::BLOCK as usize))
+            .unwrap_or_default();
+        Entry::Home { address, count, checksum }
+    })
+}
+
+/// First and length of each run of ascending numbers.
+fn runs(numbers: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, u16)> {
+    let mut numbers = numbers.peekable();
+    std::iter::from_fn(move || {
+        let first = numbers.next()?;
+        let mut count = 1;
+        while count < u16::MAX && numbers.next_if(|next| *next == first + u32::from(count)).is_some() {
+            count += 1;
+        }
+        Some((first, count))
+    })
+}
+
+/// Runs of blocks that lie behind each other on the device: blocks with another home stand alone.
+pub(crate) fn device_runs(addresses: &[u32]) -> Vec<std::ops::Range<usize>> {
+    let mut found: Vec<std::ops::Range<usize>> = Vec::new();
+    for (index, address) in addresses.iter().enumerate() {
+        let before = index.checked_sub(1).and_then(|before| addresses.get(before));
+        let joins = before.is_some_and(|before| {
+            before.checked_add(1) == Some(*address) && !MOVED.contains(before) && !MOVED.contains(address)
+        });
+        match found.last_mut().filter(|_| joins) {
+            Some(run) => run.end = index + 1,
+            None => found.push(index..index + 1),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_join() {
+        let mut joined = Runs::default();
+        [5, 7, 6, 6, 9, 4].into_iter().for_each(|address| joined.insert(address));
+        assert_eq!(joined.0, BTreeMap::from([(4, 8), (9, 10)]));
+        assert!(joined.overlaps(7, 9) && joined.overlaps(0, 5) && joined.overlaps(9, 10));
+        assert!(!joined.overlaps(8, 9) && !joined.overlaps(0, 4) && !joined.overlaps(10, 20));
+        assert_eq!(runs([1, 2, 3, 7, 9, 10].into_iter()).collect::<Vec<_>>(), [(1, 3), (7, 1), (9, 2)]);
+        assert_eq!(device_runs(&[0, 1, 2, 15, 16, 17, 18]), [0..1, 1..3, 3..4, 4..5, 5..7]);
+    }
+
+    #[test]
+    fn the_checksum_of_a_run_is_that_of_its_bytes() {
+        let blocks: Vec<Vec<u8>> = (0..3).map(|n| vec![n + 1; 4096]).collect();
+        let homes = (10..).zip(blocks.iter().map(|block| crc32c::crc32c(block))).collect();
+        let entries: Vec<_> = home_entries(&homes).collect();
+        assert_eq!(entries, [Entry::Home { address: 10, count: 3, checksum: crc32c::crc32c(&blocks.concat()) }]);
+    }
+}

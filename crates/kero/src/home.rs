@@ -1,0 +1,199 @@
+//! Going home: committed content leaves the log for its own place.
+//!
+//! 1. Only what the durable table maps goes home, ascending and merged. Its entry is a home entry with the checksum, in the
+//!    record of the same flush: where the home write did not survive, neither did the group that drops the entry.
+//! 2. With half a lap to go until the head is there, cold blocks go home and hot ones are appended again when the caller
+//!    has time ([`idle`](crate::Kero::idle)).
+//! 3. With a fifth of a lap to go, all go home before a group is written: in a group of their own, behind the newest
+//!    durable one, so that no group of the caller is split.
+
+use std::collections::BTreeMap;
+
+use blockdev::{BlockDevice, Read};
+
+use crate::bytes::Entry;
+use crate::error::{Error, Result};
+use crate::group::{Runs, home_entries};
+use crate::layout::{BLOCK, MIB};
+use crate::mutant::Mutant;
+use crate::state::State;
+
+/// Most blocks of a group that goes home.
+const MOST: usize = 1024;
+
+/// Blocks with their content, ascending.
+type Contents = BTreeMap<u32, Box<[u8]>>;
+
+impl State {
+    /// Blocks of the log that are never used up by groups: two checkpoints, and what going home takes.
+    fn reserve(&self) -> u32 {
+        2 * self.layout.checkpoint_cost() + 4 + self.layout.segment
+    }
+
+    /// Sees to it that a group of `cost` blocks fits, and a fifth of the log is free. All groups are durable, and no record
+    /// of the open one is written.
+    pub(crate) fn ensure_space(&mut self, device: &dyn BlockDevice, cost: u32) -> Result<()> {
+        let done = self.try_ensure_space(device, cost);
+        self.fail(done)
+    }
+
+    fn try_ensure_space(&mut self, device: &dyn BlockDevice, cost: u32) -> Result<()> {
+        self.make_void(device)?;
+        let least = cost.saturating_add(self.reserve());
+        let wanted = least.max(self.layout.log / 5);
+        let mut checkpoints = 0;
+        for _ in 0..4 * self.ring.segments.len() {
+            if self.ring.free() >= wanted {
+                break;
+            }
+            if self.ring.blocked().is_some() {
+                let segments = self.ring.within(wanted);
+                if self.clean(device, &segments)? > 0 {
+                    continue;
+                }
+            }
+            if checkpoints == 3 {
+                break;
+            }
+            checkpoints += 1;
+            self.checkpoint(device)?;
+        }
+        if self.ring.free() < least {
+            return Err(Error::LogFull { blocks: u64::from(cost) });
+        }
+        Ok(())
+    }
+
+    /// Sends everything home that stands in these segments, in a group of its own, and returns how many entries that took.
+    pub(crate) fn clean(&mut self, device: &dyn BlockDevice, segments: &[u32]) -> Result<usize> {
+        let (mut moved, mut again, mut meta) = (Vec::new(), Vec::new(), Vec::new());
+        let mut homes = BTreeMap::new();
+        let most_again = (self.ring.free() as usize / 2).max(1);
+        'segments: for segment in segments {
+            for slot in self.ring.slots(*segment) {
+                if moved.len() + homes.len() + meta.len() >= MOST || again.len() >= most_again {
+                    break 'segments;
+                }
+                let Some(address) = self.table.address_of(slot) else { continue };
+                if self.open.homes.contains_key(&address) && self.open.discards.contains(&(address / MIB)) {
+                    // discarded, then written in place, for nothing counts there: its home entry must follow the discard
+                    meta.push(Entry::Drop { address, count: 1 });
+                } else if let Some(checksum) = self.open.homes.remove(&address) {
+                    // at home already, or written in place where nothing counts: this one may count early
+                    homes.insert(address, checksum);
+                } else if self.home_is_busy(address) {
+                    again.push((address, slot));
+                } else {
+                    moved.push((address, slot));
+                }
+            }
+        }
+        if moved.is_empty() && again.is_empty() && homes.is_empty() && meta.is_empty() {
+            return Ok(0);
+        }
+        let contents = self.read_slots(device, &moved)?;
+        let late = self.mutant == Mutant::TailBeforeHome;
+        if !late {
+            self.write_home(device, &contents)?;
+        }
+        if late {
+            meta.extend(contents.keys().map(|address| Entry::Drop { address: *address, count: 1 }));
+        } else {
+            homes.extend(contents.iter().map(|(address, bytes)| (*address, crc32c::crc32c(bytes))));
+        }
+        meta.extend(home_entries(&homes));
+        let repeated = self.read_slots(device, &again)?;
+        let payload: Vec<(Entry, &[u8])> = repeated
+            .iter()
+            .map(|(address, bytes)| {
+                (Entry::Block { address: *address, checksum: crc32c::crc32c(bytes) }, bytes.as_ref())
+            })
+            .collect();
+        self.emit(device, &meta, &payload, (true, false))?;
+        self.group += 1;
+        self.homes[1] = Runs::default();
+        homes.keys().for_each(|address| self.homes[1].insert(*address));
+        if self.mutant != Mutant::ReuseEarly {
+            device.flush()?;
+        }
+        self.durable(device);
+        if late {
+            self.write_home(device, &contents)?;
+        }
+        self.stats.cleaning_groups += 1;
+        self.stats.again_bytes += payload.len() as u64 * BLOCK;
+        Ok(meta.len() + payload.len())
+    }
+
+    /// Reads slots, each for a block, in the order of the log.
+    fn read_slots(&self, device: &dyn BlockDevice, slots: &[(u32, u32)]) -> Result<Contents> {
+        let mut contents: Vec<Box<[u8]>> = slots.iter().map(|_| vec![0; BLOCK as usize].into_boxed_slice()).collect();
+        let mut reads: Vec<Read<'_>> = slots
+            .iter()
+            .zip(&mut contents)
+            .map(|((_, slot), bytes)| Read::new(self.layout.slot(*slot), bytes))
+            .collect();
+        device.read_many(&mut reads);
+        for read in reads {
+            read.result?;
+        }
+        Ok(slots.iter().map(|(address, _)| *address).zip(contents).collect())
+    }
+
+    /// Sends up to `budget` blocks home that are cold, and appends hot ones to the open group again, where the head comes
+    /// within half a lap. Returns how many. No record of the open group is written, and all groups are durable.
+    pub(crate) fn go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
+        let done = self.try_go_home(device, budget);
+        self.fail(done)
+    }
+
+    fn try_go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
+        self.write_late(device)?;
+        self.make_void(device)?;
+        let (mut cold, mut hot) = (Vec::new(), Vec::new());
+        for segment in self.ring.within(self.layout.log / 2) {
+            let begun = self.ring.segments.get(segment as usize).map(|segment| segment.begun).unwrap_or_default();
+            let young = self.now.saturating_sub(begun) < self.hot;
+            for slot in self.ring.slots(segment) {
+                let Some(address) = self.table.address_of(slot) else { continue };
+                let busy = self.open.blocks.contains_key(&address) || self.home_is_busy(address);
+                if busy || self.open.drops.contains(&address) || cold.len() + hot.len() >= budget {
+                    continue;
+                }
+                if self.open.discards.contains(&(address / MIB)) {
+                    continue;
+                }
+                if young && self.table.is_hot(address) {
+                    hot.push((address, slot));
+                } else {
+                    cold.push((address, slot));
+                }
+            }
+        }
+        if cold.is_empty() && hot.is_empty() {
+            return Ok(0);
+        }
+        let contents = self.read_slots(device, &cold)?;
+        if self.mutant == Mutant::LateHome {
+            self.late = contents;
+        } else {
+            self.write_home(device, &contents)?;
+            let homes = contents.iter().map(|(address, bytes)| (*address, crc32c::crc32c(bytes)));
+            self.open.homes.extend(homes);
+        }
+        let repeated = self.read_slots(device, &hot)?;
+        self.stats.again_bytes += repeated.len() as u64 * BLOCK;
+        self.open.blocks.extend(repeated);
+        self.changed();
+        Ok(cold.len() + hot.len())
+    }
+
+    /// What the mutant left for later.
+    fn write_late(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        let late = std::mem::take(&mut self.late);
+        if !late.is_empty() {
+            self.write_home(device, &late)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! Kero: a device over a device. Each logical block lies at its home, its own address, or in a log at the end of the
+//! device; everything between two flushes survives together or not at all.
+//!
+//! ```text
+//! Kero (device.rs) ──► open group (group.rs), in memory, over the
+//!                      table (table.rs): block → slot of the log
+//!        flush ──► records (state.rs, bytes.rs) ──► head of the ring (ring.rs): one write, one flush
+//!        idle, or a full log ──► going home (home.rs)
+//! open ──► newest whole checkpoint, then records (recover.rs)      format, drain (make.rs)
+//! ```
+//!
+//! Reasons are in docs/design/kero.md, bytes in FORMAT.md.
+//!
+//! ```
+//! use blockdev::{BlockDevice, MemoryDevice};
+//! use extant_kero::{FormatOptions, Kero, Options, drain, format};
+//!
+//! let device = MemoryDevice::zeroed(16 << 20)?;
+//! format(&device, &FormatOptions::default())?;
+//! let kero = Kero::open(&device, Options::default())?;
+//! kero.write(0, &[1; 8192])?;
+//! kero.write(1 << 20, &[2; 512])?;
+//! kero.flush()?; // both or neither survive a loss of power before this returns, both one after it
+//! drop(kero);
+//! drain(&device, Options::default())?; // a plain device again
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod bytes;
+mod device;
+mod error;
+mod group;
+mod home;
+mod layout;
+mod make;
+mod mutant;
+mod recover;
+mod ring;
+mod state;
+mod table;
+
+pub use device::{Kero, Options, Stats};
+pub use error::{Corrupt, Error, Result};
+pub use layout::{BLOCK, LEAST_LOG, Layout, MIB, MOST_LOG, MOVED};
+pub use make::{FormatOptions, drain, format};
+#[doc(hidden)]
+pub use mutant::Mutant;

@@ -1,0 +1,299 @@
+//! Opening: the newest whole checkpoint, then the records behind it. Nothing is written.
+//!
+//! 1. A record continues the log when its sequence is the next, it names the checksum of the header before, and its group is
+//!    the open one with the same epoch, or the next one behind a whole group.
+//! 2. The header of a group proves the group before. What the last group says is verified, block by block.
+//! 3. What does not continue the log is its ordinary end, unless a header further on belongs to a group that was begun only
+//!    after the broken one was durable.
+
+use blockdev::BlockDevice;
+
+use crate::bytes::{Entry, Record, Superblock};
+use crate::error::{Corrupt, Error, Result};
+use crate::group::Runs;
+use crate::layout::{BLOCK, Layout};
+use crate::mutant::Mutant;
+use crate::table::Table;
+
+/// How many segments may be damaged between the end of the log and what shows that it is none.
+const PASSED: u32 = 4;
+
+/// What opening found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) table: Table,
+    /// Where the next record goes.
+    pub(crate) head: u32,
+    pub(crate) sequence: u64,
+    /// The newest whole group.
+    pub(crate) group: u64,
+    /// Checksum of the newest header.
+    pub(crate) before: u32,
+    /// What that group calls home.
+    pub(crate) homes: Runs,
+    /// First block of the checkpoint that was used, and of the older one that a superblock names.
+    pub(crate) checkpoints: [u32; 2],
+    /// Which superblock was used.
+    pub(crate) used: usize,
+    /// Whether a group was refused of which all headers are whole: later writes must not make it whole.
+    pub(crate) refused: bool,
+}
+
+/// A position in the log: where a record may be, and what it must say.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    slot: u32,
+    sequence: u64,
+    before: u32,
+}
+
+struct Walk<'a> {
+    device: &'a dyn BlockDevice,
+    layout: Layout,
+    uuid: [u8; 16],
+    mutant: Mutant,
+}
+
+/// The records of a group, each with its place.
+type Group = Vec<(Record, u32)>;
+
+impl Walk<'_> {
+    fn corrupt(&self, what: &'static str, slot: u32) -> Error {
+        Corrupt { what, offset: self.layout.slot(slot) }.into()
+    }
+
+    fn block(&self, slot: u32) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK as usize];
+        self.device.read(self.layout.slot(slot), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The record at a position, and the position behind it; `None` where the log ends.
+    fn record(&self, at: &Position) -> Result<Option<(Record, Position)>> {
+        let bytes = self.block(at.slot)?;
+        let parsed = match self.mutant {
+            Mutant::HeaderUnchecked => Record::parse_unchecked(&bytes, &self.uuid, &self.layout).ok_or(None),
+            _ => Record::parse(&bytes, &self.uuid, &self.layout),
+        };
+        let (record, checksum) = match parsed {
+            Ok(parsed) => parsed,
+            Err(None) => return Ok(None),
+            Err(Some(what)) => return Err(self.corrupt(what, at.slot)),
+        };
+        let continues = record.before == at.before || self.mutant == Mutant::OldEnd;
+        if record.sequence != at.sequence || !continues {
+            return Ok(None);
+        }
+        let blocks = 1 + record.payload();
+        if at.slot % self.layout.segment + blocks > self.layout.segment {
+            return Err(self.corrupt("record that reaches beyond its segment", at.slot));
+        }
+        let slot = (at.slot + blocks) % self.layout.log;
+        Ok(Some((record, Position { slot, sequence: at.sequence.saturating_add(1), before: checksum })))
+    }
+
+    /// The group at a position, if all its headers are whole, and the position behind it. `number` is what it must be.
+    fn group(&self, mut at: Position, number: u64) -> Result<(Option<(Group, Position)>, bool)> {
+        let (mut group, mut blocks): (Group, u64) = (Vec::new(), 0);
+        loop {
+            let Some((record, behind)) = self.record(&at)? else { return Ok((None, !group.is_empty())) };
+            let epoch = group.first().map_or(record.epoch, |(first, _)| first.epoch);
+            let same_run = record.epoch == epoch || self.mutant == Mutant::OldEnd;
+            if record.group != number || !same_run {
+                return Ok((None, !group.is_empty()));
+            }
+            blocks += 1 + u64::from(record.payload());
+            if blocks > u64::from(self.layout.log) {
+                return Err(self.corrupt("group that is longer than the log", at.slot));
+            }
+            let last = record.last;
+            group.push((record, at.slot));
+            at = behind;
+            if last {
+                return Ok((Some((group, at)), true));
+            }
+        }
+    }
+
+    /// Whether all that a group says is on the device.
+    fn verify(&self, group: &Group) -> Result<bool> {
+        for (record, at) in group {
+            let mut slot = *at;
+            for entry in &record.entries {
+                match *entry {
+                    Entry::Block { checksum, .. } | Entry::Part { checksum, .. } => {
+                        slot += 1;
+                        if crc32c::crc32c(&self.block(slot)?) != checksum {
+                            return Ok(false);
+                        }
+                    }
+                    Entry::Home { address, count, checksum } if self.mutant != Mutant::HomeUnverified => {
+                        let (mut bytes, mut found) = (vec![0; BLOCK as usize], 0);
+                        for address in address..address.saturating_add(u32::from(count)) {
+                            self.device.read(self.layout.home(address), &mut bytes)?;
+                            found = crc32c::crc32c_append(found, &bytes);
+                        }
+                        if found != checksum {
+                            return Ok(false);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The table of the checkpoint that a superblock names, and the position behind it.
+    fn checkpoint(&self, superblock: &Superblock) -> Result<(Table, Position)> {
+        let wrong = |what| self.corrupt(what, superblock.checkpoint);
+        let bytes = self.block(superblock.checkpoint)?;
+        let before = match Record::parse(&bytes, &self.uuid, &self.layout) {
+            Ok((record, checksum)) if checksum == superblock.checksum => record.before,
+            _ => return Err(wrong("no checkpoint where a superblock names one")),
+        };
+        let at = Position { slot: superblock.checkpoint, sequence: superblock.sequence, before };
+        let (Some((group, behind)), _) = self.group(at, superblock.group)? else {
+            return Err(wrong("checkpoint that is not whole"));
+        };
+        if !self.verify(&group)? {
+            return Err(wrong("checkpoint with a wrong checksum"));
+        }
+        let mut bytes = Vec::new();
+        let mut number = 0;
+        for (record, at) in &group {
+            for (slot, entry) in (at + 1..).zip(&record.entries) {
+                if !matches!(*entry, Entry::Part { number: part, .. } if part == number) {
+                    return Err(wrong("checkpoint with its parts in a wrong order"));
+                }
+                bytes.extend(self.block(slot)?);
+                number += 1;
+            }
+        }
+        Ok((Table::decode(&bytes, &self.layout).map_err(wrong)?, behind))
+    }
+
+    /// The newest group of which a whole header stands behind the end of the log: in the rest of the segment, and at the
+    /// start of those that follow, for as long as what stands there is newer than the end; a few that are not are passed.
+    fn newest_beyond(&self, at: &Position) -> Result<Option<(u64, u32)>> {
+        let (size, count) = (self.layout.segment, self.layout.log / self.layout.segment);
+        let first = at.slot / size;
+        let mut rest = vec![0; ((first + 1) * size - at.slot) as usize * BLOCK as usize];
+        self.device.read(self.layout.slot(at.slot), &mut rest)?;
+        let newer = |bytes: &[u8], slot: u32| {
+            let numbers = Record::numbers(bytes, &self.uuid).filter(|(sequence, _)| *sequence >= at.sequence);
+            numbers.map(|(_, group)| (group, slot))
+        };
+        let inside = rest.chunks(BLOCK as usize).zip(at.slot..).filter_map(|(bytes, slot)| newer(bytes, slot));
+        let mut newest = inside.max();
+        let mut passed = 0;
+        for step in 1..count {
+            let slot = (first + step) % count * size;
+            let found = newer(&self.block(slot)?, slot);
+            passed = if found.is_some() { 0 } else { passed + 1 };
+            newest = newest.max(found);
+            if passed == PASSED {
+                break;
+            }
+        }
+        Ok(newest)
+    }
+}
+
+/// Puts what a group says into the table.
+fn apply(group: &Group, table: &mut Table, homes: &mut Runs) {
+    *homes = Runs::default();
+    for (record, at) in group {
+        let mut slot = *at;
+        for entry in &record.entries {
+            slot += u32::from(entry.has_payload());
+            // a slot that an older group used may be mapped still where that group's entry is replaced later on
+            if let Entry::Block { .. } = entry
+                && let Some(stale) = table.address_of(slot)
+            {
+                table.remove(stale);
+            }
+            table.apply(entry, slot, false, &mut Vec::new());
+            if let Entry::Home { address, count, .. } = *entry {
+                (address..address.saturating_add(u32::from(count))).for_each(|address| homes.insert(address));
+            }
+        }
+    }
+}
+
+/// Reads the log of a device with these superblocks, of which `layout` and `uuid` are.
+pub(crate) fn recover(
+    device: &dyn BlockDevice,
+    superblocks: &[Option<Superblock>; 2],
+    (layout, uuid): (Layout, [u8; 16]),
+    mutant: Mutant,
+) -> Result<Found> {
+    let walk = Walk { device, layout, uuid, mutant };
+    let mut order: Vec<(usize, &Superblock)> =
+        superblocks.iter().enumerate().filter_map(|(index, superblock)| Some((index, superblock.as_ref()?))).collect();
+    order.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.generation));
+    let mut base = None;
+    let mut wrong = walk.corrupt("no superblock", 0);
+    for (index, superblock) in &order {
+        match walk.checkpoint(superblock) {
+            Ok((table, behind)) => {
+                base = Some((*index, *superblock, table, behind));
+                break;
+            }
+            Err(error @ Error::Device(_)) => return Err(error),
+            Err(error) => wrong = error,
+        }
+    }
+    let Some((used, superblock, mut table, mut position)) = base else { return Err(wrong) };
+    let durable = order.iter().map(|(_, superblock)| superblock.group).max().unwrap_or_default();
+    let mut number = superblock.group;
+    let mut homes = Runs::default();
+    let mut waiting: Option<(Group, Position)> = None;
+    let mut blocks = 0;
+    let (broken, refused) = loop {
+        let at = waiting.as_ref().map_or(position, |(_, behind)| *behind);
+        let next = number + 1 + u64::from(waiting.is_some());
+        let (group, begun) = walk.group(at, next)?;
+        // a header of the next group proves the one that waits
+        if let Some((proved, behind)) = waiting.take_if(|_| begun) {
+            apply(&proved, &mut table, &mut homes);
+            (number, position) = (number + 1, behind);
+        }
+        let Some((group, behind)) = group else {
+            let Some((last, behind)) = waiting.take() else { break (at.slot, false) };
+            // a superblock proves the checkpoint that it names as a header proves the group before
+            let whole = number < durable || walk.verify(&last)?;
+            if whole {
+                apply(&last, &mut table, &mut homes);
+                (number, position) = (number + 1, behind);
+            }
+            break (at.slot, !whole);
+        };
+        blocks += group.iter().map(|(record, _)| 1 + u64::from(record.payload())).sum::<u64>();
+        if blocks > u64::from(layout.log) {
+            return Err(walk.corrupt("log that is longer than the log", at.slot));
+        }
+        waiting = Some((group, behind));
+    };
+    if number < durable {
+        return Err(walk.corrupt("a record that is not whole, in a log that a later checkpoint proves", broken));
+    }
+    if let Some((newest, slot)) = walk.newest_beyond(&position)?
+        && newest > number + 1
+    {
+        return Err(walk.corrupt("a record that is not whole, before one that proves it (which stands)", slot));
+    }
+    let other = order.iter().find(|(index, other)| *index != used && other.generation < superblock.generation);
+    let older = other.map_or(superblock.checkpoint, |(_, older)| older.checkpoint);
+    Ok(Found {
+        table,
+        head: position.slot,
+        sequence: position.sequence,
+        group: number,
+        before: position.before,
+        homes,
+        checkpoints: [superblock.checkpoint, older],
+        used,
+        refused,
+    })
+}

@@ -1,0 +1,456 @@
+//! What is known in memory, and how it reaches the log.
+//!
+//! 1. The table says what the records say that were written; the open group lies over it.
+//! 2. No record of a group is written before the flush of the group before it returned: so a header proves that group.
+//! 3. What the records of a group call home is not written again before the group after it is durable: opening verifies
+//!    it for as long as the group may be the last.
+//! 4. A group that opening refused, though all its headers are whole, is made void before anything else is written: what is
+//!    written later might be just what it lacked.
+//! 5. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since. Only
+//!    there, and where the caller says that nothing counts, is anything written in its own place before it is in a record.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use blockdev::{BlockDevice, Write};
+
+use crate::bytes::{ENTRIES, Entry, Phase, Record, Superblock};
+use crate::device::Stats;
+use crate::error::{Error, Result};
+use crate::group::{MOST_HOMES, Open, Runs, device_runs};
+use crate::layout::{BLOCK, Layout, MIB, MOVED};
+use crate::mutant::Mutant;
+use crate::ring::{Ring, Segment};
+use crate::table::Table;
+
+/// Bytes that are handed to the device at once.
+const STEP: usize = 1 << 20;
+/// Most blocks of a group that wait in memory: 16 MiB.
+const MOST_PENDING: u32 = 4096;
+
+/// Most MiB of which it is known which blocks were not written since they were blank.
+const MOST_UNWRITTEN: usize = 1 << 16;
+
+/// The word and the bit of a block in [`State::unwritten`].
+fn unwritten_bit(address: u32) -> (usize, u64) {
+    ((address % MIB / 64) as usize, 1 << (address % 64))
+}
+
+/// Where the content of a block is.
+pub(crate) enum Source<'a> {
+    Memory(&'a [u8]),
+    /// First byte on the device.
+    Device(u64),
+    Nothing,
+}
+
+/// Everything but the device.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) layout: Layout,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) table: Table,
+    pub(crate) ring: Ring,
+    pub(crate) open: Open,
+    /// Of the next record.
+    pub(crate) sequence: u64,
+    /// The newest group whose last record was written.
+    pub(crate) group: u64,
+    pub(crate) epoch: u64,
+    /// Checksum of the newest header.
+    pub(crate) before: u32,
+    /// Slots that are left by records that are not durable yet.
+    pub(crate) left: Vec<u32>,
+    /// What the newest durable group calls home, and the one that is being flushed.
+    pub(crate) homes: [Runs; 2],
+    /// MiB that the group that is being flushed discards.
+    pub(crate) discards: Vec<u32>,
+    /// Whether a MiB is blank.
+    pub(crate) blank: Vec<bool>,
+    /// Of MiB that were, a bit for each block that was not written since, as far as is known.
+    pub(crate) unwritten: HashMap<u32, [u64; 4]>,
+    /// Blocks that are being written in their own place.
+    pub(crate) in_flight: BTreeSet<u32>,
+    pub(crate) now: Duration,
+    /// How long a block stays hot.
+    pub(crate) hot: Duration,
+    pub(crate) failed: Option<String>,
+    /// A group was refused at opening of which all headers are whole.
+    pub(crate) refused: bool,
+    /// Which superblock is written next, and the newest generation.
+    pub(crate) next_superblock: usize,
+    pub(crate) generation: u64,
+    pub(crate) stats: Stats,
+    pub(crate) mutant: Mutant,
+    /// Of a mutant: home writes that wait.
+    pub(crate) late: BTreeMap<u32, Box<[u8]>>,
+}
+
+impl State {
+    /// Where the newest content of a block is.
+    pub(crate) fn source(&self, address: u32) -> Source<'_> {
+        let home = Source::Device(self.layout.home(address));
+        if let Some(bytes) = self.open.blocks.get(&address) {
+            return Source::Memory(bytes);
+        }
+        if self.open.homes.contains_key(&address) || self.open.drops.contains(&address) {
+            return home;
+        }
+        let mib = address / MIB;
+        if self.open.discards.contains(&mib) {
+            return Source::Nothing;
+        }
+        match self.table.get(address) {
+            Some(slot) => Source::Device(self.layout.slot(slot)),
+            None if self.table.content(mib) => home,
+            None => Source::Nothing,
+        }
+    }
+
+    /// Whether all of these blocks are at home, where their own addresses are.
+    pub(crate) fn all_home(&self, first: u32, end: u32) -> bool {
+        let (mibs, range) = (first / MIB..=end.saturating_sub(1) / MIB, first..end);
+        self.table.unmapped(first, end - first)
+            && self.open.blocks.range(range.clone()).next().is_none()
+            && self.open.discards.range(mibs.clone()).next().is_none()
+            && mibs.into_iter().all(|mib| self.table.content(mib))
+            && !MOVED.iter().any(|moved| range.contains(moved))
+    }
+
+    /// Reads the newest content of a block.
+    pub(crate) fn read_block(&self, device: &dyn BlockDevice, address: u32, into: &mut [u8]) -> Result<()> {
+        match self.source(address) {
+            Source::Memory(bytes) => into.copy_from_slice(bytes),
+            Source::Device(at) => device.read(at, into)?,
+            Source::Nothing => into.fill(0),
+        }
+        Ok(())
+    }
+
+    /// Whether the home of a block must not be written now, whatever counts there.
+    pub(crate) fn home_is_busy(&self, address: u32) -> bool {
+        let end = address.saturating_add(1);
+        let guarded = self.mutant != Mutant::FreshOverLast;
+        self.in_flight.contains(&address)
+            || self.open.homes.contains_key(&address)
+            || self.open.written_homes.overlaps(address, end)
+            || guarded && self.homes.iter().any(|homes| homes.overlaps(address, end))
+    }
+
+    /// Whether a whole block goes home at once, in place.
+    pub(crate) fn goes_in_place(&self, address: u32, fresh: bool) -> bool {
+        let blank = self.is_blank(address);
+        let cold = self.mutant == Mutant::ColdInPlace && self.table.get(address).is_none();
+        (fresh || blank || cold)
+            && !self.refused
+            && !self.open.blocks.contains_key(&address)
+            && !self.home_is_busy(address)
+    }
+
+    /// Notes a change of the open group.
+    pub(crate) fn changed(&mut self) {
+        self.open.changed = self.now;
+        self.open.begun.get_or_insert(self.now);
+    }
+
+    /// Whether the open group has to be written down before it grows.
+    pub(crate) fn is_heavy(&self) -> bool {
+        let (cost, limit) = (self.open.cost(&self.layout), self.layout.group());
+        cost >= limit.min(MOST_PENDING)
+            || self.open.written > 0 && self.open.written + cost >= limit
+            || self.open.homes.len() >= MOST_HOMES
+    }
+
+    /// Ends writing for good.
+    pub(crate) fn fail<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result
+            && self.failed.is_none()
+        {
+            self.failed = Some(error.to_string());
+        }
+        result
+    }
+
+    /// Writes records of the group after the newest one, and puts what they say into the table. Returns the checksum of the
+    /// first header.
+    pub(crate) fn emit(
+        &mut self,
+        device: &dyn BlockDevice,
+        mut meta: &[Entry],
+        mut payload: &[(Entry, &[u8])],
+        (last, checkpoint): (bool, bool),
+    ) -> Result<u32> {
+        let group = self.group + 1;
+        let (mut out, mut at, mut first, mut said) = (Vec::new(), self.ring.head, None, Vec::new());
+        loop {
+            if self.ring.at_start() {
+                if !self.ring.may_begin() {
+                    return Err(Error::LogFull { blocks: payload.len() as u64 });
+                }
+                if let Some(segment) = self.ring.of(self.ring.head) {
+                    *segment = Segment { live: 0, begun: self.now };
+                }
+            }
+            let (these, later) = meta.split_at(meta.len().min(ENTRIES));
+            let fit = (self.ring.left() as usize - 1).min(ENTRIES - these.len());
+            let (blocks, rest) = payload.split_at(payload.len().min(fit));
+            let done = later.is_empty() && rest.is_empty();
+            let entries: Vec<Entry> = these.iter().copied().chain(blocks.iter().map(|(entry, _)| *entry)).collect();
+            let record = Record {
+                sequence: self.sequence,
+                group,
+                epoch: self.epoch,
+                before: self.before,
+                last: last && done,
+                checkpoint,
+                entries,
+            };
+            let (header, checksum) = record.encode(&self.uuid);
+            out.extend_from_slice(&header);
+            blocks.iter().for_each(|(_, bytes)| out.extend_from_slice(bytes));
+            let mut slot = self.ring.head;
+            for entry in record.entries {
+                slot += u32::from(entry.has_payload());
+                said.push((entry, slot));
+            }
+            (meta, payload) = (later, rest);
+            self.ring.advance(1 + blocks.len() as u32);
+            self.sequence += 1;
+            self.before = checksum;
+            first.get_or_insert(checksum);
+            if done || self.ring.head == 0 || out.len() >= STEP {
+                device.write(self.layout.slot(at), &out)?;
+                self.stats.log_bytes += out.len() as u64;
+                out.clear();
+                at = self.ring.head;
+            }
+            if done {
+                said.iter().for_each(|(entry, slot)| self.apply(entry, *slot));
+                return Ok(first.unwrap_or_default());
+            }
+        }
+    }
+
+    /// Puts an entry that was written into the table.
+    fn apply(&mut self, entry: &Entry, slot: u32) {
+        let mut hot = false;
+        if let Entry::Block { address, .. } = *entry {
+            let (now, age) = (self.now, self.hot);
+            let before = self.table.get(address).and_then(|before| self.ring.of(before));
+            hot = before.is_some_and(|segment| now.saturating_sub(segment.begun) < age);
+            if let Some(segment) = self.ring.of(slot) {
+                segment.live += 1;
+            }
+        }
+        self.table.apply(entry, slot, hot, &mut self.left);
+        match *entry {
+            Entry::Block { address, .. } => self.has_content(address),
+            Entry::Home { address, count, .. } => {
+                (address..address.saturating_add(u32::from(count))).for_each(|address| self.has_content(address));
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that a block has content.
+    fn has_content(&mut self, address: u32) {
+        let mib = address / MIB;
+        if let Some(blank) = self.blank.get_mut(mib as usize).filter(|blank| **blank) {
+            *blank = false;
+            if self.unwritten.len() >= MOST_UNWRITTEN {
+                self.unwritten.clear();
+            }
+            self.unwritten.insert(mib, [u64::MAX; 4]);
+        }
+        let (word, bit) = unwritten_bit(address);
+        if let Some(word) = self.unwritten.get_mut(&mib).and_then(|words| words.get_mut(word)) {
+            *word &= !bit;
+        }
+    }
+
+    /// Whether a block has no content in the durable state.
+    fn is_blank(&self, address: u32) -> bool {
+        let mib = address / MIB;
+        let (word, bit) = unwritten_bit(address);
+        let unwritten = || self.unwritten.get(&mib)?.get(word).map(|word| word & bit != 0);
+        self.blank.get(mib as usize).copied().unwrap_or(false) || unwritten().unwrap_or(false)
+    }
+
+    /// Writes down what is pending of the open group; `last` ends it. What follows is a flush, then [`State::durable`].
+    pub(crate) fn write_down(&mut self, device: &dyn BlockDevice, last: bool) -> Result<()> {
+        let mut open = std::mem::take(&mut self.open);
+        let mut meta = open.entries();
+        let payload: Vec<(Entry, &[u8])> = open
+            .blocks
+            .iter()
+            .map(|(address, bytes)| {
+                (Entry::Block { address: *address, checksum: crc32c::crc32c(bytes) }, bytes.as_ref())
+            })
+            .collect();
+        let unsaid = self.unsaid(&mut meta);
+        let head = self.ring.head;
+        let done = self.emit(device, &meta, &payload, (last, false));
+        if let Err(error) = done {
+            self.open = open;
+            return self.fail(Err(error));
+        }
+        unsaid.iter().for_each(|entry| self.apply(entry, 0));
+        let written = (self.ring.head + self.layout.log - head) % self.layout.log;
+        open.homes.keys().for_each(|address| open.written_homes.insert(*address));
+        open.written_discards.extend(&open.discards);
+        if last {
+            self.group += 1;
+            self.stats.groups += 1;
+            self.homes[1] = open.written_homes;
+            self.discards = open.written_discards;
+        } else {
+            self.open = Open {
+                written: open.written + written,
+                written_homes: open.written_homes,
+                written_discards: open.written_discards,
+                begun: open.begun,
+                changed: open.changed,
+                ..Open::default()
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes out what a mutant does not record.
+    fn unsaid(&self, meta: &mut Vec<Entry>) -> Vec<Entry> {
+        let mutant = self.mutant;
+        let left_out = move |entry: &Entry| match mutant {
+            Mutant::HomeUnrecorded => matches!(entry, Entry::Home { .. }),
+            Mutant::DiscardUnrecorded => matches!(entry, Entry::Discard { .. }),
+            _ => false,
+        };
+        let unsaid = meta.iter().copied().filter(left_out).collect();
+        meta.retain(|entry| !left_out(entry));
+        unsaid
+    }
+
+    /// Writes an empty group over one that opening refused.
+    pub(crate) fn make_void(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        if !std::mem::take(&mut self.refused) || self.mutant == Mutant::RefusedStays {
+            return Ok(());
+        }
+        self.emit(device, &[], &[], (true, false))?;
+        self.group += 1;
+        device.flush()?;
+        self.durable(device);
+        Ok(())
+    }
+
+    /// What follows from a flush that returned after the last record of the newest group was written.
+    pub(crate) fn durable(&mut self, device: &dyn BlockDevice) {
+        for slot in std::mem::take(&mut self.left) {
+            if let Some(segment) = self.ring.of(slot) {
+                segment.live = segment.live.saturating_sub(1);
+            }
+        }
+        self.homes = [std::mem::take(&mut self.homes[1]), Runs::default()];
+        for mib in std::mem::take(&mut self.discards) {
+            if !self.table.content(mib) {
+                self.discard_home(device, mib);
+                self.unwritten.remove(&mib);
+                if let Some(blank) = self.blank.get_mut(mib as usize) {
+                    *blank = true;
+                }
+            }
+        }
+    }
+
+    /// Passes on that a MiB has no content, unless something there is still verified or on its way.
+    fn discard_home(&self, device: &dyn BlockDevice, mib: u32) {
+        let (first, end) = (mib * MIB, (mib + 1).saturating_mul(MIB).min(self.layout.data));
+        let busy = self.homes.iter().any(|homes| homes.overlaps(first, end))
+            || self.open.written_homes.overlaps(first, end)
+            || self.open.homes.range(first..end).next().is_some()
+            || self.in_flight.range(first..end).next().is_some();
+        if busy {
+            return;
+        }
+        let addresses: Vec<u32> = (first..end).filter(|address| !MOVED.contains(address)).collect();
+        for run in device_runs(&addresses) {
+            let (Some(from), len) = (addresses.get(run.start), run.len() as u64) else { continue };
+            // only advice: a device that refuses it loses nothing
+            drop(device.discard(u64::from(*from) * BLOCK, len * BLOCK));
+        }
+    }
+
+    /// Writes blocks to their own places, ascending and merged, and counts them.
+    pub(crate) fn write_home(&mut self, device: &dyn BlockDevice, blocks: &BTreeMap<u32, Box<[u8]>>) -> Result<()> {
+        let addresses: Vec<u32> = blocks.keys().copied().collect();
+        let contents: Vec<&[u8]> = blocks.values().map(AsRef::as_ref).collect();
+        let runs: Vec<(u64, Vec<u8>)> = device_runs(&addresses)
+            .into_iter()
+            .filter_map(|run| Some((self.layout.home(*addresses.get(run.start)?), contents.get(run)?.concat())))
+            .collect();
+        let mut writes: Vec<Write<'_>> = runs.iter().map(|(at, bytes)| Write::new(*at, bytes)).collect();
+        device.write_many(&mut writes);
+        for write in writes {
+            write.result?;
+        }
+        self.stats.gone_home_bytes += addresses.len() as u64 * BLOCK;
+        Ok(())
+    }
+
+    /// Writes a checkpoint and a superblock that names it; all groups are durable, and no record of the open one is written.
+    pub(crate) fn checkpoint(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        let done = self.try_checkpoint(device);
+        self.fail(done)
+    }
+
+    fn try_checkpoint(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        let mut bytes = self.table.encode();
+        bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
+        let parts: Vec<(Entry, &[u8])> = (0..)
+            .zip(bytes.chunks(BLOCK as usize))
+            .map(|(number, part)| (Entry::Part { number, checksum: crc32c::crc32c(part) }, part))
+            .collect();
+        let (start, sequence, counted) = (self.ring.head, self.sequence, self.stats.log_bytes);
+        let checksum = self.emit(device, &[], &parts, (true, true))?;
+        self.stats.checkpoint_bytes += self.stats.log_bytes - counted;
+        self.group += 1;
+        if self.mutant == Mutant::CheckpointUnwritten {
+            self.write_superblock(device, Phase::Active, (start, checksum, sequence, self.group))?;
+        } else {
+            device.flush()?;
+        }
+        self.durable(device);
+        self.write_superblock(device, Phase::Active, (start, checksum, sequence, self.group))?;
+        device.flush()?;
+        self.ring.before = self.ring.newest;
+        self.ring.newest = start;
+        self.ring.since = (self.ring.head + self.layout.log - start) % self.layout.log;
+        self.stats.checkpoints += 1;
+        Ok(())
+    }
+
+    /// Writes the older superblock anew.
+    pub(crate) fn write_superblock(
+        &mut self,
+        device: &dyn BlockDevice,
+        phase: Phase,
+        (checkpoint, checksum, sequence, group): (u32, u32, u64, u64),
+    ) -> Result<()> {
+        self.generation += 1;
+        let superblock = Superblock {
+            uuid: self.uuid,
+            phase,
+            generation: self.generation,
+            layout: self.layout,
+            checkpoint,
+            checksum,
+            sequence,
+            group,
+        };
+        let [a, b] = self.layout.superblocks();
+        let block = if self.next_superblock == 0 { a } else { b };
+        device.write(block * BLOCK, &superblock.encode())?;
+        self.next_superblock ^= 1;
+        self.stats.checkpoint_bytes += BLOCK;
+        self.stats.superblock_bytes += BLOCK;
+        Ok(())
+    }
+}

@@ -1,0 +1,415 @@
+//! Devices that were damaged, shortened, written without the layer, or that fail: one sentence each, and no flush that
+//! had returned is lost where one copy is left.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use blockdev::{BlockDevice, Fault, Faulty, MemoryDevice, Overlay, Record};
+use common::explore::{Piece, pieces};
+use common::{format_options, options};
+use extant_kero::bytes::{Placeholder, Record as Header, Superblock};
+use extant_kero::{BLOCK, Error, FormatOptions, Kero, Layout, Options, drain, format};
+use proptest::prelude::*;
+use testkit::{Rng, cases};
+
+const DEVICE: u64 = 3 << 20;
+const LOG: u64 = 512 << 10;
+
+fn device() -> Overlay {
+    let device = Overlay::new(Arc::new(MemoryDevice::zeroed(DEVICE).unwrap()));
+    for block in 0..40 {
+        device.write(block * BLOCK, &[block as u8 + 1; BLOCK as usize]).unwrap();
+    }
+    device
+}
+
+fn layout() -> Layout {
+    let blocks = (LOG / BLOCK) as u32;
+    Layout::new(DEVICE / BLOCK, blocks, Layout::segment_for(blocks)).unwrap()
+}
+
+/// Works until some checkpoints are written; block 100 + n contains n at the end.
+fn worked() -> Overlay {
+    let device = device();
+    format(&device, &format_options(LOG, false)).unwrap();
+    let kero = Kero::open(&device, options()).unwrap();
+    for round in 0..60u8 {
+        for block in 0..6 {
+            kero.write((100 + block) * BLOCK, &[if round == 59 { block as u8 } else { round }; BLOCK as usize])
+                .unwrap();
+        }
+        kero.flush().unwrap();
+    }
+    assert!(kero.stats().checkpoints > 3, "{:?}", kero.stats());
+    drop(kero);
+    device
+}
+
+fn intact(kero: &dyn BlockDevice) -> bool {
+    let mut bytes = vec![0; 6 * BLOCK as usize];
+    kero.read(100 * BLOCK, &mut bytes).unwrap();
+    let new = bytes.chunks(BLOCK as usize).zip(0..).all(|(block, number)| block == [number; BLOCK as usize]);
+    let mut old = [0; 40];
+    let read = (0..40).zip(&mut old).try_for_each(|(block, byte)| kero.read(block * BLOCK, std::slice::from_mut(byte)));
+    new && read.is_ok() && old.iter().zip(1..).all(|(byte, number)| *byte == number)
+}
+
+fn superblock(device: &Overlay, copy: usize) -> Superblock {
+    let mut bytes = vec![0; BLOCK as usize];
+    device.read(layout().superblocks()[copy] * BLOCK, &mut bytes).unwrap();
+    Superblock::parse(&bytes).unwrap()
+}
+
+fn flip(device: &Overlay, at: u64) {
+    let mut byte = [0];
+    device.read(at, &mut byte).unwrap();
+    device.write(at, &[byte[0] ^ 0x10]).unwrap();
+}
+
+#[test]
+fn one_superblock_is_enough() {
+    let device = worked();
+    for copy in 0..2 {
+        for at in [0, 9, 0x20, 0x48, 0x50, 0x1FC] {
+            let flipped = device.clone();
+            flip(&flipped, layout().superblocks()[copy] * BLOCK + at);
+            let kero = Kero::open(&flipped, options()).unwrap();
+            assert!(intact(&kero), "copy {copy}, byte {at}");
+            // and it goes on from there
+            kero.write(0, &[1; BLOCK as usize]).unwrap();
+            kero.flush().unwrap();
+            drop(kero);
+            assert!(intact(&Kero::open(&flipped, options()).unwrap()));
+        }
+    }
+    let [a, b] = layout().superblocks();
+    flip(&device, a * BLOCK + 1);
+    flip(&device, b * BLOCK + 1);
+    let error = Kero::open(&device, options()).unwrap_err().to_string();
+    assert!(error.contains("no superblock of the layer at byte"), "{error}");
+}
+
+#[test]
+fn log_from_the_older_checkpoint_on_is_not_reused() {
+    let device = device();
+    format(&device, &format_options(256 << 10, false)).unwrap();
+    let layout = Layout::new(DEVICE / BLOCK, 64, 8).unwrap();
+    let kero = Kero::open(&device, options()).unwrap();
+    for round in 0..400u64 {
+        let at = (100 + round % 7) * BLOCK;
+        kero.write(at, &[round as u8; 3 * BLOCK as usize]).unwrap();
+        kero.flush().unwrap();
+        let generations = layout.superblocks().map(|block| {
+            let mut bytes = vec![0; BLOCK as usize];
+            device.read(block * BLOCK, &mut bytes).unwrap();
+            Superblock::parse(&bytes).unwrap().generation
+        });
+        let newest = usize::from(generations[1] > generations[0]);
+        let flipped = device.clone();
+        flip(&flipped, layout.superblocks()[newest] * BLOCK);
+        let mut bytes = vec![0; 3 * BLOCK as usize];
+        Kero::open(&flipped, options()).unwrap().read(at, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == round as u8), "flush {round}");
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_leaves_the_older_one() {
+    let device = worked();
+    let newest = (0..2).max_by_key(|copy| superblock(&device, *copy).generation).unwrap();
+    let checkpoint = superblock(&device, newest).checkpoint;
+    let flipped = device.clone();
+    flip(&flipped, layout().slot(checkpoint + 1) + 77);
+    assert!(intact(&Kero::open(&flipped, options()).unwrap()));
+    // the header of it stands in the chain too: what follows it is durable, so it is damage, and said so
+    let flipped = device.clone();
+    flip(&flipped, layout().slot(checkpoint) + 77);
+    let error = Kero::open(&flipped, options()).unwrap_err().to_string();
+    assert!(error.contains("a record that is not whole") && error.contains("restore"), "{error}");
+}
+
+#[test]
+fn damage_in_the_middle_of_the_log_is_no_end() {
+    let device = worked();
+    let checkpoint =
+        (0..2).map(|copy| superblock(&device, copy)).max_by_key(|found| found.generation).unwrap().checkpoint;
+    let kero = Kero::open(&device, options()).unwrap();
+    kero.write(0, &[1; BLOCK as usize]).unwrap();
+    kero.flush().unwrap();
+    kero.write(0, &[1; BLOCK as usize]).unwrap();
+    kero.flush().unwrap();
+    drop(kero);
+    let mut bytes = vec![0; BLOCK as usize];
+    let mut refused = 0;
+    for slot in checkpoint + 2..(LOG / BLOCK) as u32 {
+        device.read(layout().slot(slot), &mut bytes).unwrap();
+        let Ok((header, _)) = Header::parse(&bytes, &[7; 16], &layout()) else { continue };
+        if header.group <= superblock(&device, 0).group.max(superblock(&device, 1).group) {
+            continue;
+        }
+        let flipped = device.clone();
+        flip(&flipped, layout().slot(slot) + 200);
+        match Kero::open(&flipped, options()) {
+            Err(error) => refused += u32::from(error.to_string().contains("before one that proves it")),
+            // the last group of all: no different from a torn one
+            Ok(kero) => assert!(intact(&kero)),
+        }
+    }
+    assert!(refused > 0);
+}
+
+#[test]
+fn every_way_to_be_no_layer_has_its_sentence() {
+    let plain = device();
+    let sentence = |device: &dyn BlockDevice| Kero::open(device, options()).err().unwrap().to_string();
+    assert!(sentence(&plain).contains("no Kero layer"));
+    let device = worked();
+    assert!(matches!(format(&device, &format_options(LOG, false)), Err(Error::AlreadyFormatted)));
+    for (block, name) in [(0, "block 0 "), (16, "block 16 ")] {
+        let written = device.clone();
+        written.write(block * BLOCK, &[9; BLOCK as usize]).unwrap();
+        let said = sentence(&written);
+        assert!(said.contains(name) && said.contains("without the layer"), "{said}");
+        let forced = Kero::open(&written, Options { force: true, read_only: true, ..options() }).unwrap();
+        assert!(intact(&forced));
+        assert!(forced.write(0, &[0]).is_err() && forced.flush().is_err());
+    }
+    let mut bytes = vec![0; DEVICE as usize];
+    device.read(0, &mut bytes).unwrap();
+    bytes.truncate(bytes.len() - BLOCK as usize);
+    let said = sentence(&MemoryDevice::from_vec(bytes.clone()));
+    assert!(said.contains("use all of the device"), "{said}");
+    bytes.resize(DEVICE as usize + 12_288, 0);
+    device.read(0, &mut bytes[..DEVICE as usize]).unwrap();
+    assert!(intact(&Kero::open(&MemoryDevice::from_vec(bytes), options()).unwrap()), "a longer device is no other");
+    // superblocks of another layer
+    let other = self::device();
+    format(&other, &FormatOptions { uuid: Some([8; 16]), ..format_options(LOG, false) }).unwrap();
+    for block in layout().superblocks() {
+        let mut bytes = vec![0; BLOCK as usize];
+        other.read(block * BLOCK, &mut bytes).unwrap();
+        device.write(block * BLOCK, &bytes).unwrap();
+    }
+    assert!(sentence(&device).contains("another layer"));
+}
+
+#[test]
+fn format_refuses_what_does_not_fit() {
+    let said = |len: u64, options: FormatOptions| {
+        format(&MemoryDevice::zeroed(len).unwrap(), &options).unwrap_err().to_string()
+    };
+    assert!(said(4 << 20, FormatOptions::default()).contains("too small"));
+    assert!(
+        said(64 << 20, FormatOptions { log: Some(1 << 20), ..FormatOptions::default() }).contains("choose 4194304")
+    );
+    let volume = FormatOptions { volume: Some(63 << 20), ..FormatOptions::default() };
+    assert!(said(64 << 20, volume.clone()).contains("shrink the volume"));
+    assert!(format(&MemoryDevice::zeroed(68 << 20).unwrap(), &volume).is_ok());
+    assert!(said(0, FormatOptions::default()).contains("too small"));
+}
+
+/// All states of a recording: every prefix, and of each epoch every write alone and every write missing.
+fn each_state(base: &Overlay, record: &Record<Overlay, Vec<u8>>, mut see: impl FnMut(&Overlay)) {
+    let log = record.log().unwrap();
+    let before = base.clone();
+    let mut epoch: Vec<Piece> = Vec::new();
+    for index in 0..=log.entries().len() {
+        let flush = log.entries().get(index).is_none_or(|entry| entry.what == blockdev::Logged::Flush);
+        if !flush {
+            epoch.extend(pieces(&log, index));
+            continue;
+        }
+        let of = epoch.len();
+        let choices = (0..=of)
+            .map(|end| (0..end).collect())
+            .chain((0..of).map(|one| BTreeSet::from([one])))
+            .chain((0..of).map(|lost| (0..of).filter(|n| *n != lost).collect::<BTreeSet<_>>()));
+        for there in choices {
+            for torn in [false, true] {
+                let device = before.clone();
+                for number in &there {
+                    let part = (torn && there.last() == Some(number)).then_some(&[0, 3, 4][..]);
+                    epoch[*number].apply(&device, part);
+                }
+                see(&device);
+            }
+        }
+        epoch.drain(..).for_each(|piece| piece.apply(&before, None));
+    }
+}
+
+#[test]
+fn format_and_drain_can_be_cut_anywhere() {
+    let plain = device();
+    let record = Record::in_memory(plain.clone());
+    format(&record, &format_options(LOG, false)).unwrap();
+    let same = |device: &dyn BlockDevice| {
+        let mut byte = [0];
+        (0..40).all(|block| {
+            [0, 511, 512, 4095]
+                .into_iter()
+                .all(|within| device.read(block * BLOCK + within, &mut byte).is_ok() && byte[0] == block as u8 + 1)
+        })
+    };
+    let mut states = 0;
+    each_state(&plain, &record, |device| {
+        states += 1;
+        let device = device.clone();
+        match Kero::open(&device, options()) {
+            Ok(kero) => assert!(same(&kero)),
+            Err(Error::NotFormatted) => assert!(same(&device), "no layer, and not what it was"),
+            Err(Error::Unfinished) => {}
+            Err(error) => panic!("{error}"),
+        }
+        match drain(&device, options()) {
+            Ok(()) | Err(Error::NotFormatted) => assert!(same(&device)),
+            Err(error) => panic!("{error}"),
+        }
+    });
+    let full = worked();
+    let record = Record::in_memory(full.clone());
+    drain(&record, options()).unwrap();
+    each_state(&full, &record, |device| {
+        states += 1;
+        let device = device.clone();
+        match Kero::open(&device, options()) {
+            Ok(kero) => assert!(intact(&kero)),
+            Err(Error::NotFormatted) => assert!(intact(&device)),
+            Err(Error::Draining) => {}
+            Err(error) => panic!("{error}"),
+        }
+        match drain(&device, options()) {
+            Ok(()) | Err(Error::NotFormatted) => assert!(intact(&device)),
+            Err(error) => panic!("{error}"),
+        }
+    });
+    println!("{states} states");
+}
+
+#[test]
+fn a_device_that_fails_ends_writing_and_reads_go_on() {
+    for case in cases("failing", 60) {
+        let mut rng = case.rng();
+        let device = device();
+        format(&device, &format_options(LOG, false)).unwrap();
+        let slot = layout().slot(rng.below(LOG / BLOCK) as u32);
+        let fault = match rng.below(3) {
+            0 => Fault::FlushError { flush: rng.between(1, 60) },
+            1 => Fault::WriteError { range: slot..slot + 1 },
+            // blocks that go home, with the log full behind them
+            _ => Fault::WriteError { range: 200 * BLOCK..300 * BLOCK },
+        };
+        let faulty = Faulty::new(device.clone(), vec![fault]);
+        let Ok(kero) = Kero::open(&faulty, options()) else { continue };
+        let (mut durable, mut newest, mut failed) = (0u8, 0u8, false);
+        for round in 1..=80u8 {
+            let cold = kero.write((200 + u64::from(round)) * BLOCK, &[round; BLOCK as usize]);
+            let hot = |()| (0..5).try_for_each(|block| kero.write((100 + block) * BLOCK, &[round; BLOCK as usize]));
+            let done = cold.and_then(hot);
+            if done.is_ok() {
+                newest = round;
+            }
+            match done.and_then(|()| kero.flush()) {
+                Ok(()) => {
+                    assert!(!failed, "a flush that succeeds behind one that failed");
+                    durable = round;
+                }
+                Err(_) => failed = true,
+            }
+            let mut byte = [0];
+            kero.read(104 * BLOCK, &mut byte).unwrap();
+            assert!(byte[0] == newest || byte[0] == round, "{} {newest}", byte[0]);
+        }
+        assert!(failed);
+        let why = kero.flush().unwrap_err().to_string();
+        assert!(why.contains("writing ended at an earlier error"), "{why}");
+        drop(kero);
+        let left = faulty.into_inner();
+        let mut byte = [0];
+        Kero::open(&left, options()).unwrap().read(104 * BLOCK, &mut byte).unwrap();
+        assert!(durable == 0 || byte[0] >= durable, "{} {durable}", byte[0]);
+    }
+}
+
+#[test]
+fn random_damage_is_no_panic() {
+    let device = worked();
+    let kero_own = layout().superblocks()[0] * BLOCK;
+    for case in cases("random_damage", 400) {
+        let mut rng: Rng = case.rng();
+        let damaged = device.clone();
+        for _ in 0..rng.magnitude(40) {
+            let at = if rng.chance(10) { rng.below(17 * BLOCK) } else { rng.between(kero_own, DEVICE - 1) };
+            let len = rng.magnitude(600).min(DEVICE - at) as usize;
+            damaged.write(at, &rng.bytes(len)).unwrap();
+        }
+        if let Ok(kero) = Kero::open(&damaged, options()) {
+            let mut bytes = vec![0; 200 * BLOCK as usize];
+            kero.read(0, &mut bytes).unwrap();
+            drop(kero.write(3 * BLOCK, &bytes[..9000]));
+            drop(kero.flush());
+        }
+        drop(drain(&damaged, Options { force: true, ..options() }));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_parsed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+        prop_assert!(Superblock::parse(&bytes).is_err());
+        prop_assert!(Placeholder::parse(&bytes, 0).is_none());
+        prop_assert!(Header::parse(&bytes, &[7; 16], &layout()).is_err());
+    }
+
+    #[test]
+    fn any_fields_with_a_right_checksum_are_parsed_without_a_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 4096),
+        flags in 0u8..4,
+        kinds in prop::collection::vec(0u8..7, 255),
+        small in any::<bool>(),
+    ) {
+        use extant_kero::bytes::{PLACEHOLDER_MAGIC, RECORD_MAGIC, SUPERBLOCK_MAGIC};
+        let sector = |bytes: &mut [u8], magic: [u8; 8]| {
+            bytes[..8].copy_from_slice(&magic);
+            bytes[0x18..0x1C].copy_from_slice(&[1, 0, 0, 0]);
+            let sum = crc32c::crc32c(&bytes[..508]);
+            bytes[508..512].copy_from_slice(&sum.to_le_bytes());
+        };
+        let mut block = bytes.clone();
+        block[0x1C..0x20].copy_from_slice(&[flags, 0, 0, 0]);
+        if small {
+            block[0x28..0x48].fill(0);
+            block[0x29] = 3;
+            block[0x40] = 128;
+            block[0x44] = 8;
+        }
+        sector(&mut block, SUPERBLOCK_MAGIC);
+        if let Ok(read) = Superblock::parse(&block) {
+            prop_assert_eq!(&Superblock::parse(&read.encode()).unwrap(), &read);
+        }
+        sector(&mut block, PLACEHOLDER_MAGIC);
+        let read = Placeholder::parse(&block, u32::from(flags));
+        prop_assert!(read.is_none_or(|read| read.block == u32::from(flags)));
+        bytes[..8].copy_from_slice(&RECORD_MAGIC);
+        bytes[8..24].fill(7);
+        bytes[0x35] = 0;
+        bytes[0x37] = 0;
+        bytes[0x38..0x3C].copy_from_slice(&[flags, 0, 0, 0]);
+        if small {
+            for (entry, kind) in bytes[64..].chunks_exact_mut(12).zip(kinds) {
+                entry[1..4].fill(0);
+                entry[5..8].copy_from_slice(&[kind, 1, 0]);
+            }
+        }
+        bytes[0x3C..0x40].fill(0);
+        let sum = crc32c::crc32c(&bytes);
+        bytes[0x3C..0x40].copy_from_slice(&sum.to_le_bytes());
+        if let Ok((read, sum)) = Header::parse(&bytes, &[7; 16], &layout()) {
+            let (again, _) = read.encode(&[7; 16]);
+            prop_assert_eq!(Header::parse(&again, &[7; 16], &layout()).unwrap().0, read);
+            prop_assert!(sum > 0 || !bytes.is_empty());
+        }
+    }
+}

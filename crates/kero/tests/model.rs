@@ -1,0 +1,211 @@
+//! Random calls against an array in memory: what is read is what was written, also after reopening, and after `drain`.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockdev::{BlockDevice, MemoryDevice};
+use common::{Model, Step, format_options, options};
+use extant_kero::{BLOCK, Kero, drain, format};
+use testkit::{Rng, cases};
+
+/// Bytes of the device.
+const DEVICE: u64 = 4 << 20;
+
+fn run(rng: &mut Rng, log: u64, steps: u64) {
+    let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
+    let mut bytes = vec![0; DEVICE as usize];
+    rng.fill(&mut bytes[..1 << 20]);
+    device.write(0, &bytes).unwrap();
+    let empty = rng.chance(30);
+    format(&device, &format_options(log, empty)).unwrap();
+    let mut kero = Kero::open(device.clone(), options()).unwrap();
+    let mut model = Model::new(&bytes, kero.geometry().len, empty);
+    for now in 0..steps {
+        let step = Step::draw(rng, &model, true);
+        match step {
+            Step::Reopen => {
+                kero.flush().unwrap();
+                model.flushed();
+                drop(kero);
+                kero = Kero::open(device.clone(), options()).unwrap();
+            }
+            Step::Kill => {
+                // without a flush everything since the last one is gone, unless a group was split
+                if kero.stats().split == 0 && kero.stats().by_time == 0 {
+                    model.killed();
+                } else {
+                    kero.flush().unwrap();
+                    model.flushed();
+                }
+                drop(kero);
+                kero = Kero::open(device.clone(), options()).unwrap();
+            }
+            Step::Tick => kero.tick(Duration::from_millis(now * 100)).unwrap(),
+            _ => step.run(&kero, &mut model).unwrap(),
+        }
+        let (at, len) = (rng.below(model.len()), rng.magnitude(40 * BLOCK));
+        model.check(&kero, at, len);
+    }
+    kero.flush().unwrap();
+    model.check(&kero, 0, model.len());
+    let len = model.len();
+    drop(kero);
+    drain(&device, options()).unwrap();
+    model.drained();
+    model.check(&device, 0, len);
+    assert!(Kero::open(device, options()).is_err());
+}
+
+#[test]
+fn random_calls_do_what_an_array_does() {
+    for case in cases("random_calls", 40) {
+        let mut rng = case.rng();
+        let log = *rng.pick(&[256 << 10, 512 << 10, 1 << 20]);
+        run(&mut rng, log, 400);
+    }
+}
+
+#[test]
+fn short_ones_too() {
+    for case in cases("short_calls", 1000) {
+        let mut rng = case.rng();
+        let steps = rng.between(1, 20);
+        run(&mut rng, 256 << 10, steps);
+    }
+}
+
+#[test]
+fn threads_see_their_own_writes() {
+    let device = Arc::new(MemoryDevice::zeroed(12 << 20).unwrap());
+    format(&device, &format_options(1 << 20, true)).unwrap();
+    let kero = Kero::open(device.clone(), options()).unwrap();
+    let threads = 4u64;
+    let last: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let work = |thread: u64| {
+            let kero = &kero;
+            move || {
+                let mut rng = Rng::new(thread);
+                let mut mine = vec![0u8; 200];
+                for round in 0..600u64 {
+                    let block = rng.below(200);
+                    let value = rng.below(255) as u8 + 1;
+                    let at = (thread + threads * block) * BLOCK;
+                    let bytes = [value; BLOCK as usize];
+                    if rng.chance(40) {
+                        kero.write_fresh(at, &bytes)
+                    } else {
+                        kero.write(at, &bytes).map_err(Into::into)
+                    }
+                    .unwrap();
+                    mine[block as usize] = value;
+                    match rng.below(10) {
+                        0 => kero.flush().unwrap(),
+                        1 => drop(kero.idle(8).unwrap()),
+                        2 => kero.tick(Duration::from_millis(round * 50)).unwrap(),
+                        _ => {}
+                    }
+                    let block = rng.below(200);
+                    let mut byte = [0];
+                    kero.read((thread + threads * block) * BLOCK + 77, &mut byte).unwrap();
+                    // what was never written is that of a discarded device
+                    assert!(
+                        mine[block as usize] == 0 || byte[0] == mine[block as usize],
+                        "thread {thread} block {block}"
+                    );
+                }
+                kero.flush().unwrap();
+                mine
+            }
+        };
+        let started: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(kero.stats().checkpoints > 0 && kero.stats().hit_bytes > 0);
+    drop(kero);
+    drain(&device, options()).unwrap();
+    for (thread, mine) in (0..).zip(&last) {
+        for (block, value) in (0..).zip(mine).filter(|(_, value)| **value != 0) {
+            let mut byte = [0];
+            device.read((thread + threads * block) * BLOCK + 4095, &mut byte).unwrap();
+            assert_eq!(byte[0], *value, "thread {thread} block {block}");
+        }
+    }
+}
+
+/// Bytes written to the device for each byte, with groups of `blocks` blocks.
+fn factor(empty: bool, groups: u64, blocks: u64, mut address: impl FnMut(u64) -> u64) -> f64 {
+    let device = MemoryDevice::zeroed(160 << 20).unwrap();
+    format(&device, &format_options(32 << 20, empty)).unwrap();
+    let kero = Kero::open(&device, options()).unwrap();
+    let mut number = 0;
+    for _ in 0..groups {
+        for _ in 0..blocks {
+            kero.write(address(number) * BLOCK, &[number as u8; BLOCK as usize]).unwrap();
+            number += 1;
+        }
+        kero.flush().unwrap();
+    }
+    assert_eq!(kero.stats().split, 0);
+    kero.stats().write_factor()
+}
+
+#[test]
+fn each_block_is_written_once_or_twice() {
+    let fresh = factor(true, 400, 64, |number| number);
+    let hot = factor(false, 1500, 24, |number| number % 240);
+    let cold = factor(false, 600, 64, |number| number * 7919 % 30_011);
+    assert!(fresh <= 1.02, "{fresh}");
+    assert!(hot <= 1.05, "{hot}");
+    assert!(cold <= 2.05, "{cold}");
+}
+
+#[test]
+fn large_groups_are_split_in_the_order_of_arrival() {
+    let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
+    format(&device, &format_options(512 << 10, false)).unwrap();
+    let kero = Kero::open(device.clone(), options()).unwrap();
+    let fits = kero.group_bytes() / BLOCK;
+    for block in 0..fits {
+        kero.write((100 + block) * BLOCK, &[1; BLOCK as usize]).unwrap();
+    }
+    assert_eq!(kero.stats().split, 0);
+    kero.flush().unwrap();
+    for block in 0..100 {
+        kero.write((100 + block) * BLOCK, &[2; BLOCK as usize]).unwrap();
+    }
+    assert!(kero.stats().split > 3);
+    drop(kero);
+    let kero = Kero::open(device, options()).unwrap();
+    let mut bytes = vec![0; 100 * BLOCK as usize];
+    kero.read(100 * BLOCK, &mut bytes).unwrap();
+    let new = bytes.chunks(BLOCK as usize).take_while(|block| block[0] == 2).count();
+    assert!((50..100).contains(&new), "{new}");
+    assert!(bytes.chunks(BLOCK as usize).skip(new).all(|block| block[0] < 2));
+}
+
+#[test]
+fn time_ends_a_group() {
+    let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
+    format(&device, &format_options(512 << 10, false)).unwrap();
+    let kero = Kero::open(device.clone(), options()).unwrap();
+    let tenths = |tenths: u64| kero.tick(Duration::from_millis(100 * tenths)).unwrap();
+    kero.write(0, &[1]).unwrap();
+    tenths(9);
+    assert_eq!(kero.stats().by_time, 0);
+    tenths(10);
+    assert_eq!((kero.stats().by_time, kero.stats().groups), (1, 1));
+    for tenth in 11..59 {
+        kero.write(0, &[2]).unwrap();
+        tenths(tenth);
+    }
+    assert_eq!(kero.stats().by_time, 1, "never quiet, not old");
+    kero.write(0, &[2]).unwrap();
+    tenths(60);
+    assert_eq!(kero.stats().by_time, 2);
+    let again = Kero::open(device, options()).unwrap();
+    let mut byte = [0];
+    again.read(0, &mut byte).unwrap();
+    assert_eq!(byte, [2]);
+}
