@@ -33,7 +33,7 @@ use format::FsBlock;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node, Position};
 use format::native::places::{Chunk, bit_of};
 use format::native::snapshots::Snapshot;
-use format::native::superblock::{COPIES, NativeSuperblock};
+use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 use format::native::{BLOCK_SIZE, HEAD, Shape, places, snapshots};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Range, RangeInclusive};
@@ -54,6 +54,8 @@ pub(crate) struct Below {
     pub(crate) snapshots: Vec<Version>,
     /// What is wrong: the device's block, and what with it.
     pub(crate) wrong: Vec<(u64, String)>,
+    /// Why the newest generation cannot be read: what is wrong with its map, or with what every mount reads.
+    pub(crate) unreadable: Option<(u64, String)>,
     /// The superblock that is damaged, of the two: its block, and what with it.
     damaged: Option<(u64, String)>,
     /// Snapshots that stand in the list and were not looked at.
@@ -136,6 +138,8 @@ struct Reader<'a> {
     /// The snapshot that is looked at.
     snapshot: Option<String>,
     wrong: Vec<(u64, String)>,
+    /// As [`Below::unreadable`].
+    unreadable: Option<(u64, String)>,
     nodes: Nodes,
     /// Leaves whose entries were judged.
     judged: HashSet<NodeName>,
@@ -166,9 +170,14 @@ struct Start {
 /// A sentence, where there is no superblock to go on with.
 pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
     let blocks = copies::read(device);
-    let (superblock, at) = NativeSuperblock::newest(&blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
-    let damaged = copies::damage(&blocks, &superblock, at);
-    Ok(Below { damaged, ..read_generation(device, superblock) })
+    let (superblock, at) = copies::in_force(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
+    let damaged = copies::damage(device, &blocks, &superblock, at);
+    let generation = superblock.generation;
+    let mut below = Below { damaged, ..read_generation(device, superblock) };
+    if generation > LAST_GENERATION {
+        below.wrong.push((at, format!("the number of its generation, {generation}, is too high for another one")));
+    }
+    Ok(below)
 }
 
 /// Reads everything that lies below the volumes above, as a superblock has it.
@@ -210,8 +219,8 @@ fn read_listed(
         held::judge(&mut reader, &live, &snapshots);
     }
     let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
-    let Reader { nodes, wrong, .. } = reader;
-    Below { superblock, nodes, live, snapshots, wrong, damaged: None, left_out }
+    let Reader { nodes, wrong, unreadable, .. } = reader;
+    Below { superblock, nodes, live, snapshots, wrong, unreadable, damaged: None, left_out }
 }
 
 impl<'a> Reader<'a> {
@@ -232,6 +241,7 @@ impl<'a> Reader<'a> {
             reserved_chunks,
             snapshot: None,
             wrong: Vec::new(),
+            unreadable: None,
             nodes: HashMap::new(),
             judged: HashSet::new(),
             led: BTreeMap::new(),
@@ -257,7 +267,7 @@ impl<'a> Reader<'a> {
             match Node::parse(&bytes, level, &self.shape) {
                 Ok(node) => drop(self.nodes.insert(name, node)),
                 Err(e) => {
-                    self.wrong(entry.place, e.to_string());
+                    self.no_mount(entry.place, e.to_string());
                     return None;
                 }
             }
@@ -274,6 +284,15 @@ impl<'a> Reader<'a> {
                 None => what,
             },
         ));
+    }
+
+    /// Notes what is wrong with a block without which no mount can do.
+    fn no_mount(&mut self, place: u64, what: impl Into<String>) {
+        let what = what.into();
+        if self.snapshot.is_none() {
+            self.unreadable.get_or_insert_with(|| (place, what.clone()));
+        }
+        self.wrong(place, what);
     }
 
     /// Looks at the generation of a snapshot, whose record stands in the list of a later one.
@@ -322,15 +341,15 @@ impl<'a> Reader<'a> {
         version.entry(&self.nodes, &self.shape, index)
     }
 
-    /// What an entry leads to, where it is what it should be.
+    /// What an entry of the map's own blocks leads to, where it is what it should be.
     fn block(&mut self, entry: &Entry, position: Position) -> Option<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         if let Err(e) = self.device.read(entry.place * SIZE, &mut bytes) {
-            self.wrong(entry.place, e.to_string());
+            self.no_mount(entry.place, e.to_string());
             return None;
         }
         if position.checksum(self.seed, &bytes) != entry.checksum {
-            self.wrong(entry.place, MISMATCH);
+            self.no_mount(entry.place, MISMATCH);
             return None;
         }
         Some(bytes)
@@ -367,7 +386,7 @@ impl<'a> Reader<'a> {
             self.wrong(entry.place, LATER);
         }
         if entry.kind != BlockKind::MapNode {
-            self.wrong(entry.place, "what should be a node of the map is something else");
+            self.no_mount(entry.place, "what should be a node of the map is something else");
             return false;
         }
         if entry.owner != 0 {
@@ -504,7 +523,7 @@ impl<'a> Reader<'a> {
         match parsed? {
             Ok(found) => Some(found),
             Err(e) => {
-                self.wrong(place, e.to_string());
+                self.no_mount(place, e.to_string());
                 None
             }
         }
@@ -551,12 +570,14 @@ impl<'a> Reader<'a> {
             self.device.read_many(&mut reads);
             for (read, (place, led)) in reads.into_iter().zip(batch) {
                 self.snapshot.clone_from(&led.snapshot);
-                match read.result {
-                    Err(e) => self.wrong(*place, e.to_string()),
-                    Ok(()) if led.position.checksum(self.seed, read.buf) != led.entry.checksum => {
-                        self.wrong(*place, MISMATCH);
-                    }
-                    Ok(()) => {}
+                let what = match read.result {
+                    Err(e) => e.to_string(),
+                    Ok(()) if led.position.checksum(self.seed, read.buf) != led.entry.checksum => MISMATCH.to_owned(),
+                    Ok(()) => continue,
+                };
+                match led.position {
+                    Position::Block(index) if index < self.shape.front() => self.no_mount(*place, what),
+                    _ => self.wrong(*place, what),
                 }
             }
         }

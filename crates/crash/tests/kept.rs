@@ -400,9 +400,91 @@ fn a_damaged_generation_gives_way_to_the_one_before() {
     assert!(!safe.is_ok_and(|report| report.clean) && newest(&device).0 == sb);
     let report = repaired(&device, Repair::All);
     assert!(report.mended, "{:?}", report.problems);
+    let said = &report.problems[0].text;
+    assert!(said.contains(&format!("what was written in generation {} is lost", sb.generation)), "{said}");
     let (now, place) = newest(&device);
     assert_eq!((now.root, now.generation, place), (older.root, sb.generation + 1, at));
     assert!(checked(&device).clean);
+}
+
+/// What does not hinder a mount is no reason to give up what was written last.
+#[test]
+fn a_small_fault_costs_no_generation() {
+    use format::native::map::BlockKind;
+    let sound = volume();
+    let (sb, _) = newest(&sound);
+    let (entries, _) = walk(&sound, &sb, &sb.root);
+    let of = |kind| entries.iter().find(|(_, entry)| entry.kind == kind).copied().expect("a block");
+    for kind in [BlockKind::BlockBitmap, BlockKind::InodeBitmap, BlockKind::Directory, BlockKind::InodeTable] {
+        let (index, entry) = of(kind);
+        let device = Arc::new(copy(&sound));
+        let mut bytes = block(&device, entry.place);
+        bytes[4000] ^= 0x80;
+        let root = rewrite(&device, sb.root, index, &bytes);
+        set_root(&device, root);
+        let before = [block(&device, 0), block(&device, 1)];
+        let report = repaired(&device, Repair::All);
+        assert!(report.exit == 4 && !report.mended && report.problems.iter().all(|p| !p.fixed), "{kind:?}");
+        assert_eq!(before, [block(&device, 0), block(&device, 1)], "{kind:?}");
+    }
+}
+
+/// The newest superblock is whole but for what can be had from the other one, or from its own sectors.
+#[test]
+fn a_superblock_that_can_be_told_is_restored() {
+    let sound = volume();
+    let (sb, at) = newest(&sound);
+    let mut uuid = sb.uuid;
+    uuid[3] ^= 4;
+    let long = format::native::Shape::new(sb.shape.blocks() + (1 << 32)).expect("a shape");
+    let number = |sector: u64| {
+        let device = Arc::new(copy(&sound));
+        flip(&device, at * BLOCK + sector * 512 + 506);
+        device
+    };
+    let with = |sb: NativeSuperblock| {
+        let device = Arc::new(copy(&sound));
+        device.write(at * BLOCK, &sb.to_bytes()).expect("writing");
+        device
+    };
+    let devices = [
+        number(0),
+        number(3),
+        with(NativeSuperblock { uuid, ..sb.clone() }),
+        with(NativeSuperblock { shape: long, ..sb.clone() }),
+    ];
+    for (n, device) in devices.into_iter().enumerate() {
+        found(&device, &format!("generation {} is lost", sb.generation));
+        let report = repaired(&device, Repair::All);
+        assert!(report.exit == 1, "{n}: {:?}", report.problems);
+        assert!(checked(&device).clean, "{n}");
+        let (now, _) = newest(&device);
+        assert_eq!((now.root, now.uuid, now.shape), (sb.root, sb.uuid, sb.shape), "{n}");
+    }
+}
+
+/// A superblock that leads to no map is not written over the other one.
+#[test]
+fn no_superblock_without_a_map_takes_the_place_of_another() {
+    let sound = volume();
+    let (sb, at) = newest(&sound);
+    let older = NativeSuperblock::parse(&block(&sound, 1 - at)).expect("the one before");
+    let device = Arc::new(copy(&sound));
+    [sb.root.place, older.root.place].into_iter().for_each(|place| flip(&device, place * BLOCK + 5));
+    flip(&device, (1 - at) * BLOCK + 100);
+    let before = [block(&device, 0), block(&device, 1)];
+    let options = Options { repair: Repair::All, ..Options::default() };
+    let outcome = repair("volume", &(Arc::clone(&device) as Arc<dyn BlockDevice>), &options, &(), None);
+    assert!(!outcome.is_ok_and(|report| report.clean || report.mended));
+    assert_eq!(before, [block(&device, 0), block(&device, 1)]);
+}
+
+#[test]
+fn a_generation_without_a_next_one_is_found() {
+    let device = volume();
+    let (sb, at) = newest(&device);
+    device.write(at * BLOCK, &NativeSuperblock { generation: 1 << 63, ..sb }.to_bytes()).expect("writing");
+    found(&device, "too high for another one");
 }
 
 /// A volume as a crash leaves it after small generations: the superblock has entries that are newer than the map.

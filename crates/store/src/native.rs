@@ -22,7 +22,7 @@ pub(crate) use snapshots::{Shared, Snapshots};
 use crate::Result;
 use blockdev::BlockDevice;
 use format::native::BLOCK_SIZE;
-use format::native::superblock::{COPIES, NativeSuperblock};
+use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 
 /// Whether a device begins as a native volume does, sound or not.
 ///
@@ -42,9 +42,6 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
     }
     Ok(found)
 }
-
-/// Higher numbers of generations are no volume's that was ever in use, and could not be counted on from for long.
-const LAST_GENERATION: u64 = u64::MAX / 2;
 
 /// As [`superblock`], for whoever goes on from there: with the number that the next generation's must exceed.
 ///

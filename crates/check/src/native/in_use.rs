@@ -35,7 +35,7 @@ impl Glance {
             }
             let blocks = copies::read(device);
             damaged = match NativeSuperblock::newest(&blocks) {
-                Ok((superblock, at)) => copies::damage(&blocks, &superblock, at),
+                Ok((superblock, at)) => copies::damage(device, &blocks, &superblock, at),
                 Err(e) => Some((0, format!("{}: {e}", copies::NONE_LEFT))),
             };
             if damaged.is_none() {

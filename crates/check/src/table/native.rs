@@ -7,6 +7,9 @@ macro_rules! native_rows {
             => "Nothing: only an older generation, or a snapshot, can take its place." [];
         0x0E0013 NativeSuperblockDamaged Error mends by Superblock
             "The superblock in block {block} of the device is not usable: {name}."
-            => "Writes the superblock in force into its place." [];
+            => "Writes a sound superblock into its place: its own where that can be had, else the one in force." [];
+        0x0E0020 NativeWentBack Error mends by Superblock
+            "The volume went back to generation {expected}, as generation {found} cannot be read ({name}); what was written in generation {found} is lost."
+            => "Writes the superblock of the older generation over that of the newer." [];
     } } };
 }

@@ -7,6 +7,7 @@ use super::map::{BlockKind, DiskEntry, Entry, Position};
 use super::{Shape, corrupt};
 use crate::checksum::crc32c;
 use crate::{Error, Result, Structure};
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -74,6 +75,12 @@ disk_struct! {
 
 /// How many numbers torn superblocks may be ahead: each try to mount again that was cut is one.
 const MOST_TRIED: u64 = 1 << 16;
+
+/// How many attempts in a row may have been cut and written over, so that nothing of them is left in the superblock's block.
+const MOST_UNSEEN: u64 = 4;
+
+/// Higher numbers of generations are no volume's that was ever in use, and could not be counted on from for long.
+pub const LAST_GENERATION: u64 = u64::MAX / 2;
 
 /// Late entries that a superblock has room for.
 pub const MOST_LATE: usize = 77;
@@ -188,20 +195,51 @@ impl NativeSuperblock {
         disk.n_sectors.iter().any(|sector| like(sector.n_generation.get()))
     }
 
-    /// Whether a block that does not count may be what a loss of power has left of a write to it: some sectors are those of
-    /// one generation and some of another, all of them near this one's. The next generation is written over it.
+    /// Whether a block that does not count may be what a loss of power has left of a write to it. The next generation is written
+    /// over it.
+    ///
+    /// Such a block has sectors of the one generation before this one that it was of, and of attempts after this one. Each
+    /// attempt has the number after the highest that is there, so few are missing among them. Where one sector's number is
+    /// all that is wrong, the sector must have had it before that attempt, or be all that arrived of the next one.
     #[must_use]
     pub fn may_be_torn(&self, block: &[u8]) -> bool {
-        let Ok((disk, _)) = DiskNativeSuperblock::read_from_prefix(block) else { return false };
-        let mut numbers = vec![disk.n_generation.get()];
-        numbers.extend(disk.n_sectors.iter().map(|sector| sector.n_generation.get()));
+        let Some(numbers) = numbers(block) else { return false };
         // the first generation of all has nothing but zeros beside it
         let first = self.generation == 1;
+        if first && block.iter().all(|byte| *byte == 0) {
+            return true;
+        }
         let near = |number: u64| (number != 0 || first) && number.abs_diff(self.generation) <= MOST_TRIED;
-        let starts = disk.n_magic == MAGIC || first && disk.n_generation.get() == 0;
-        let never_written = first && block.iter().all(|byte| *byte == 0);
-        never_written
-            || starts && numbers.iter().all(|n| near(*n)) && numbers.iter().any(|n| Some(n) != numbers.first())
+        let starts = block.starts_with(&MAGIC) || first && numbers[0] == 0;
+        let distinct = BTreeSet::from(numbers);
+        if !starts || !numbers.iter().all(|n| near(*n)) || distinct.len() < 2 || distinct.contains(&self.generation) {
+            return false;
+        }
+        let before = distinct.range(..self.generation).count();
+        let last = distinct.last().map_or(0, |last| last.saturating_sub(self.generation));
+        let unseen = last.saturating_sub((distinct.len() - before) as u64);
+        let fits = match Self::but_for_a_number(block) {
+            Some((whole, sector)) if whole.generation > self.generation => match numbers[sector] {
+                number if number < self.generation => self.generation - number <= MOST_UNSEEN + 1,
+                number => number <= whole.generation + 1,
+            },
+            _ => true,
+        };
+        before <= 1 && unseen <= MOST_UNSEEN && fits
+    }
+
+    /// The superblock that a block would be if one of its sectors had the same number of the generation as all the others, and
+    /// that sector.
+    #[must_use]
+    pub fn but_for_a_number(block: &[u8]) -> Option<(Self, usize)> {
+        let numbers = numbers(block)?;
+        let count = |number: u64| numbers.iter().filter(|n| **n == number).count();
+        let number = *numbers.iter().find(|number| count(**number) + 1 == numbers.len())?;
+        let sector = numbers.iter().position(|n| *n != number)?;
+        let mut block = block.get(..DiskNativeSuperblock::SIZE)?.to_vec();
+        let at = sector * DiskSector::SIZE + offset_of!(DiskSector, n_generation);
+        block.get_mut(at..at + 8)?.copy_from_slice(&number.to_le_bytes());
+        Some((Self::parse(&block).ok()?, sector))
     }
 
     /// The number of the generation that a damaged superblock beside this one was of, where enough of its sectors still say so.
@@ -289,6 +327,14 @@ impl NativeSuperblock {
     pub fn root_position(&self) -> Position {
         Position::Node { level: self.shape.levels() - 1, number: 0 }
     }
+}
+
+/// The numbers at the ends of a superblock's sectors.
+fn numbers(block: &[u8]) -> Option<[u64; 8]> {
+    let (disk, _) = DiskNativeSuperblock::read_from_prefix(block).ok()?;
+    let mut numbers = [disk.n_generation.get(); 8];
+    numbers.iter_mut().skip(1).zip(&disk.n_sectors).for_each(|(number, sector)| *number = sector.n_generation.get());
+    Some(numbers)
 }
 
 impl DiskNativeSuperblock {
@@ -438,6 +484,37 @@ mod tests {
         }
         // a volume of one generation has no other superblock yet
         assert!(superblock(1).may_be_torn(&vec![0; 4096]) && !current.may_be_torn(&vec![0; 4096]));
+    }
+
+    /// No write that was cut short leaves these numbers in one sector.
+    #[test]
+    fn a_number_that_no_crash_leaves_is_told_from_one() {
+        let sector = |bytes: &[u8], n: usize, number: u64| {
+            let mut bytes = bytes.to_vec();
+            bytes[n * 512 + 504..][..8].copy_from_slice(&number.to_le_bytes());
+            bytes
+        };
+        let current = superblock(8);
+        for n in 0..8 {
+            let whole = superblock(9);
+            for number in [0, 1, 8, 11, 13, 9 + 16, 9 + 1024, 9 + (1 << 40), u64::MAX] {
+                let wrong = sector(&whole.to_bytes(), n, number);
+                assert!(!current.may_be_torn(&wrong), "{number} in sector {n}");
+                assert_eq!(NativeSuperblock::but_for_a_number(&wrong), Some((whole.clone(), n)));
+            }
+            // what was there before, and all that arrived of the next one
+            for number in [7, 10] {
+                assert!(current.may_be_torn(&sector(&whole.to_bytes(), n, number)), "{number} in sector {n}");
+            }
+            // the one before this one, with a number that it never had
+            for number in [8, 6, 7 + 16] {
+                assert!(!current.may_be_torn(&sector(&superblock(7).to_bytes(), n, number)), "{number} in sector {n}");
+            }
+        }
+        let mut wrong = sector(&superblock(9).to_bytes(), 3, 25);
+        wrong[100] ^= 1;
+        assert_eq!(NativeSuperblock::but_for_a_number(&wrong), None);
+        assert_eq!(NativeSuperblock::but_for_a_number(&superblock(9).to_bytes()), None);
     }
 
     /// A crash while 9 is written, and another while the next mount writes over what is there of it.
