@@ -407,7 +407,7 @@ fn a_damaged_generation_gives_way_to_the_one_before() {
     assert!(checked(&device).clean);
 }
 
-/// What does not hinder a mount is no reason to give up what was written last.
+/// What does not hinder a mount is no reason to lose what was written last.
 #[test]
 fn a_small_fault_costs_no_generation() {
     use format::native::map::BlockKind;
@@ -431,7 +431,7 @@ fn a_small_fault_costs_no_generation() {
 
 /// The newest superblock is whole but for what can be had from the other one, or from its own sectors.
 #[test]
-fn a_superblock_that_can_be_told_is_restored() {
+fn a_superblock_of_which_enough_is_left_is_restored() {
     let sound = volume();
     let (sb, at) = newest(&sound);
     let mut uuid = sb.uuid;

@@ -47,7 +47,7 @@ pub(super) fn leads_to_a_map(device: &dyn BlockDevice, superblock: &NativeSuperb
         && Node::parse(&bytes, superblock.shape.levels() - 1, &superblock.shape).is_ok()
 }
 
-/// The superblock of a later generation than the one in force, where it can be told what it was: all but the number in one of
+/// The superblock of a later generation than the one in force, where what it was is known: all but the number in one of
 /// its sectors is there, or it leads to a map when the volume's UUID and length are those of the one in force. With words
 /// that say what it lacks.
 pub(super) fn restored(

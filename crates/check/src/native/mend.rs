@@ -5,7 +5,7 @@
 //! 2. Where the newest generation cannot be read, its map or what every mount reads, and the one before is sound, that one
 //!    becomes the newest, and the report says so: what was done since is lost. Its places may have been written over, so that
 //!    is seldom possible. Anything else that is wrong with the newest generation is left as it is.
-//! 3. A superblock that is damaged so little that it can be told what it was is written anew, if its generation is sound.
+//! 3. A superblock that is damaged so little that what it was is known is written anew, if its generation is sound.
 //! 4. Where one of the two superblocks is damaged otherwise, the one in force is written in its place, if it leads to a map.
 //!
 //! Each is one write of a superblock, to the place that is not in force.
@@ -57,8 +57,8 @@ pub(crate) fn repair(
             _ => outcome,
         };
     }
-    let given_up = newer_than(&blocks, &in_force);
-    if let (Some(newer), Repair::All) = (given_up, options.repair) {
+    let abandoned = newer_than(&blocks, &in_force);
+    if let (Some(newer), Repair::All) = (abandoned, options.repair) {
         return match checker::check_generation(name, device, &in_force, options, progress) {
             Ok(report) if report.clean => {
                 write(device, other, &next(&in_force))?;
@@ -68,7 +68,7 @@ pub(crate) fn repair(
         };
     }
     // from here on the newest is in force
-    if given_up.is_some() || !copies::leads_to_a_map(device, &in_force) {
+    if abandoned.is_some() || !copies::leads_to_a_map(device, &in_force) {
         return outcome;
     }
     if in_force.unordered {

@@ -488,7 +488,7 @@ mod tests {
 
     /// No write that was cut short leaves these numbers in one sector.
     #[test]
-    fn a_number_that_no_crash_leaves_is_told_from_one() {
+    fn a_number_that_no_crash_leaves_is_damage() {
         let sector = |bytes: &[u8], n: usize, number: u64| {
             let mut bytes = bytes.to_vec();
             bytes[n * 512 + 504..][..8].copy_from_slice(&number.to_le_bytes());
