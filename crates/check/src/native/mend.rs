@@ -1,4 +1,4 @@
-//! What can be mended of a native volume: every generation is whole, so what is wrong with one has no other copy. Four
+//! What can be repaired of a native volume: every generation is whole, so what is wrong with one has no other copy. Four
 //! things remain.
 //!
 //! 1. A volume that was in use without consistency and was not unmounted, and that is sound all the same, is told so.
@@ -19,7 +19,7 @@ use crate::table::{Code, Severity};
 use blockdev::BlockDevice;
 use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 
-/// Checks a native volume and mends what [`Options::repair`] allows.
+/// Checks a native volume and repairs what [`Options::repair`] allows.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume to check and none before it, and where the device fails.
@@ -52,7 +52,7 @@ pub(crate) fn repair(
                 let was = outcome.iter().flat_map(|report| &report.problems).filter(|p| damaged(p));
                 report.problems.splice(0..0, was.cloned());
                 report.errors += 1;
-                Ok(mended(report))
+                Ok(all_fixed(report))
             }
             _ => outcome,
         };
@@ -78,7 +78,7 @@ pub(crate) fn repair(
             return outcome;
         }
         write(device, other, &next(&in_force))?;
-        return Ok(mended(outcome.unwrap_or(report)));
+        return Ok(all_fixed(outcome.unwrap_or(report)));
     }
     if let Ok(report) = &outcome
         && report.problems.iter().any(damaged)
@@ -91,7 +91,7 @@ pub(crate) fn repair(
         write(device, other, &next(&in_force))?;
         let mut report = report.clone();
         if alone {
-            return Ok(mended(report));
+            return Ok(all_fixed(report));
         }
         report.problems.iter_mut().filter(|p| damaged(p)).for_each(|p| p.fixed = true);
         report.mended = true;
@@ -122,7 +122,7 @@ fn went_back(mut report: Report, from: u64, to: u64, why: &str) -> Report {
     let problem = Problem::new(Code::NativeWentBack).found(from).expected(to).name(why);
     report.problems.insert(0, Reported::from(&problem));
     report.errors += 1;
-    mended(report)
+    all_fixed(report)
 }
 
 /// The superblocks that count, the newest first, with the blocks they lie in.
@@ -140,8 +140,8 @@ fn write(device: &dyn BlockDevice, at: u64, superblock: &NativeSuperblock) -> Re
     written.map_err(|e| Refusal::new(e.to_string()))
 }
 
-/// Everything that was found is mended.
-fn mended(mut report: Report) -> Report {
+/// Everything that was found is fixed.
+fn all_fixed(mut report: Report) -> Report {
     report.problems.iter_mut().filter(|problem| problem.severity >= Severity::Error).for_each(|p| p.fixed = true);
     report.exit = exit::MENDED;
     report.mended = true;
