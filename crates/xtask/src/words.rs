@@ -28,7 +28,7 @@ const TABLE: &[Retired] = &[
     retired(&["beacon", "beacons"], "MMP heartbeat", 33),
     retired(&["dress", "dresses", "dressed"], "file attributes", 162),
     retired(&["spoil", "spoils", "spoiled", "spoilt", "spoiling"], "mark corrupt; damaged", 156),
-    retired(&["mend", "mends", "mended", "mending", "mender", "menders"], "repair, fix", 562),
+    retired(&["mend", "mends", "mended", "mending", "mender", "menders"], "repair, fix", 559),
     retired(&["told"], "reported, notified", 214),
     retired(&["tell", "tells", "teller", "telling"], "report, notify", 195),
     retired(&["whoever"], "the caller, the process, the user", 156),
