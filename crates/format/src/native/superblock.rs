@@ -221,7 +221,7 @@ impl NativeSuperblock {
         let fits = match Self::but_for_a_number(block) {
             Some((whole, sector)) if whole.generation > self.generation => match numbers[sector] {
                 number if number < self.generation => self.generation - number <= MOST_UNSEEN + 1,
-                number => number <= whole.generation + 1,
+                number => number <= whole.generation.saturating_add(1),
             },
             _ => true,
         };
@@ -494,6 +494,9 @@ mod tests {
             bytes[n * 512 + 504..][..8].copy_from_slice(&number.to_le_bytes());
             bytes
         };
+        // the highest number there is has none behind it
+        let highest = sector(&superblock(u64::MAX).to_bytes(), 1, u64::MAX - 1);
+        assert!(superblock(u64::MAX - 2).may_be_torn(&highest));
         let current = superblock(8);
         for n in 0..8 {
             let whole = superblock(9);
