@@ -83,7 +83,7 @@ impl Mount {
         if !self.is_attached() {
             return Ok(());
         }
-        let place = self.place().map_err(|source| Error::Unmount { dir: self.dir.clone(), source })?;
+        let place = self.place()?;
         let done = detach(&place, false).or_else(|_| detach(&place, true));
         done.map_err(|source| Error::Unmount { dir: place, source })
     }
@@ -93,7 +93,11 @@ impl Mount {
     /// # Errors
     /// It is attached nowhere any more, as after a lazy unmount, or something else is mounted over it, which must not be
     /// taken for it.
-    pub(crate) fn place(&self) -> io::Result<PathBuf> {
+    pub(crate) fn place(&self) -> Result<PathBuf> {
+        self.find().map_err(|source| Error::Unmount { dir: self.dir.clone(), source })
+    }
+
+    fn find(&self) -> io::Result<PathBuf> {
         let Some(number) = self.number else { return Ok(self.dir.clone()) };
         let over = mounted_on(&self.dir)?;
         if over.as_ref().is_some_and(|mounted| mounted.device == number) {

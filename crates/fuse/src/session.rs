@@ -131,14 +131,13 @@ impl Unmounter {
         if !self.mount.is_attached() {
             return Ok(());
         }
+        // first: where it cannot be detached it goes on, and transactions with it
+        let place = self.mount.place()?;
         // not what belongs to a transaction: the kernel would wait for its end
         let write_back = self.filesystem.stop();
-        let written = match self.mount.place() {
-            // before it is detached: then no path leads there. Also where no file is open below this path: the same volume
-            // may be attached elsewhere, by a bind mount or in another mount namespace
-            Ok(place) if write_back => self.pages.write_back(&place),
-            _ => Ok(()),
-        };
+        // before it is detached: then no path leads there. Also where no file is open below this path: the same volume may be
+        // attached elsewhere, by a bind mount or in another mount namespace
+        let written = if write_back { self.pages.write_back(&place) } else { Ok(()) };
         self.mount.detach()?;
         if let Err(e) = written
             && self.mount.is_attached()

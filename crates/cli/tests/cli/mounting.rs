@@ -215,7 +215,9 @@ fn a_signal_finds_the_mount_and_nothing_else() {
         run("umount", &["-l", bound.text()]);
 
         // what lies over it stays
-        prints(&["mount", "-o", options, text(image.path()), folder.text()]);
+        let native = tempfile::NamedTempFile::new().unwrap();
+        prints(&["mkfs", "-t", "extant", text(native.path()), "32M"]);
+        prints(&["mount", "-o", options, text(native.path()), folder.text()]);
         let (pid, ended) = server(&folder);
         run("mount", &["-t", "tmpfs", "over", folder.text()]);
         std::fs::write(folder.path().join("mine"), "mine").unwrap();
@@ -223,6 +225,8 @@ fn a_signal_finds_the_mount_and_nothing_else() {
         assert!(!wait(&ended, 3), "{options}");
         assert_eq!(std::fs::read(folder.path().join("mine")).unwrap(), b"mine", "{options}");
         run("umount", &[folder.text()]);
+        // and the mount goes on as it was
+        exits(0, &["txn", folder.text(), "--", "true"]);
         kill_process(pid, Signal::TERM).unwrap();
         assert!(wait(&ended, 60), "{options}");
 
