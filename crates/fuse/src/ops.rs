@@ -401,7 +401,7 @@ impl Ops {
                 reply.attributes_changed(node);
                 reply.written(written)
             }
-            Operation::Write { offset, data, kill_privileges, append, late, direct, unordered } => {
+            Operation::Write { offset, data, kill_privileges, append, late, direct, unordered, sync } => {
                 let how = WriteHow { append, in_any_order: unordered, pages: late, ..WriteHow::default() };
                 let written = self.write(node, (offset, data), how, kill_privileges, caller);
                 let written = written.inspect_err(|e| refuse_pages(*e, request, reply))?;
@@ -414,6 +414,9 @@ impl Ops {
                 } else if written.at != offset {
                     // the kernel has put it elsewhere into its pages
                     reply.content_changed(node, offset.min(written.at));
+                }
+                if sync {
+                    self.fsync(node, true)?;
                 }
                 // a request has at most 1 MiB
                 reply.written(u32::try_from(written.bytes).unwrap_or(u32::MAX))

@@ -100,7 +100,8 @@ pub enum Operation<'a> {
     /// Content is written. `late`: by the kernel, from its pages, some time after whoever wrote it. `append`: to a file that
     /// was opened with O_APPEND, of which the kernel believes that it ends at `offset`. `direct`: past the kernel's pages, as
     /// [`Reply::opened_direct`](crate::Reply::opened_direct) said. `unordered`: O_DIRECT, where pieces of one write(2) are sent
-    /// before others are answered.
+    /// before others are answered. `sync`: it has to be durable before it is answered, as O_SYNC and O_DSYNC ask; the kernel
+    /// sends an fsync of its own behind all writes but `direct` ones.
     Write {
         offset: u64,
         data: &'a [u8],
@@ -109,6 +110,7 @@ pub enum Operation<'a> {
         append: bool,
         direct: bool,
         unordered: bool,
+        sync: bool,
     },
     /// What statfs(2) shows.
     StatFs,
@@ -281,7 +283,9 @@ impl<'a> Operation<'a> {
                 // the kernel sends all pieces of such a write at once
                 let unordered = !late && a.flags & OFlags::DIRECT.bits() != 0;
                 let data = bytes(rest, a.size)?;
-                Self::Write { offset: a.offset, data, kill_privileges, late, append, direct, unordered }
+                // the bit of O_DSYNC is one of the two of O_SYNC
+                let sync = direct && a.flags & OFlags::DSYNC.bits() != 0;
+                Self::Write { offset: a.offset, data, kill_privileges, late, append, direct, unordered, sync }
             }
             opcode::STATFS => Self::StatFs,
             opcode::RELEASE => Self::Release,

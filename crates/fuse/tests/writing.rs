@@ -360,6 +360,31 @@ fn is_soon(path: &Path, content: &[u8]) {
     }
 }
 
+#[test]
+fn what_is_appended_with_o_sync_is_durable_where_the_kernel_sends_no_fsync() {
+    if !ready() || !tools::is_root() || !testkit::need(&["chattr"]) {
+        return;
+    }
+    for format in FORMATS {
+        let image = Image::mke2fs(format, 32 << 20).build();
+        let served = serve_writable(image.path(), "commit=60");
+        for (name, how) in [("sync", rustix::fs::OFlags::SYNC), ("dsync", rustix::fs::OFlags::DSYNC)] {
+            let path = served.path().join(name);
+            fs::write(&path, "one\n").expect("write");
+            tools::must("chattr", &["+a".as_ref(), path.as_os_str()]);
+            let how = i32::try_from(how.bits()).expect("a flag of open(2)");
+            let mut log = OpenOptions::new().append(true).custom_flags(how).open(&path).expect("open");
+            log.write_all(b"two\n").expect("write");
+            // as the device would be found after a crash
+            let copy = tempfile::NamedTempFile::new().expect("a temporary file");
+            fs::copy(image.path(), copy.path()).expect("copy");
+            let again = serve(copy.path());
+            assert_eq!(fs::read_to_string(again.path().join(name)).expect("read"), "one\ntwo\n", "{format:?} {name}");
+            tools::must("chattr", &["-a".as_ref(), path.as_os_str()]);
+        }
+    }
+}
+
 /// Changes a file through a mapping before it gets a flag, and after.
 const MAPPED: &str = "import mmap, os, subprocess, sys\n\
     path, flag = sys.argv[1:]\n\
