@@ -38,6 +38,8 @@ pub enum Note {
         /// Length of the volume in bytes.
         volume: u64,
     },
+    /// A native volume may not be shown as it was last. The text says why.
+    MayLack(&'static str),
     /// It was opened with a copy of the superblock, so its counts may be old.
     BackupSuperblock(FsBlock),
 }
@@ -62,6 +64,7 @@ impl fmt::Display for Note {
             Note::InUse { host } => {
                 write!(f, "the volume may be mounted by {host}: what is shown may be inconsistent")
             }
+            Note::MayLack(why) => write!(f, "the volume may not be as it was last: {why}"),
             Note::Truncated { device, volume } => write!(
                 f,
                 "the device ends at byte {device}, the volume at byte {volume}: what lies beyond cannot be read"

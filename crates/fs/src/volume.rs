@@ -110,6 +110,9 @@ impl Volume {
         if let Some(block) = options.superblock {
             notes.push(Note::BackupSuperblock(block));
         }
+        if native.is_some() && options.write.is_none() {
+            notes.extend(store::native::may_lack(&*below)?.map(Note::MayLack));
+        }
         let blocks = native.as_ref().map_or(sb.geometry.blocks, |(native, _)| native.shape.blocks());
         let length = blocks.saturating_mul(u64::from(sb.geometry.block_size));
         if below.geometry().len < length {

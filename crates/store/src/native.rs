@@ -46,10 +46,13 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
 /// As [`superblock`], for whoever goes on from there: with the number that the next generation's must exceed.
 ///
 /// # Errors
-/// As [`superblock`]; [`Error::Native`](crate::Error::Native) where there are no numbers left.
+/// As [`superblock`]; [`Error::Native`](crate::Error::Native) where there are no numbers left, and what [`may_lack`] says.
 pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
     let blocks = both_superblocks(device)?;
     let (superblock, copy) = NativeSuperblock::newest(&blocks)?;
+    if let Some(lacks) = lacks(&blocks, &superblock, copy) {
+        return Err(crate::Error::Native(lacks));
+    }
     let generation = superblock.last_tried(&blocks);
     if generation > LAST_GENERATION {
         return Err(crate::Error::Native("the number of its generation is too high for another one"));
@@ -63,6 +66,33 @@ pub(crate) fn superblock_to_go_on(device: &dyn BlockDevice) -> Result<(NativeSup
 /// Those of the device; [`Error::Format`](crate::Error::Format) where there is no whole one.
 pub fn superblock(device: &dyn BlockDevice) -> Result<(NativeSuperblock, u64)> {
     Ok(NativeSuperblock::newest(&both_superblocks(device)?)?)
+}
+
+/// Why the superblock in force may lack what was durable: the other one is damaged as no loss of power leaves it, and was or
+/// may have been the newer one. `None` where all that was durable is there.
+///
+/// # Errors
+/// As [`superblock`].
+pub fn may_lack(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
+    let blocks = both_superblocks(device)?;
+    let (superblock, copy) = NativeSuperblock::newest(&blocks)?;
+    Ok(lacks(&blocks, &superblock, copy))
+}
+
+fn lacks(blocks: &[u8], in_force: &NativeSuperblock, copy: u64) -> Option<&'static str> {
+    let other = blocks.chunks(BLOCK_SIZE as usize).nth((COPIES - 1 - copy) as usize)?;
+    // an older one that is whole is what the last write left; a torn write was never acknowledged
+    if NativeSuperblock::parse(other).is_ok() || in_force.may_be_torn(other) {
+        return None;
+    }
+    match in_force.number_of(other) {
+        Some(number) if number > in_force.generation => Some(
+            "the superblock of a newer generation is damaged, and what was done in it is missing; extant check repairs it",
+        ),
+        // the next generation is written over it, and nothing is missing
+        Some(_) => None,
+        None => Some("one of its superblocks is damaged and may have been the newer one; extant check repairs it"),
+    }
 }
 
 fn both_superblocks(device: &dyn BlockDevice) -> Result<Vec<u8>> {
@@ -79,12 +109,10 @@ mod tests {
     use format::native::Shape;
     use format::native::map::{BlockKind, Entry};
 
-    #[test]
-    fn without_a_number_for_the_next_generation_nobody_goes_on() {
-        let shape = Shape::new(1 << 16).expect("a shape");
+    fn with(generation: u64) -> NativeSuperblock {
         let root = Entry { place: 77, generation: 1, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
-        let with = |generation| NativeSuperblock {
-            shape,
+        NativeSuperblock {
+            shape: Shape::new(1 << 16).expect("a shape"),
             uuid: [7; 16],
             generation,
             unordered: false,
@@ -93,10 +121,64 @@ mod tests {
             chunks: 1,
             snapshots: 0,
             late: Vec::new(),
+        }
+    }
+
+    /// Only what a crash leaves of a superblock beside the one in force says that nothing is missing.
+    #[test]
+    fn nobody_goes_on_from_an_older_superblock_unless_a_crash_explains_it() {
+        let goes_on = |other: &[u8], what: &str| {
+            for first in [true, false] {
+                let current = with(8).to_bytes();
+                let both = if first { [&current, other] } else { [other, &current] }.concat();
+                let device = MemoryDevice::from_vec(both);
+                let (found, _) = superblock(&device).expect("a superblock");
+                if found.generation != 8 {
+                    assert!(superblock_to_go_on(&device).is_ok(), "{what}");
+                    continue;
+                }
+                let outcome = superblock_to_go_on(&device);
+                assert_eq!(outcome.is_ok(), may_lack(&device).expect("memory").is_none(), "{what}");
+                if let Err(e) = &outcome {
+                    assert!(e.to_string().contains("extant check"), "{what}: {e}");
+                }
+                if !first {
+                    return outcome.is_ok();
+                }
+            }
+            true
         };
+        let (before, next) = (with(7).to_bytes(), with(9).to_bytes());
+        for sectors in 0..256u32 {
+            let mut torn = before.clone();
+            for n in (0..8).filter(|n| sectors & 1 << n != 0) {
+                torn[n * 512..][..512].copy_from_slice(&next[n * 512..][..512]);
+            }
+            assert!(goes_on(&torn, "torn"), "{sectors:b}");
+        }
+        for n in 0..8 {
+            for number in [0u64, 1, 8, 11, 9 + (1 << 40), u64::MAX] {
+                let mut wrong = next.clone();
+                wrong[n * 512 + 504..][..8].copy_from_slice(&number.to_le_bytes());
+                assert!(!goes_on(&wrong, "a number"), "{number} in sector {n}");
+            }
+            let mut wrong = next.clone();
+            wrong[n * 512 + 90] ^= 1;
+            assert!(!goes_on(&wrong, "a byte"), "in sector {n}");
+            // the older one: nothing is missing
+            let mut older = before.clone();
+            older[n * 512 + 90] ^= 1;
+            assert!(goes_on(&older, "the older one"), "in sector {n}");
+        }
+        // nothing says which it was
+        assert!(!goes_on(&[0; 4096], "zeros") && !goes_on(&[0xA5; 4096], "anything"));
+    }
+
+    #[test]
+    fn without_a_number_for_the_next_generation_nobody_goes_on() {
         for (number, goes_on) in [(9, true), (LAST_GENERATION, true), (LAST_GENERATION + 1, false), (u64::MAX, false)] {
-            let mut bytes = with(number).to_bytes();
-            bytes.resize((COPIES * u64::from(BLOCK_SIZE)) as usize, 0);
+            // the older one beside it, as always
+            let bytes = [with(number), with(number - 1)].map(|sb| sb.to_bytes()).concat();
             let device = MemoryDevice::from_vec(bytes);
             assert!(superblock(&device).is_ok());
             assert_eq!(superblock_to_go_on(&device).is_ok(), goes_on, "{number}");

@@ -112,6 +112,42 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     }
 }
 
+/// Where one number in the newest superblock is wrong, what was durable is not dropped without a word: nobody writes on from the
+/// older one before a check has put the number right.
+#[test]
+fn a_volume_whose_newest_superblock_is_damaged_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    prints(&["mkfs", "-t", "extant", text(&image), "32M"]);
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"content").unwrap();
+    exits(0, &["put", text(&image), text(&file), "/there"]);
+    let bytes = std::fs::read(&image).unwrap();
+    let generation = |copy: usize| u64::from_le_bytes(bytes[copy * 4096 + 504..][..8].try_into().unwrap());
+    let newest = u64::from(generation(1) > generation(0)) * 4096;
+    let device = std::fs::File::options().write(true).open(&image).unwrap();
+    device.write_all_at(&77u64.to_le_bytes(), newest + 3 * 512 + 504).unwrap();
+    let damaged = std::fs::read(&image).unwrap();
+    for args in [&["put", text(&image), text(&file), "/again"] as &[_], &["snapshot", "create", text(&image), "now"]] {
+        let sentence = fails(1, args);
+        assert!(sentence.contains("extant check"), "{sentence}");
+    }
+    let listed = exits(0, &["ls", text(&image), "/"]).text();
+    assert!(listed.contains("may not be as it was last") && listed.contains("extant check"), "{listed}");
+    if can_mount() {
+        let on = Folder::new();
+        let said = exits(0, &["mount", text(&image), on.text()]).text();
+        assert!(said.contains("read-only") && said.contains("extant check"), "{said}");
+        assert!(std::fs::write(on.path().join("new"), "new").is_err());
+        on.unmount();
+    }
+    assert!(std::fs::read(&image).unwrap() == damaged, "something was written");
+    exits(1, &["check", "-fy", text(&image)]);
+    assert_eq!(prints(&["cat", text(&image), "/there"]), "content");
+    exits(0, &["put", text(&image), text(&file), "/again"]);
+    exits(0, &["check", "-fn", text(&image)]);
+}
+
 /// What the map of the newest generation leads to: places, and kinds.
 fn mapped(bytes: &[u8]) -> Vec<(u64, u8)> {
     // the root of the map that is in force
