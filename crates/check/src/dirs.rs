@@ -20,7 +20,7 @@ mod parents;
 mod seen;
 
 use crate::context::Context;
-use crate::htree::{HashRange, HashTrees, Shape, index_format};
+use crate::htree::{HashRange, HashTrees, Shape, hash_of, index_format};
 use crate::problem::Problem;
 use crate::records::{Directories, Directory, Marks};
 use crate::scan::{Item, REQUEST};
@@ -35,7 +35,7 @@ use format::native::map::BlockKind;
 use format::{FileBlock, FsBlock, InodeNo, casefold};
 use parents::{Claim, Rivals};
 use seen::Seen;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -60,7 +60,13 @@ pub(crate) struct Names<'a> {
     suspects: Mutex<Vec<Problem>>,
     /// Directories hashed otherwise than the superblock says, known once all blocks came.
     foreign: BTreeMap<InodeNo, Hasher>,
+    /// Leaves that share a hash with another, known then too, and the names that have such a hash.
+    borders: BTreeMap<(InodeNo, u32), Vec<u32>>,
+    at_borders: Mutex<BTreeMap<(InodeNo, Vec<u8>), BTreeSet<AtBorder>>>,
 }
+
+/// An entry whose hash another leaf has, too: the leaf, the inode, and the name as it stands.
+type AtBorder = (u32, InodeNo, Vec<u8>);
 
 /// A directory whose block is judged.
 struct Dir<'a> {
@@ -135,6 +141,8 @@ impl<'a> Names<'a> {
             lost_and_found: AtomicBool::new(false),
             suspects: Mutex::default(),
             foreign: BTreeMap::new(),
+            borders: BTreeMap::new(),
+            at_borders: Mutex::default(),
         }
     }
 
@@ -292,26 +300,35 @@ impl<'a> Names<'a> {
     }
 
     /// What has to be read a second time, in disk order, now that all blocks were judged: blocks of directories hashed
-    /// otherwise than the superblock says, and of those that hold one of several entries for one directory. `runs` are
-    /// the places of all directory blocks.
+    /// otherwise than the superblock says, those of directories that hold one of several entries for one directory, and leaves
+    /// that share a hash with another. `runs` are the places of all directory blocks.
     pub(crate) fn again(&mut self, runs: &[DirRun]) -> Vec<Item<Again>> {
         self.foreign = self.trees.foreign();
         let rivals = self.rivals.get_mut().unwrap_or_else(PoisonError::into_inner).dirs();
-        if self.foreign.is_empty() && rivals.is_empty() {
+        self.borders = self.trees.borders(&self.foreign);
+        if self.foreign.is_empty() && rivals.is_empty() && self.borders.is_empty() {
             return Vec::new();
         }
         let block_size = self.ctx.volume.geometry.block_size;
         let most = (REQUEST as u32) / block_size;
         let mut items = Vec::new();
-        for run in runs.iter().filter(|r| self.foreign.contains_key(&r.inode) || rivals.contains(&r.inode)) {
-            let mut skip = 0;
-            while skip < run.len {
-                let blocks = most.min(run.len - skip);
-                if let Some(offset) = self.ctx.volume.offset(run.block.saturating_add(u64::from(skip))) {
-                    let tag = Again { dir: run.inode, file_block: run.first.saturating_add(skip) };
-                    items.push(Item { offset, len: blocks * block_size, tag });
+        let mut read = |run: &DirRun, skip: u32, blocks: u32| {
+            if let Some(offset) = self.ctx.volume.offset(run.block.saturating_add(u64::from(skip))) {
+                let tag = Again { dir: run.inode, file_block: run.first.saturating_add(skip) };
+                items.push(Item { offset, len: blocks * block_size, tag });
+            }
+        };
+        for run in runs {
+            if self.foreign.contains_key(&run.inode) || rivals.contains(&run.inode) {
+                let mut skip = 0;
+                while skip < run.len {
+                    let blocks = most.min(run.len - skip);
+                    read(run, skip, blocks);
+                    skip += blocks;
                 }
-                skip += blocks;
+            } else {
+                let leaves = (run.inode, run.first)..(run.inode, run.first.saturating_add(run.len));
+                self.borders.range(leaves).for_each(|((_, leaf), _)| read(run, leaf - run.first, 1));
             }
         }
         items.sort_by_key(|i| i.offset);
@@ -333,6 +350,7 @@ impl<'a> Names<'a> {
         let shape =
             if dir.marks.contains(Marks::INDEX) { Shape::of(bytes, dir.file_block, &dir.format) } else { Shape::Leaf };
         let hasher = self.foreign.get(&dir.inode).filter(|_| shape == Shape::Leaf);
+        let border = self.trees.hasher().zip(self.borders.get(&(dir.inode, dir.file_block)));
         let mut place = if dir.file_block == 0 { Place::Dot } else { Place::Other };
         let mut range = HashRange::EMPTY;
         let mut offset = 0;
@@ -340,6 +358,14 @@ impl<'a> Names<'a> {
             if self.may_name(entry.inode) {
                 if let Some(hasher) = hasher {
                     range.add(hasher, entry.name, dir.is_folded());
+                }
+                if let Some((hasher, hashes)) = border
+                    && hashes.contains(&hash_of(hasher, entry.name, dir.is_folded()))
+                {
+                    let folded = dir.is_folded().then(|| casefold::fold(entry.name)).flatten();
+                    let key = (dir.inode, folded.unwrap_or_else(|| entry.name.to_vec()));
+                    let mut names = self.at_borders.lock().unwrap_or_else(PoisonError::into_inner);
+                    names.entry(key).or_default().insert((dir.file_block, entry.inode, entry.name.to_vec()));
                 }
                 if place == Place::Other && self.misplaced(dir, &entry, place).is_none() {
                     let mut rivals = self.rivals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -362,6 +388,15 @@ impl<'a> Names<'a> {
         let rivals = self.rivals.into_inner().unwrap_or_else(PoisonError::into_inner);
         rivals.settle(self.ctx, self.directories);
         self.trees.finish();
+        for ((dir, _), entries) in self.at_borders.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            // two in one leaf were reported with the leaf
+            if let (Some((first, ..)), Some((last, inode, name))) = (entries.first(), entries.last())
+                && first != last
+            {
+                let problem = Problem::new(Code::EntryDuplicate).dir(dir).file_block(FileBlock(u64::from(*last)));
+                self.ctx.report(problem.inode(*inode).name(name));
+            }
+        }
         for problem in self.suspects.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let (Some(dir), Some(inode)) = (problem.dir, problem.inode) else { continue };
             let is_one = match problem.code {

@@ -77,12 +77,18 @@ impl HashRange {
     /// Takes in a name; `folded` where the directory compares names without case.
     #[inline]
     pub(crate) fn add(&mut self, hasher: &Hasher, name: &[u8], folded: bool) {
-        let hash = match folded.then(|| casefold::fold(name)).flatten() {
-            Some(folded) => hasher.hash(&folded),
-            None => hasher.hash(name),
-        };
-        self.min = self.min.min(hash.hash);
-        self.max = self.max.max(hash.hash);
+        let hash = hash_of(hasher, name, folded);
+        self.min = self.min.min(hash);
+        self.max = self.max.max(hash);
+    }
+}
+
+/// The hash of a name; `folded` where the directory compares names without case.
+#[inline]
+pub(crate) fn hash_of(hasher: &Hasher, name: &[u8], folded: bool) -> u32 {
+    match folded.then(|| casefold::fold(name)).flatten() {
+        Some(folded) => hasher.hash(&folded).hash,
+        None => hasher.hash(name).hash,
     }
 }
 
@@ -284,6 +290,28 @@ impl<'a> HashTrees<'a> {
             _ => None,
         });
         roots.filter(|(_, hasher)| Some(*hasher) != self.hasher).collect()
+    }
+
+    /// After [`foreign`](Self::foreign): leaves whose lowest or highest hash another one has, too, with these hashes. Only such
+    /// may hold one name between them twice, where the tree is sound.
+    pub(crate) fn borders(&mut self, foreign: &BTreeMap<InodeNo, Hasher>) -> BTreeMap<(InodeNo, u32), Vec<u32>> {
+        let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut borders: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        for blocks in blocks.chunk_by(|a, b| a.dir == b.dir) {
+            let leaves = blocks.iter().filter(|block| !foreign.contains_key(&block.dir));
+            let mut leaves: Vec<_> = leaves
+                .filter_map(|block| match block.kind {
+                    Kind::Leaf(range) if range.min <= range.max => Some((range.min, range.max, block.key())),
+                    _ => None,
+                })
+                .collect();
+            leaves.sort_unstable();
+            for (a, b) in leaves.iter().zip(leaves.iter().skip(1)).filter(|(a, b)| a.1 == b.0) {
+                borders.entry(a.2).or_default().push(a.1);
+                borders.entry(b.2).or_default().push(a.1);
+            }
+        }
+        borders
     }
 
     /// Gives a leaf of one of these directories the hashes that its root means.

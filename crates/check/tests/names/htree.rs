@@ -1,8 +1,13 @@
 //! Hash trees.
 
 use crate::volume::{Dir, Volume, entries, get_u32, programs, put_u16, put_u32};
+use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::table::Code::{self, *};
+use extant_check::{Options, Repair, repair};
+use format::hash::{HashVersion, Hasher};
+use format::superblock::Superblock;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use testkit::Image;
 
 fn set(codes: &[Code]) -> BTreeSet<Code> {
@@ -119,6 +124,50 @@ fn hashes() {
     });
     let renamed = volume.codes();
     assert!(renamed.contains(&HtreeInvalid), "{renamed:?}");
+}
+
+/// The same name in two leaves whose common border is its hash: a lookup finds one of the two. e2fsck compares the names of one
+/// block only, unless it is to optimise directories.
+#[test]
+fn one_name_in_two_leaves() {
+    if !programs() {
+        return;
+    }
+    for args in [PLAIN, CHECKED] {
+        let (mut volume, dir) = volume(args, 120, &[]);
+        let superblock = Superblock::parse(&volume.bytes[1024..2048]).expect("a superblock");
+        let version = HashVersion::from_raw(superblock.disk.s_def_hash_version).expect("a hash function");
+        let unsigned = superblock.disk.s_flags.get() & 2 != 0;
+        let version = if unsigned { version.to_unsigned() } else { version };
+        let hasher = Hasher::new(version, superblock.disk.hash_seed()).expect("a hash function");
+        let name_at = |block: &[u8], at: usize| block[at + 8..at + 8 + usize::from(block[at + 6])].to_vec();
+        let block = |n: u32| {
+            let start = dir.blocks[n as usize] as usize * 1024;
+            volume.bytes[start..start + 1024].to_vec()
+        };
+        let leaf = |n: usize| get_u32(&block(0), ENTRIES + 8 * n + 4);
+        let names = |n: u32| {
+            let bytes = block(n);
+            let spots = entries(&bytes).into_iter().filter(|at| bytes[at + 6] > 0);
+            spots.map(|at| (at, name_at(&bytes, at))).collect::<Vec<_>>()
+        };
+        let (first, second) = (leaf(1), leaf(2));
+        let length = "a-name-of-some-length-00000".len();
+        let (hash, name) =
+            names(first).into_iter().map(|(_, name)| (hasher.hash(&name).hash, name)).max().expect("names");
+        assert_eq!(name.len(), length);
+        let (at, _) = names(second).into_iter().find(|(_, name)| name.len() == length).expect("a name");
+        volume.edit_checked(&dir, second as usize, |b| b[at + 8..at + 8 + length].copy_from_slice(&name));
+        assert!(volume.codes().contains(&HtreeMinimumHashWrong));
+        volume.edit_checked(&dir, 0, |b| put_u32(b, ENTRIES + 16, hash | 1));
+        assert_eq!(volume.codes_beyond_e2fsck(), set(&[EntryDuplicate]));
+        let device = Arc::new(MemoryDevice::from_vec(volume.bytes.clone()));
+        let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+        let options = Options { repair: Repair::All, ..Options::default() };
+        assert!(repair("volume", &as_device, &options, &(), None).expect("a volume").clean);
+        device.read(0, &mut volume.bytes).expect("memory");
+        assert_eq!(volume.codes(), set(&[]));
+    }
 }
 
 #[test]
