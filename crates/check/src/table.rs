@@ -182,7 +182,6 @@ pub const NOT_USED: &[(&str, &str)] = &[
     ),
     ("0x000021 22", "an orphan is freed with the blocks that are its own, whatever else its map says"),
     ("0x000041, 0x010064 90", "said of the inode as of any other: 0x010003, 0x010063, 0x040002"),
-    ("0x00002f", "nothing comes of it: nobody looks at the resize inode without its feature"),
     ("0x00003a", "a log ends before its first transaction that is not whole; 0x0e0004 counts those before"),
     ("0x00003f 40", "said with 0x05000d and 0x05000f"),
     (

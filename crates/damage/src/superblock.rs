@@ -145,6 +145,13 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         need(!v.has_compat(Compat::RESIZE_INODE), "the volume has a resize inode")?;
         v.superblock(|sb| sb.s_reserved_gdt_blocks = 1.into())
     }),
+    (0x00_002F, |v| {
+        need(v.has_compat(Compat::RESIZE_INODE), "the volume has no resize inode")?;
+        v.superblock(|sb| {
+            sb.s_feature_compat = (sb.s_feature_compat.get() & !Compat::RESIZE_INODE.bits()).into();
+            sb.s_reserved_gdt_blocks = 0.into();
+        })
+    }),
     (0x00_0030, |v| {
         need(v.has_compat(Compat::RESIZE_INODE), "the volume has no resize inode")?;
         v.edit_words(InodeNo::RESIZE, |words| words[13] = 0)

@@ -27,6 +27,7 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     for problem in problems {
         match problem.code {
             Code::ResizeInodeBad => make_resize_inode(work)?,
+            Code::ResizeInodeNotClear => work.wipe_inode(InodeNo::RESIZE)?,
             Code::MmpBlockOutOfRange | Code::MmpMagicWrong | Code::MmpChecksumWrong => make_mmp(work, problem.code)?,
             Code::OrphanPresentButFileClean | Code::OrphanPresentWithoutFile => clear_present()?,
             Code::OrphanFileMagicWrong | Code::OrphanFileChecksumWrong => renew_orphan_file(work)?,

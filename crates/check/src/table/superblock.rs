@@ -80,6 +80,10 @@ macro_rules! superblock_rows {
         0x00002e ReservedGdtBlocksWithoutFeature Advice stops by Superblock
             "The superblock reserves {found} descriptor blocks for growth, but lacks the resize_inode feature."
             => "Sets the number to 0." [];
+        // seen: e2fsck -n exits 0 where nothing else comes of it
+        0x00002f ResizeInodeNotClear Advice stops by OwnFiles
+            "The volume lacks the resize_inode feature, but its resize inode has a block map."
+            => "Clears it." [];
         // seen: f_jnl_errno exits 0
         0x000030 ResizeInodeBad Advice stops by OwnFiles
             "The resize inode does not hold the descriptor blocks reserved for growth."

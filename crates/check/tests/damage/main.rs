@@ -7,6 +7,7 @@ mod lost;
 mod mended;
 mod misled;
 mod mutated;
+mod resize;
 
 use blockdev::MemoryDevice;
 use extant_check::{Options, check};
