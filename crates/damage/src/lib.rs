@@ -14,12 +14,14 @@
 //! | `bitmaps` | bitmaps and counts |
 //! | `table2` | what the paper's Table II lists |
 //! | `structures`, `mutate` | any field of any structure, by chance, with checksums put right |
+//! | `fields` | one field of one structure of each kind, all of them in turn |
 //! | `native` | the way to the structures of a native volume |
 #![forbid(unsafe_code)]
 
 mod attributes;
 mod bitmaps;
 mod directories;
+mod fields;
 mod inodes;
 mod journal;
 mod maps;
@@ -78,6 +80,7 @@ pub struct Corruption {
     recipe: Recipe,
 }
 
+pub use fields::Field;
 pub use structures::Structures;
 pub use table2::TABLE2;
 

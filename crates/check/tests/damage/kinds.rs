@@ -122,7 +122,7 @@ fn files(image: &Image) -> Option<BTreeMap<PathBuf, Option<ContentHash>>> {
 
 /// The first file that e2fsck's repair keeps and ours does not: under this name or another, for of two with one name the
 /// tools may rename either; or as it was before the damage.
-fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
+pub(crate) fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
     let theirs = Image::from_bytes(bytes);
     run("e2fsck", &["-fy".as_ref(), theirs.path().as_os_str()]);
     if !e2fsck(theirs.path()).clean {

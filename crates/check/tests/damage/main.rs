@@ -4,6 +4,7 @@ mod clusters;
 mod cuts;
 mod kinds;
 mod lost;
+mod matrix;
 mod mended;
 mod misled;
 mod mutated;

@@ -4,18 +4,24 @@
 use crate::mended::{Wrong, judge};
 use damage::Structures;
 use std::path::Path;
+use std::sync::OnceLock;
 use testkit::oracle::e2fsck;
 use testkit::{Image, Rng, Spec, Tree, cases, need};
 
 /// A sound volume.
-struct Seed {
-    name: String,
-    bytes: Vec<u8>,
-    structures: Structures,
+pub(crate) struct Seed {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) structures: Structures,
 }
 
-/// Volumes small enough for thousands of cases, with what structures there are between them.
-fn seeds() -> Vec<Seed> {
+/// Volumes small enough for thousands of cases, with what structures there are between them. Made once.
+pub(crate) fn seeds() -> &'static [Seed] {
+    static SEEDS: OnceLock<Vec<Seed>> = OnceLock::new();
+    SEEDS.get_or_init(make_seeds)
+}
+
+fn make_seeds() -> Vec<Seed> {
     const KINDS: [&[&str]; 12] = [
         &["-t", "ext2", "-b", "1024"],
         &["-t", "ext2", "-b", "1024", "-I", "128", "-O", "^dir_index"],
@@ -94,7 +100,7 @@ fn mutated_volumes_are_judged_as_e2fsck_judges_them() {
     let (mut findings, mut left, mut count) = (Vec::new(), 0, 0);
     for case in cases("mutated volumes", 60) {
         let mut rng = case.rng();
-        let volume = rng.pick(&seeds);
+        let volume = rng.pick(seeds);
         let mut bytes = volume.bytes.clone();
         let said = mutate(volume, &mut bytes, &mut rng);
         count += 1;
