@@ -34,6 +34,7 @@
 mod claim;
 mod errno;
 mod error;
+mod losses;
 mod mount;
 mod mounted;
 mod mountinfo;

@@ -33,41 +33,82 @@ const WORDS: [(&str, MountFlags); 10] = [
     ("dirsync", MountFlags::DIRSYNC),
 ];
 
-/// The file system mounted last on a directory.
+/// A line as far as it says what lies where.
+struct Line {
+    /// The mount's number, and that of the mount on which it lies.
+    number: u32,
+    parent: u32,
+    point: PathBuf,
+    mounted: Mounted,
+}
+
+/// The file system that is seen on a directory: not one that another lies over.
 pub(crate) fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
     Ok(find(&std::fs::read("/proc/self/mountinfo")?, dir))
 }
 
-/// Where the file system with this number is mounted and nothing lies over it.
+/// Where the file system with this number is seen.
 pub(crate) fn places_of(device: u32) -> io::Result<Vec<PathBuf>> {
-    let mounts = std::fs::read("/proc/self/mountinfo")?;
-    let place = |line: &[u8]| line.split(|&byte| byte == b' ').nth(4).map(|field| PathBuf::from(unescape(field)));
-    let places = mounts.split(|&byte| byte == b'\n').filter_map(place);
-    Ok(places.filter(|place| find(&mounts, place).is_some_and(|mounted| mounted.device == device)).collect())
+    Ok(find_places(&std::fs::read("/proc/self/mountinfo")?, device))
 }
 
-/// proc(5): the third field is the device's number, the fifth the mount point, the sixth has the flags of the mount; the first
-/// after a lone "-" is the type, the third the options of the file system.
+fn find_places(mounts: &[u8], device: u32) -> Vec<PathBuf> {
+    let lines = lines(mounts);
+    let of_it = lines.iter().filter(|line| line.mounted.device == device);
+    let seen = of_it.filter(|line| top(&lines, &line.point).is_some_and(|top| top.number == line.number));
+    seen.map(|line| line.point.clone()).collect()
+}
+
 pub(crate) fn find(mounts: &[u8], dir: &Path) -> Option<Mounted> {
+    let lines = lines(mounts);
+    top(&lines, dir).map(|line| line.mounted.clone())
+}
+
+/// The mount that is seen on a directory: a walk from the root leads into it. The order of the list says nothing of that, as
+/// mounts can be moved.
+fn top<'l>(lines: &'l [Line], dir: &Path) -> Option<&'l Line> {
+    let mut at: Option<&Line> = None;
+    let prefixes: Vec<&Path> = dir.ancestors().collect();
+    for prefix in prefixes.into_iter().rev() {
+        let lies_on = |line: &Line| match at {
+            Some(below) => line.parent == below.number,
+            // of the root, or of a process whose root is no mount point, the mount below is not in the list
+            None => line.parent == line.number || !lines.iter().any(|other| other.number == line.parent),
+        };
+        let mut next = lines.iter().find(|line| line.point == prefix && lies_on(line));
+        // one lies on the root of another; never more often than there are mounts
+        for _ in 0..lines.len() {
+            let Some(here) = next else { break };
+            at = Some(here);
+            let lies_here = |line: &&Line| line.parent == here.number && line.number != here.number;
+            next = lines.iter().filter(|line| line.point == prefix).find(lies_here);
+        }
+    }
+    at.filter(|line| line.point == dir)
+}
+
+/// proc(5): the first two fields are the numbers of the mount and of the one it lies on, the third is the device's, the fifth
+/// the mount point, the sixth has the flags of the mount; the first after a lone "-" is the type, the third the options of the
+/// file system.
+fn lines(mounts: &[u8]) -> Vec<Line> {
     let read = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b' ');
-        let device = device(fields.nth(2)?)?;
-        let mounted_on = unescape(fields.nth(1)?);
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (number, parent) = (number()?, number()?);
+        let device = device(fields.next()?)?;
+        let point = PathBuf::from(unescape(fields.nth(1)?));
         let of_mount = fields.next()?;
         let mut below = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, _source, of_system) = (below.next()?, below.next(), below.next().unwrap_or_default());
-        if mounted_on != dir.as_os_str() {
-            return None;
-        }
         let words = || [of_mount, of_system].into_iter().flat_map(|list| list.split(|&byte| byte == b','));
         let mut flags = MountFlags::empty();
         for (word, flag) in WORDS {
             flags.set(flag, words().any(|w| w == word.as_bytes()));
         }
         let user = words().find_map(|word| std::str::from_utf8(word.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-        Some(Mounted { device, kind: unescape(kind), flags, user })
+        Some(Line { number, parent, point, mounted: Mounted { device, kind: unescape(kind), flags, user } })
     };
-    mounts.split(|&byte| byte == b'\n').filter_map(read).next_back()
+    mounts.split(|&byte| byte == b'\n').filter_map(read).collect()
 }
 
 /// `major:minor`.
@@ -100,17 +141,47 @@ fn unescape(field: &[u8]) -> OsString {
 mod tests {
     use super::*;
 
+    fn line(number: u32, parent: u32, device: u32, point: &str, kind: &str) -> String {
+        format!("{number} {parent} 0:{device} / {point} rw,relatime shared:1 - {kind} source rw\n")
+    }
+
     #[test]
-    fn the_last_mount_on_a_directory_is_found() {
-        let mounts = b"22 28 0:20 / /mnt/a\\040b rw - ext4 /dev/vda rw\n\
-            23 28 0:21 / /mnt/a\\040b rw,nosuid,relatime shared:5 master:1 - fuse.extant disk\\134x ro,sync,user_id=1000,group_id=0\n\
-            24 28 7:22 / /mnt/other rw,noatime - tmpfs tmpfs rw\n";
-        let found = find(mounts, Path::new("/mnt/a b")).expect("it is mounted");
+    fn the_mount_that_is_seen_is_found() {
+        let mounts = "20 1 8:1 / / rw - ext4 /dev/root rw\n\
+            22 20 0:20 / /mnt/a\\040b rw - ext4 /dev/vda rw\n\
+            23 22 0:21 / /mnt/a\\040b rw,nosuid,relatime shared:5 master:1 - fuse.extant disk\\134x ro,sync,user_id=1000,group_id=0\n\
+            24 20 7:22 / /mnt/other rw,noatime - tmpfs tmpfs rw\n";
+        let found = find(mounts.as_bytes(), Path::new("/mnt/a b")).expect("it is mounted");
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::RELATIME | MountFlags::SYNCHRONOUS;
         assert_eq!(found, Mounted { device: 21, kind: "fuse.extant".into(), flags, user: Some(1000) });
-        let other = find(mounts, Path::new("/mnt/other")).expect("it is mounted");
+        let other = find(mounts.as_bytes(), Path::new("/mnt/other")).expect("it is mounted");
         assert_eq!(other.device, 7 << 20 | 22);
         assert_eq!((other.kind.to_str(), other.flags, other.user), (Some("tmpfs"), MountFlags::NOATIME, None));
-        assert_eq!(find(mounts, Path::new("/mnt")), None);
+        assert_eq!(find(mounts.as_bytes(), Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn mounts_that_were_moved_lie_where_they_were_moved_to() {
+        let root = line(20, 1, 1, "/", "ext4");
+        let seen = |more: &[String], dir: &str| {
+            let mounts = format!("{root}{}", more.concat());
+            find(mounts.as_bytes(), Path::new(dir)).map(|mounted| mounted.device)
+        };
+        // an older mount was moved over a newer one
+        let over = [line(42, 43, 5, "/m", "tmpfs"), line(43, 20, 6, "/m", "fuse.extant")];
+        assert_eq!(seen(&over, "/m"), Some(5));
+        assert_eq!(find_places(format!("{root}{}", over.concat()).as_bytes(), 6), Vec::<PathBuf>::new());
+        // one is mounted over the folder above, in which there is another folder of that name
+        let above = [line(30, 20, 6, "/p/m", "fuse.extant"), line(31, 20, 5, "/p", "tmpfs")];
+        assert_eq!((seen(&above, "/p/m"), seen(&above, "/p")), (None, Some(5)));
+        let both = [above[0].clone(), above[1].clone(), line(32, 31, 7, "/p/m", "xfs")];
+        assert_eq!(seen(&both, "/p/m"), Some(7));
+        // the process's root is a folder of a mount that it does not see
+        let lone = line(50, 49, 8, "/m", "fuse.extant") + &line(51, 50, 9, "/m/n", "tmpfs");
+        assert_eq!(find(lone.as_bytes(), Path::new("/m/n")).map(|mounted| mounted.device), Some(9));
+        assert_eq!(find_places(lone.as_bytes(), 8), [Path::new("/m")]);
+        // nonsense ends
+        let circle = line(60, 61, 1, "/", "a") + &line(61, 60, 2, "/", "b") + &line(62, 62, 3, "/", "c");
+        assert!(find(circle.as_bytes(), Path::new("/")).is_some());
     }
 }

@@ -127,6 +127,8 @@ pub(crate) struct Ops {
     capable: Mutex<HashSet<InodeNo>>,
     /// Whether there was ever one.
     any_capable: AtomicBool,
+    /// Files of which the kernel may have pages that it has not handed over.
+    may_have_pages: Mutex<HashSet<InodeNo>>,
     /// How unmounting the volume went, once it was.
     ended: Arc<Ended>,
     /// All changes are durable before the answer.
@@ -244,7 +246,10 @@ impl Filesystem for Ops {
 
     fn would_wait(&self, request: &Request<'_>) -> bool {
         // for pages that the kernel hands over
-        Self::locks_file(&request.operation)
+        match request.operation {
+            Operation::Rename { .. } => !lock(&self.may_have_pages).is_empty(),
+            ref other => Self::locks_file(other),
+        }
     }
 
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
@@ -261,6 +266,9 @@ impl Filesystem for Ops {
             let _ = self.outcome(number, self.volume.release(number, lookups));
             if let Some(holes) = &self.holes {
                 holes.forget(number, || self.volume.is_held(number));
+            }
+            if !self.volume.is_held(number) {
+                self.forget_pages(number);
             }
         }
     }
@@ -322,6 +330,7 @@ impl Ops {
             holes,
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
+            may_have_pages: Mutex::default(),
             ended: Arc::default(),
             sync: options.sync,
             dirsync: options.dirsync || options.sync,
@@ -379,16 +388,17 @@ impl Ops {
             Operation::SetAttr(ref changes) => self.set_attributes(node, changes, caller, reply),
             Operation::Symlink { name, target } => self.symlink(node, name, target, caller, reply),
             Operation::MkNod { name, mode, device, umask } => {
-                let making = Making { dir: node, name: Some(name), mode, umask, device, open: false };
+                let making = Making { dir: node, name: Some(name), mode, umask, device, open: None };
                 self.make(&making, caller, reply)
             }
             Operation::MkDir { name, mode, umask } => {
                 let mode = mode & 0o7777 | 0o040_000;
-                let making = Making { dir: node, name: Some(name), mode, umask, device: 0, open: false };
+                let making = Making { dir: node, name: Some(name), mode, umask, device: 0, open: None };
                 self.make(&making, caller, reply)
             }
-            Operation::Create { name, mode, umask, .. } if self.ask_opens || name.is_none() => {
-                let making = Making { dir: node, name, mode, umask, device: 0, open: true };
+            Operation::Create { name, mode, umask, flags } if self.ask_opens || name.is_none() => {
+                let open = Some(OFlags::from_bits_retain(flags));
+                let making = Making { dir: node, name, mode, umask, device: 0, open };
                 self.make(&making, caller, reply)
             }
             Operation::Unlink { name } => self.remove(node, name, false),
@@ -450,7 +460,7 @@ impl Ops {
                 // no request copies more than 32 bits can say
                 if long { reply.number(copied) } else { reply.written(copied as u32) }
             }
-            Operation::Fsync { data } | Operation::FsyncDir { data } => self.fsync(node, data),
+            Operation::Fsync { data, .. } | Operation::FsyncDir { data } => self.fsync(node, data),
             Operation::SyncFs => self.sync(),
             Operation::Destroy => self.finish().map_err(|_| Errno::IO),
             Operation::Release | Operation::ReleaseDir => Ok(()),

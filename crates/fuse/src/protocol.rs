@@ -276,8 +276,6 @@ pub(crate) struct OpenOut {
     pub(crate) backing: u32,
 }
 
-/// In [`OpenOut::handle`], and in requests for such a file: it was opened to go past the pages.
-pub(crate) const DIRECT: u64 = 1;
 /// In [`OpenOut::flags`]: what is read and written goes past the pages, and no mapping is shared.
 pub(crate) const OPEN_DIRECT_IO: u32 = 1 << 0;
 /// In [`OpenOut::flags`]: pages of earlier openings stay.

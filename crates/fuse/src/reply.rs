@@ -1,5 +1,6 @@
 //! Answers to the kernel, written where the transport will take them from.
 
+use crate::losses::{DIRECT, new_handle};
 use crate::protocol::{self as wire, Attr, AttrOut, DirentOut, EntryOut, StatFs};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
@@ -149,7 +150,7 @@ impl<'a> Reply<'a> {
     /// E2BIG where there is no room.
     pub fn opened(&mut self, keep_pages: bool) -> Answer<()> {
         let keep = if keep_pages { wire::OPEN_KEEP_CACHE } else { 0 };
-        self.put(&wire::OpenOut { handle: 0, flags: keep | wire::OPEN_NOFLUSH, backing: 0 })
+        self.put(&wire::OpenOut { handle: new_handle(), flags: keep | wire::OPEN_NOFLUSH, backing: 0 })
     }
 
     /// Says that a file is open, and that what is read and written through this opening goes past the kernel's pages, which
@@ -159,7 +160,7 @@ impl<'a> Reply<'a> {
     /// E2BIG where there is no room.
     pub fn opened_direct(&mut self) -> Answer<()> {
         let flags = wire::OPEN_DIRECT_IO | wire::OPEN_KEEP_CACHE | wire::OPEN_NOFLUSH;
-        self.put(&wire::OpenOut { handle: wire::DIRECT, flags, backing: 0 })
+        self.put(&wire::OpenOut { handle: new_handle() | DIRECT, flags, backing: 0 })
     }
 
     /// Says that a directory is open, and that the listing the kernel has is good.

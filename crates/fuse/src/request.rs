@@ -3,6 +3,7 @@
 //! A request is its header, the arguments of its kind (a structure), and what follows them: names, each ended by a zero
 //! byte, or data. Transports hand over the three separately. Whatever the bytes are, parsing gives a request or `None`.
 
+use crate::losses::DIRECT;
 use crate::protocol::{self as wire, Features, InHeader, Valid, opcode};
 use rustix::fs::OFlags;
 use zerocopy::FromBytes;
@@ -118,8 +119,8 @@ pub enum Operation<'a> {
     Release,
     /// A descriptor of an open file is closed.
     Flush,
-    /// What was written reaches the device; `data`: fdatasync(2).
-    Fsync { data: bool },
+    /// What was written reaches the device; `data`: fdatasync(2); `handle`: the one the file was opened with.
+    Fsync { data: bool, handle: u64 },
     /// An attribute is set; flags as setxattr(2).
     SetXattr { name: &'a [u8], value: &'a [u8], flags: u32, kill_sgid: bool },
     /// The value of an attribute, in `size` bytes at most; 0 asks for its length.
@@ -279,7 +280,7 @@ impl<'a> Operation<'a> {
                 let late = a.write_flags & wire::WRITE_CACHE != 0;
                 // the flags of open(2), as the descriptor has them; pages of the kernel's have none
                 let append = !late && a.flags & OFlags::APPEND.bits() != 0;
-                let direct = !late && a.handle == wire::DIRECT;
+                let direct = !late && a.handle & DIRECT != 0;
                 // the kernel sends all pieces of such a write at once
                 let unordered = !late && a.flags & OFlags::DIRECT.bits() != 0;
                 let data = bytes(rest, a.size)?;
@@ -290,7 +291,10 @@ impl<'a> Operation<'a> {
             opcode::STATFS => Self::StatFs,
             opcode::RELEASE => Self::Release,
             opcode::FLUSH => Self::Flush,
-            opcode::FSYNC => Self::Fsync { data: is_data(arguments)? },
+            opcode::FSYNC => {
+                let a: wire::FsyncIn = read(arguments)?;
+                Self::Fsync { data: a.flags & wire::FSYNC_DATA != 0, handle: a.handle }
+            }
             opcode::FSYNCDIR => Self::FsyncDir { data: is_data(arguments)? },
             opcode::SETXATTR => {
                 // the shorter form has the first two fields

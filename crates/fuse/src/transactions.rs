@@ -30,7 +30,8 @@ mod waiting;
 pub use mounted::MountedTransaction;
 
 use crate::errno::errno;
-use crate::ops::ROOT;
+use crate::losses::Losses;
+use crate::ops::{ROOT, number_of};
 use crate::protocol::Features;
 use crate::reply::{Answer, Reply};
 use crate::request::{Caller, Operation, Request};
@@ -86,8 +87,8 @@ struct Shared {
     /// Members of transactions that were rolled back.
     doomed: Mutex<Vec<Arc<Members>>>,
     any_doomed: AtomicBool,
-    /// Nodes of which pages were rolled back, and nobody who asked whether they are durable has heard of it.
-    lost: Mutex<HashSet<u64>>,
+    /// Files of which pages were rolled back.
+    lost: Losses,
 }
 
 /// Counts as one until it is dropped.
@@ -270,7 +271,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             answered: AtomicU64::new(0),
             doomed: Mutex::default(),
             any_doomed: AtomicBool::new(false),
-            lost: Mutex::default(),
+            lost: Losses::default(),
         };
         Self { inner: Arc::new(inner), shared: Arc::new(shared), mounted_on, keeps_writes }
     }
@@ -454,6 +455,10 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
     /// A request that asks for something to be durable.
     fn sync(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let shared = &*self.shared;
+        let is_lost = || match request.operation {
+            Operation::Fsync { handle, .. } => shared.lost.report(request.node, handle),
+            _ => false,
+        };
         let running = shared.running();
         let member = running.as_ref().filter(|running| running.includes(request));
         if member.is_none() && shared.is_doomed(request.caller.pid) {
@@ -462,11 +467,11 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if let Some(running) = running.as_ref().filter(|running| shared.keeps_from_sync(running, request)) {
             shared.wait_for(running, request)?;
             if running.undone.load(Ordering::SeqCst) {
-                lock(&shared.lost).remove(&request.node);
+                is_lost();
                 return Err(Errno::IO);
             }
         }
-        if member.is_none() && lock(&shared.lost).remove(&request.node) {
+        if member.is_none() && is_lost() {
             return Err(Errno::IO);
         }
         let _inside = member.map(|running| running.transaction.enter());
@@ -530,8 +535,10 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        lock(&self.shared.lost).remove(&node);
         self.inner.forget(node, lookups);
+        if number_of(node).is_none_or(|number| !self.shared.volume.is_held(number)) {
+            self.shared.lost.forget(node);
+        }
     }
 
     fn interrupted(&self, unique: u64) {

@@ -6,9 +6,10 @@ use common::{TRANSPORTS, ready, serve, serve_writable};
 use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use testkit::{Image, Rng, oracle, tools};
 
 fn assert_sound(image: &Path) {
@@ -143,6 +144,47 @@ fn what_was_synced_is_on_the_device() {
     }
 }
 
+/// Writes a new file, or stores into a mapping of it, renames it over an old one, syncs another file, and waits.
+const REPLACES: &str = "import mmap, os, sys\n\
+    folder, how = sys.argv[1:]\n\
+    os.chdir(folder)\n\
+    f = os.open('new', os.O_RDWR | os.O_CREAT)\n\
+    if how == 'mapped':\n\
+    \x20   os.ftruncate(f, 8192); m = mmap.mmap(f, 8192); m[:] = b'N' * 8192\n\
+    else: os.write(f, b'N' * 8192)\n\
+    os.rename('new', 'old')\n\
+    o = os.open('other', os.O_RDWR | os.O_CREAT); os.write(o, b'x'); os.fsync(o)\n\
+    print('done', flush=True); sys.stdin.read()\n";
+
+#[test]
+fn a_file_that_replaces_another_is_there_before_the_other_goes() {
+    if !ready() || !testkit::need(&["python3"]) {
+        return;
+    }
+    for (more, how) in [("writeback_cache", "written"), ("writeback_cache", "mapped"), ("commit=60", "mapped")] {
+        for transport in TRANSPORTS {
+            let image = Image::mke2fs(&["-t", "ext4"], 32 << 20).build();
+            let served = serve_writable(image.path(), &format!("{transport},{more}"));
+            let old = File::create(served.path().join("old")).expect("create");
+            old.write_all_at(b"OLD", 0).expect("write");
+            old.sync_all().expect("fsync");
+            let mut child = Command::new("python3")
+                .args(["-c", REPLACES])
+                .arg(served.path())
+                .arg(how)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("python3");
+            let mut said = [0; 4];
+            child.stdout.take().expect("a pipe").read_exact(&mut said).expect("it gets that far");
+            assert!(holds(image.path(), "old", &[b'N'; 8192]), "{transport} {more} {how}");
+            drop(child.stdin.take());
+            child.wait().expect("waiting");
+        }
+    }
+}
+
 /// Flags of chattr(1).
 fn chattr(flags: &str, path: &Path) {
     tools::must("chattr", &[flags.as_ref(), path.as_os_str()]);
@@ -222,7 +264,7 @@ fn pages_written_through_a_mapping_arrive() {
                    m[70000:70003]=b'map'; m[100000:100001]=b'!'; f.seek(70001); assert f.read(1)==b'a'\n\
                    f.seek(5); f.write(b'write'); f.flush(); assert m[5:10]==b'write'\n";
     let path = served.path().join("mapped");
-    let status = std::process::Command::new("python3").args(["-c", program]).arg(&path).status().expect("python3");
+    let status = Command::new("python3").args(["-c", program]).arg(&path).status().expect("python3");
     assert!(status.success());
     served.end().expect("the session ends well");
     assert_sound(image.path());

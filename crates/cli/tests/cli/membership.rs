@@ -119,6 +119,62 @@ fn what_others_sync_of_a_mapping_survives_a_rollback_or_they_are_told() {
     }
 }
 
+/// Two processes store into pages of one file during a transaction that is rolled back: both hear of it, once, although a
+/// third one has heard of it before.
+#[test]
+fn every_open_file_hears_that_its_pages_were_rolled_back() {
+    const PROGRAM: &str = "import mmap, os, sys\n\
+        f = os.open('f5', os.O_RDWR); m = mmap.mmap(f, 16384); at = int(sys.argv[1])\n\
+        print('open', m[at], flush=True); sys.stdin.readline()\n\
+        if at: m[at:at + 6] = b'STORED'\n\
+        print('stored', flush=True); sys.stdin.readline()\n\
+        def sync():\n\
+        \x20   try: os.fsync(f); return 'synced'\n\
+        \x20   except OSError: return 'refused'\n\
+        print(sync(), sync(), flush=True)\n";
+    if !ready() || !tools::has_fuse() || !need(&["python3"]) {
+        return;
+    }
+    for options in ["transport=best", "transport=device"] {
+        let place = Place::new(options);
+        fs::write(place.mnt().join("d/f5"), [b'o'; 16384]).unwrap();
+        fs::File::open(place.mnt().join("d/f5")).unwrap().sync_all().unwrap();
+        let mut all: Vec<_> = ["0", "4096", "8192"]
+            .into_iter()
+            .map(|at| {
+                let mut python = Command::new("python3");
+                python.args(["-c", PROGRAM, at]).current_dir(place.mnt().join("d"));
+                let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                let said = std::io::BufReader::new(child.stdout.take().unwrap());
+                (child, said)
+            })
+            .collect();
+        let mut lines = |next: bool| -> Vec<String> {
+            all.iter_mut()
+                .map(|(child, said)| {
+                    if next {
+                        std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap();
+                    }
+                    let mut line = String::new();
+                    std::io::BufRead::read_line(said, &mut line).unwrap();
+                    line
+                })
+                .collect()
+        };
+        assert_eq!(lines(false), ["open 111\n"; 3]);
+        let (mut child, go) = held(&place, "echo x > new; sync -f f5; exit 7");
+        assert_eq!(lines(true), ["stored\n"; 3]);
+        fs::write(go, "").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+        assert_eq!(lines(true), ["refused synced\n"; 3], "{options}");
+        fs::File::open(place.mnt().join("d/f5")).unwrap().sync_all().unwrap();
+        for (mut child, _) in all {
+            assert!(child.wait().unwrap().success());
+        }
+        place.end();
+    }
+}
+
 /// A server in a PID namespace: whoever asks from outside has the number 0 there, as the kernel itself has.
 const IN_A_CONTAINER: &str = r#"
 cd "$1"

@@ -230,6 +230,29 @@ fn a_signal_finds_the_mount_and_nothing_else() {
         kill_process(pid, Signal::TERM).unwrap();
         assert!(wait(&ended, 60), "{options}");
 
+        // an older mount is moved over it, and then it is moved over a newer one
+        let base = Folder::new();
+        run("mount", &["-t", "tmpfs", "base", base.text()]);
+        run("mount", &["--make-private", base.text()]);
+        let [older, ours, newer] = ["older", "ours", "newer"].map(|name| base.path().join(name));
+        [&older, &ours, &newer].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        run("mount", &["-t", "tmpfs", "older", text(&older)]);
+        std::fs::write(older.join("mine"), "mine").unwrap();
+        prints(&["mount", "-o", options, text(image.path()), text(&ours)]);
+        let (pid, ended) = server_on(&ours);
+        run("mount", &["--move", text(&older), text(&ours)]);
+        fails(1, &["umount", text(&ours)]);
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(!wait(&ended, 3), "{options}");
+        assert_eq!(std::fs::read(ours.join("mine")).unwrap(), b"mine", "{options}");
+        run("umount", &[text(&ours)]);
+        run("mount", &["-t", "tmpfs", "newer", text(&newer)]);
+        run("mount", &["--move", text(&ours), text(&newer)]);
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(wait(&ended, 60), "{options}");
+        run("umount", &[text(&newer)]);
+        run("umount", &[base.text()]);
+
         // a folder above it has another name now
         let above = tempfile::tempdir().unwrap();
         let (old, new) = (above.path().join("old"), above.path().join("new"));

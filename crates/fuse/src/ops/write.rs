@@ -5,10 +5,10 @@ use crate::reply::{Answer, Reply};
 use crate::request::{Caller, Changes, Operation, Request, SetTime};
 use fs::{AllocateMode, Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
 use fs::{Timestamp, WriteHow, Written, XattrMode, without_privileges};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Set-group-id.
 const S_ISGID: u16 = 0o2000;
@@ -16,8 +16,6 @@ const S_ISGID: u16 = 0o2000;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Most bytes copied in one request, so that none runs for long; programs ask again for the rest.
 const MOST_COPIED: u64 = 64 << 20;
-/// How long the kernel may take to hand over the pages of a file.
-const HAND_OVER: Duration = Duration::from_secs(1);
 /// Bytes copied at once.
 const PIECE: usize = 1 << 20;
 
@@ -119,8 +117,8 @@ pub(super) struct Making<'a> {
     pub(super) mode: u32,
     pub(super) umask: u32,
     pub(super) device: u32,
-    /// Whether it is open afterwards.
-    pub(super) open: bool,
+    /// How it is open afterwards.
+    pub(super) open: Option<OFlags>,
 }
 
 impl Ops {
@@ -153,7 +151,9 @@ impl Ops {
         if making.name.is_some() {
             self.volume.hold(inode.number);
         }
-        if making.open { reply.created(&entry) } else { reply.entry(&entry) }
+        let Some(how) = making.open else { return reply.entry(&entry) };
+        self.note_opened(inode.number, how);
+        reply.created(&entry)
     }
 
     pub(super) fn symlink(
@@ -194,6 +194,9 @@ impl Ops {
             whiteout: flags & RENAME_WHITEOUT != 0,
         };
         let (old_dir, new_dir) = (self.number(from.0)?, self.number(to.0)?);
+        if !flags.exchange && !flags.no_replace {
+            self.hand_over_before_replacing((old_dir, from.1), (new_dir, to.1));
+        }
         self.outcome(old_dir, self.volume.rename(old_dir, from.1, new_dir, to.1, flags))
     }
 
@@ -437,22 +440,11 @@ impl Ops {
     /// append-only, as ext4 does: with the flag set it is refused. The kernel then has no page of the file that a mapping
     /// could change unseen.
     fn hand_over_before(&self, node: u64, a: &Attributes, flags: InodeFlags) {
-        let (locking, kernel) = (InodeFlags::IMMUTABLE | InodeFlags::APPEND, self.kernel.get().cloned());
+        let locking = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if a.kind != FileKind::Regular || !(flags & !a.flags).intersects(locking) {
             return;
         }
-        let (done, told) = std::sync::mpsc::channel();
-        let hand_over = move || {
-            if let Some(kernel) = kernel {
-                kernel.forget_inode(node);
-            }
-            // nobody may listen any more
-            let _ = done.send(());
-        };
-        // whoever keeps a page locked for longer may wait for this request
-        if std::thread::Builder::new().name("fuse-pages".to_owned()).spawn(hand_over).is_ok() {
-            let _ = told.recv_timeout(HAND_OVER);
-        }
+        self.hand_over(node);
     }
 
     /// Whether a request makes a file immutable or append-only, as far as it can be told from the request.

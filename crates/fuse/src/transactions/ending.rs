@@ -139,7 +139,7 @@ fn tell(
     running.undone.store(true, Ordering::SeqCst);
     note_capabilities(&**inner, shared, touched);
     let late = lock(&running.late).clone();
-    lock(&shared.lost).extend(&late);
+    shared.lost.add(late.iter().copied());
     shared.kernel.get()?;
     let ends = touched.longer.iter().filter_map(|number| last_byte(shared, *number)).map(Forgotten::End);
     let nodes = touched.inodes.iter().map(|number| node_of(*number)).chain(late).map(Forgotten::Node);

@@ -1,0 +1,72 @@
+//! Open files, and which of them have to hear that content was lost.
+//!
+//! As Linux reports an error of writing back: once to each open file that was there when it happened, by its next fsync(2) or
+//! msync(2), whoever else has heard of it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// In a handle: the file was opened to go past the kernel's pages.
+pub(crate) const DIRECT: u64 = 1;
+
+/// The number of the next open file; of the process, so that no two sessions have one alike.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// The handle of a file that is opened now. Later ones are greater; 0 is none.
+pub(crate) fn new_handle() -> u64 {
+    NEXT.fetch_add(1, Ordering::SeqCst) << 1
+}
+
+/// Files that have lost content.
+#[derive(Default)]
+pub(crate) struct Losses(Mutex<HashMap<u64, Loss>>);
+
+/// What a file has lost.
+struct Loss {
+    /// Files opened with a handle below this one may have shown it, or stored it.
+    before: u64,
+    /// Those of them that have heard of it.
+    reported: HashSet<u64>,
+}
+
+impl Losses {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Loss>> {
+        // whole after every statement
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Content of these nodes was lost now.
+    pub(crate) fn add(&self, nodes: impl IntoIterator<Item = u64>) {
+        let before = new_handle();
+        self.lock().extend(nodes.into_iter().map(|node| (node, Loss { before, reported: HashSet::new() })));
+    }
+
+    /// Whether the next answer to this open file has to be that content was lost. It counts as given then.
+    pub(crate) fn report(&self, node: u64, handle: u64) -> bool {
+        self.lock().get_mut(&node).is_some_and(|loss| handle < loss.before && loss.reported.insert(handle))
+    }
+
+    /// The kernel has forgotten a node: no open file is left.
+    pub(crate) fn forget(&self, node: u64) {
+        self.lock().remove(&node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_open_then_hears_of_it_once() {
+        let (losses, first, second) = (Losses::default(), new_handle(), new_handle());
+        assert!(!losses.report(7, first));
+        losses.add([7, 8]);
+        let later = new_handle();
+        assert_eq!([first, first, second, later].map(|handle| losses.report(7, handle)), [true, false, true, false]);
+        losses.add([7]);
+        assert_eq!([first, later].map(|handle| losses.report(7, handle)), [true, true]);
+        losses.forget(7);
+        assert!(!losses.report(7, second) && losses.report(8, second));
+    }
+}
