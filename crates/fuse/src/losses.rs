@@ -42,7 +42,7 @@ impl Losses {
         self.lock().extend(nodes.into_iter().map(|node| (node, Loss { before, reported: HashSet::new() })));
     }
 
-    /// Whether the next answer to this open file has to be that content was lost. It counts as given then.
+    /// Whether the next answer to this open file has to be that content was lost. It counts as reported then.
     pub(crate) fn report(&self, node: u64, handle: u64) -> bool {
         self.lock().get_mut(&node).is_some_and(|loss| handle < loss.before && loss.reported.insert(handle))
     }

@@ -113,7 +113,7 @@ pub(crate) struct Ops {
     ask_dir_opens: bool,
     /// Where the kernel can be told of what it is to forget.
     kernel: OnceLock<Kernel>,
-    /// Whether the kernel keeps what is written, and sizes and times with it.
+    /// Whether the kernel caches what is written, and sizes and times with it.
     keeps_writes: bool,
     /// For how many seconds the kernel may keep attributes.
     keep: u64,
@@ -260,7 +260,7 @@ impl Filesystem for Ops {
 
     fn forget(&self, node: u64, lookups: u64) {
         let Ok(number) = self.number(node) else { return };
-        // the root is held by the mount
+        // the root is pinned by the mount
         if node != ROOT && self.volume.consistency().is_some() {
             // told; nobody waits for it
             let _ = self.outcome(number, self.volume.release(number, lookups));
@@ -312,7 +312,7 @@ impl Ops {
         let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
         let keep_names = if folds && volume.consistency().is_some() { 0 } else { keep };
         let keeps_writes = options.writeback_cache && volume.consistency().is_some();
-        // of what the kernel keeps nothing is known
+        // of what the kernel caches nothing is known
         let holes = (volume.consistency().is_some() && !keeps_writes).then(Holes::new);
         Self {
             volume,
@@ -381,7 +381,7 @@ impl Ops {
             Operation::StatFs => self.statfs(reply),
             Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
             Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
-            // what the kernel keeps is data, too, and it alone knows
+            // what the kernel caches is data, too, and it alone knows
             Operation::Seek { .. } if self.keeps_writes => Err(Errno::NOSYS),
             Operation::Seek { offset, whence } => reply.number(self.seek(node, offset, whence)?),
             Operation::Ioctl { command, input, output } => self.ioctl(node, (command, input, output), caller, reply),

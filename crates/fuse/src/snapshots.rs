@@ -86,7 +86,7 @@ impl Filesystem for WithSnapshots {
         match node >> 32 {
             0 => self.live.forget(node, lookups),
             MADE_UP => {}
-            // nothing is held there
+            // nothing is pinned there
             number => self.views.forget(number, node as u32),
         }
     }

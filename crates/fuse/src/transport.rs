@@ -114,7 +114,7 @@ pub trait Filesystem: Send + Sync {
         false
     }
 
-    /// Called before a request that would wait is answered, with nothing held that others may need: what has to be done
+    /// Called before a request that would wait is answered, with nothing locked that others may need: what has to be done
     /// by other requests first.
     ///
     /// # Errors

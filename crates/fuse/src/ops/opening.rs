@@ -31,7 +31,7 @@ impl Ops {
         reply.opened(self.atime == Atime::Never)
     }
 
-    /// Remembers that the kernel may have pages of a file, from mappings or because it keeps what is written, that it has not
+    /// Remembers that the kernel may have pages of a file, from mappings or because it caches what is written, that it has not
     /// handed over. [`Ops::forget_pages`] ends that.
     pub(super) fn note_opened(&self, number: InodeNo, how: OFlags) {
         if how.contains(OFlags::RDWR) || (self.keeps_writes && how.contains(OFlags::WRONLY)) {
@@ -71,7 +71,7 @@ impl Ops {
             // after HAND_OVER there is no receiver any more
             let _ = done.send(());
         };
-        // a process that keeps a page locked for longer may wait for this request
+        // a process that has a page locked for longer may wait for this request
         if std::thread::Builder::new().name("fuse-pages".to_owned()).spawn(hand_over).is_ok() {
             let _ = is_done.recv_timeout(HAND_OVER);
         }

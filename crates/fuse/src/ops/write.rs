@@ -147,7 +147,7 @@ impl Ops {
         };
         let inode = self.outcome(dir, made)?;
         let entry = self.entry(&self.volume.attributes(&inode));
-        // a file without a name is held for its maker already
+        // a file without a name is pinned for its maker already
         if making.name.is_some() {
             self.volume.hold(inode.number);
         }
