@@ -3,7 +3,7 @@
 
 use crate::context::Volume;
 use crate::open::Refusal;
-use crate::ownfile::{self, OwnFile};
+use crate::ownfile::{OwnFile, read_block, read_slot};
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
 use crate::table::Code;
@@ -84,7 +84,7 @@ fn reserved_blocks(volume: &Volume) -> Range<u64> {
 fn check_resize_inode(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let geometry = &volume.geometry;
     if !volume.features.compat.contains(Compat::RESIZE_INODE) {
-        let slot = ownfile::read_slot(scanner, volume, InodeNo::RESIZE);
+        let slot = read_slot(scanner, volume, InodeNo::RESIZE);
         let raw = slot.as_deref().and_then(RawInode::from_slot);
         if raw.is_some_and(|raw| raw.disk.i_block != [0; 60]) {
             problems.report(Problem::new(Code::ResizeInodeNotClear).inode(InodeNo::RESIZE));
@@ -96,7 +96,7 @@ fn check_resize_inode(scanner: &Scanner<'_>, volume: &Volume, problems: &Problem
     }
     let sound = || {
         let reserved = reserved_blocks(volume);
-        let slot = ownfile::read_slot(scanner, volume, InodeNo::RESIZE)?;
+        let slot = read_slot(scanner, volume, InodeNo::RESIZE)?;
         let raw = RawInode::from_slot(&slot)?;
         let [direct @ .., double, triple] = raw.block_words::<15>();
         if direct != [0; 13] || triple != 0 {
@@ -108,7 +108,7 @@ fn check_resize_inode(scanner: &Scanner<'_>, volume: &Volume, problems: &Problem
         if raw.kind() != Some(FileKind::Regular) || !volume.holds(double.into()) {
             return None;
         }
-        let bytes = ownfile::read_block(scanner, volume, double.into())?;
+        let bytes = read_block(scanner, volume, double.into())?;
         let pointers = indirect::pointers(&bytes);
         let start = geometry.descriptor_blocks as usize % pointers.len().max(1);
         let ring = pointers.iter().skip(start).chain(pointers.iter().take(start));
@@ -143,7 +143,7 @@ fn check_orphan_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems
         let inode = InodeNo(next);
         let slot = Some(inode)
             .filter(|_| next >= volume.geometry.first_inode && next <= volume.geometry.inodes)
-            .and_then(|inode| ownfile::read_slot(scanner, volume, inode));
+            .and_then(|inode| read_slot(scanner, volume, inode));
         let Some(slot) = slot else {
             problems.report(Problem::new(code).found(next.into()));
             break;

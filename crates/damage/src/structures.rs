@@ -65,7 +65,7 @@ impl Piece {
     }
 }
 
-/// The structures of a volume that was sound when this was made. What is written into them later can be sealed, so that
+/// The structures of a volume that was sound when this was made. What is written into them later can get right checksums, so that
 /// it is not the checksums that give it away.
 #[derive(Debug)]
 pub struct Structures {

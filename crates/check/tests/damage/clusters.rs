@@ -1,6 +1,6 @@
 //! Under bigalloc the blocks of one cluster of a file lie in one cluster of the volume.
 
-use crate::mended::{mend, options};
+use crate::mended::{fix, options};
 use blockdev::MemoryDevice;
 use extant_check::report::Report;
 use extant_check::table::Code;
@@ -84,7 +84,7 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
             let report = look(&bytes);
             let found = report.problems.iter().any(|p| p.code == Code::ClusterMisaligned);
             assert!(found, "inode {inode}, block {logical}: {:?}", report.problems);
-            let report = mend(&mut bytes, Repair::All).expect("a volume");
+            let report = fix(&mut bytes, Repair::All).expect("a volume");
             assert!(report.clean, "{:?}", report.problems);
             image.set_bytes(&bytes);
             let verdict = e2fsck(image.path());

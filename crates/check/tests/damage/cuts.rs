@@ -1,6 +1,6 @@
 //! A repair that is cut at any write: the next one ends where the uninterrupted one does.
 
-use crate::mended::{contents, mend, options, spoil};
+use crate::mended::{contents, fix, options, spoil};
 use crate::volumes;
 use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Record, undo};
 use extant_check::report::exit;
@@ -48,7 +48,7 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
             finished += u32::from(unfinished(&device));
             cuts += 1;
             let mut again = device.into_vec();
-            let report = mend(&mut again, Repair::All).unwrap_or_else(|e| panic!("{said}: {when}: {e}"));
+            let report = fix(&mut again, Repair::All).unwrap_or_else(|e| panic!("{said}: {when}: {e}"));
             assert_eq!(report.exit & !exit::MENDED, 0, "{said}: {when}: {:?}", report.problems);
             assert!(again == mended, "{said}: {when}: it ends elsewhere");
         };

@@ -1,7 +1,7 @@
 //! An image for every problem of the table, and for the corruptions of the paper's Table II: found, mended, clean in a
 //! second run, and clean to e2fsck, with every file that e2fsck keeps.
 
-use crate::mended::{mend, options};
+use crate::mended::{fix, options};
 use blockdev::MemoryDevice;
 use damage::{Error, Kind, NOT_MADE, TABLE2, damage};
 use extant_check::render::UNKNOWN;
@@ -90,7 +90,7 @@ fn spoilt(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
 /// What is wrong with the repair of these bytes; `None` where nothing is.
 fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
     let mut mended = bytes.to_vec();
-    let report = match mend(&mut mended, Repair::All) {
+    let report = match fix(&mut mended, Repair::All) {
         Err(refusal) => return Some(format!("refused: {refusal}")),
         Ok(report) => report,
     };
@@ -129,7 +129,7 @@ pub(crate) fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
         return None;
     }
     let mut mended = bytes.to_vec();
-    let _ = mend(&mut mended, Repair::All);
+    let _ = fix(&mut mended, Repair::All);
     let theirs = files(&theirs)?;
     let Some(ours) = files(&Image::from_bytes(&mended)) else { return Some("the kernel refuses it".into()) };
     let before = files(&Image::from_bytes(before))?;

@@ -1,7 +1,7 @@
 //! What a repair must not lose: a journal of which only the inode is gone, and the files of a group whose table the
 //! descriptor does not lead to.
 
-use crate::mended::{contents, mend, options};
+use crate::mended::{contents, fix, options};
 use blockdev::{BlockDevice, MemoryDevice};
 use damage::{Kind, damage};
 use extant_check::report::{Report, exit};
@@ -38,7 +38,7 @@ fn spoilt(bytes: &[u8], number: u32) -> Vec<u8> {
 
 /// The volume is repaired, all of it, in one run.
 fn repaired(bytes: &mut Vec<u8>, said: &str) {
-    let report = mend(bytes, Repair::All).expect("a volume");
+    let report = fix(bytes, Repair::All).expect("a volume");
     assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{said}: {:?}", report.problems);
 }
 
@@ -59,7 +59,7 @@ fn a_lost_journal_inode_is_restored_from_the_superblock() {
         assert!(!at_first_sight(&bytes), "{kind}: nobody can mount it");
         for mode in [Repair::Safe, Repair::All] {
             let mut bytes = bytes.clone();
-            let report = mend(&mut bytes, mode).expect("a volume");
+            let report = fix(&mut bytes, mode).expect("a volume");
             assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{kind}: {:?}", report.problems);
             assert!(look(&bytes).problems.is_empty(), "{kind}");
             image.set_bytes(&bytes);
@@ -93,7 +93,7 @@ fn an_inode_table_is_found_where_mkfs_puts_it() {
         assert!(finds(&report, Code::InodeTableElsewhere), "{args:?}: {:?}", report.problems);
         assert!(at_first_sight(&sound) && !at_first_sight(&bytes), "{args:?}: it is not taken at its word");
         let mut preened = bytes.clone();
-        let report = mend(&mut preened, Repair::Safe).expect("a volume");
+        let report = fix(&mut preened, Repair::Safe).expect("a volume");
         assert!(report.exit == exit::LEFT && preened == bytes, "{args:?}: a person decides");
         let mut mended = bytes.clone();
         repaired(&mut mended, &format!("{args:?}"));
@@ -133,7 +133,7 @@ fn files_are_not_given_up_for_an_empty_table() {
     let report = look(&bytes);
     assert!(finds(&report, Code::InodeTableNotInGroup) && !finds(&report, Code::InodeTableElsewhere));
     let mut left = bytes.clone();
-    let refusal = mend(&mut left, Repair::All).expect_err("the files would be lost");
+    let refusal = fix(&mut left, Repair::All).expect_err("the files would be lost");
     assert_eq!(refusal.exit, exit::LEFT);
     assert!(refusal.sentence.contains("the inode table of group 0 cannot be found"), "{refusal}");
     assert!(left == bytes, "something was written");

@@ -28,7 +28,7 @@ pub(crate) fn contents(device: &dyn BlockDevice) -> Vec<u8> {
 }
 
 /// Repairs these bytes.
-pub(crate) fn mend(bytes: &mut Vec<u8>, mode: Repair) -> Result<Report, Refusal> {
+pub(crate) fn fix(bytes: &mut Vec<u8>, mode: Repair) -> Result<Report, Refusal> {
     let device = Arc::new(MemoryDevice::from_vec(std::mem::take(bytes)));
     let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
     let report = repair("volume", &as_device, &options(mode), &(), None);
@@ -66,9 +66,9 @@ impl Wrong {
 }
 
 /// What is wrong with the repair of a volume; `None` where nothing is.
-pub(crate) fn judge(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
+pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     let mut mended = bytes.to_vec();
-    let outcome = match catch_unwind(AssertUnwindSafe(|| mend(&mut mended, Repair::All))) {
+    let outcome = match catch_unwind(AssertUnwindSafe(|| fix(&mut mended, Repair::All))) {
         Err(_) => return Some(Wrong::Unsound("the repair panicked".to_owned())),
         Ok(outcome) => outcome,
     };
@@ -121,7 +121,7 @@ fn spoilt_volumes_are_mended_and_e2fsck_agrees() {
         let volume = rng.pick(&volumes);
         let mut bytes = volume.bytes.clone();
         let said = spoil(volume, &mut bytes, &mut rng);
-        if let Some(wrong) = judge(&bytes, &scratch) {
+        if let Some(wrong) = wrong_with(&bytes, &scratch) {
             let (seed, name) = (case.seed, &volume.name);
             findings.push(format!("EXTANT_SEED={seed:#x} mke2fs {name}: {said}\n  {}", wrong.text()));
         }
@@ -137,7 +137,7 @@ fn a_sound_volume_is_only_marked() {
     for volume in volumes() {
         for mode in [Repair::Safe, Repair::All] {
             let mut bytes = volume.bytes.clone();
-            let report = mend(&mut bytes, mode).expect("a volume");
+            let report = fix(&mut bytes, mode).expect("a volume");
             assert_eq!((report.exit, report.mended, report.errors), (exit::CLEAN, false, 0), "{}", volume.name);
             let changed = (0..bytes.len()).filter(|n| bytes[*n] != volume.bytes[*n]);
             let outside: BTreeSet<_> = changed.filter(|n| !(1024..2048).contains(n)).map(|n| n / 4096).collect();
@@ -157,17 +157,17 @@ fn what_a_person_has_to_decide_is_left_alone() {
         .build();
     let before = image.bytes();
     let mut bytes = before.clone();
-    let report = mend(&mut bytes, Repair::Safe).expect("a volume");
+    let report = fix(&mut bytes, Repair::Safe).expect("a volume");
     assert_eq!((report.exit, report.mended), (exit::LEFT, false));
     assert!(bytes == before, "nothing is written");
-    let report = mend(&mut bytes, Repair::All).expect("a volume");
+    let report = fix(&mut bytes, Repair::All).expect("a volume");
     assert_eq!((report.exit, report.mended), (exit::MENDED, true));
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
     // and what is safe is mended unasked
     image.debugfs(&["set_inode_field a links_count 9", "setb 4000 20"]);
     let mut bytes = image.bytes();
-    let report = mend(&mut bytes, Repair::Safe).expect("a volume");
+    let report = fix(&mut bytes, Repair::Safe).expect("a volume");
     assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{:?}", report.problems);
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
@@ -208,7 +208,7 @@ fn fast_commits_are_left_to_a_mount() {
     repair_checksums(&mut bytes);
     for mode in [Repair::Safe, Repair::All] {
         let mut mended = bytes.clone();
-        let refusal = mend(&mut mended, mode).expect_err("it cannot be mended");
+        let refusal = fix(&mut mended, mode).expect_err("it cannot be mended");
         assert!(refusal.sentence.contains("mount the volume once"), "{refusal}");
         assert!(mended == bytes, "something was written");
     }

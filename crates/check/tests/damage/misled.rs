@@ -2,7 +2,7 @@
 //! out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the field right
 //! and loses nothing.
 
-use crate::mended::{mend, options};
+use crate::mended::{fix, options};
 use blockdev::MemoryDevice;
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
@@ -70,7 +70,7 @@ fn finds(report: &Report, code: Code) -> bool {
 
 /// Mends the volume, which must come out sound in one run with nothing changed but the superblock.
 fn only_the_superblock(said: &str, sound: &[u8], mut bytes: Vec<u8>, mode: Repair) -> Vec<u8> {
-    let report = mend(&mut bytes, mode).expect("a volume");
+    let report = fix(&mut bytes, mode).expect("a volume");
     assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{said}: {:?}", report.problems);
     assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
     let differing = (0..bytes.len()).filter(|n| bytes[*n] != sound[*n] && !(1024..2048).contains(n));
@@ -81,7 +81,7 @@ fn only_the_superblock(said: &str, sound: &[u8], mut bytes: Vec<u8>, mode: Repai
 }
 
 fn repaired(said: &str, bytes: &mut Vec<u8>) {
-    let report = mend(bytes, Repair::All).expect("a volume");
+    let report = fix(bytes, Repair::All).expect("a volume");
     assert_eq!(report.exit, exit::MENDED, "{said}: {:?}", report.problems);
 }
 
@@ -208,7 +208,7 @@ fn a_wrong_layout_is_put_right_from_a_copy() {
         let mut bytes = changed(&sound, change);
         // which copy is right is for a person to say
         let mut safe = bytes.clone();
-        let report = mend(&mut safe, Repair::Safe).expect("a volume");
+        let report = fix(&mut safe, Repair::Safe).expect("a volume");
         assert!(report.exit & exit::LEFT != 0 && safe == bytes, "{said}: {:?}", report.problems);
         repaired(said, &mut bytes);
         assert!(look(&bytes).clean, "{said}: {:?}", look(&bytes).problems);
@@ -289,7 +289,7 @@ fn a_resize_inode_that_leads_out_of_the_volume_is_an_error() {
     bytes[at..at + 4].copy_from_slice(&0x7FFF_FFF0_u32.to_le_bytes());
     let report = look(&bytes);
     assert!(finds(&report, Code::BlockOutOfRange) && !report.clean, "{:?}", report.problems);
-    let safe = mend(&mut bytes.clone(), Repair::Safe).expect("a volume");
+    let safe = fix(&mut bytes.clone(), Repair::Safe).expect("a volume");
     assert!(safe.exit & exit::LEFT != 0, "{:?}", safe.problems);
     repaired("the resize inode", &mut bytes);
     assert!(look(&bytes).problems.is_empty(), "{:?}", look(&bytes).problems);

@@ -1,7 +1,7 @@
 //! Volumes with any field of any structure changed and all checksums put right, so that nothing but what the fields mean
 //! can give it away: nothing is called clean that e2fsck does not call clean, and what was repaired is clean for both.
 
-use crate::mended::{Wrong, judge};
+use crate::mended::{Wrong, wrong_with};
 use damage::Structures;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -71,7 +71,7 @@ fn disagreement(bytes: &[u8], scratch: &Image, said: &str) -> Option<Wrong> {
             return Some(Wrong::Unsound(format!("called clean; e2fsck: {:?}", text.collect::<Vec<_>>())));
         }
     }
-    judge(bytes, scratch)
+    wrong_with(bytes, scratch)
 }
 
 /// The resize inode is a large file, and the only one: without the feature the volume is not sound.
@@ -86,7 +86,7 @@ fn large_files_of_the_volumes_own_need_their_feature() {
     assert!(!e2fsck(image.path()).clean);
     let bytes = image.bytes();
     assert!(!crate::is_clean(&bytes, "no large_file"));
-    assert!(judge(&bytes, &image).is_none(), "the repair and e2fsck disagree");
+    assert!(wrong_with(&bytes, &image).is_none(), "the repair and e2fsck disagree");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The resize inode, with its feature and without, whole and with one field of it changed: what is found, what a repair makes of
 //! it, and that e2fsck calls it sound.
 
-use crate::mended::{judge, mend, options};
+use crate::mended::{fix, options, wrong_with};
 use blockdev::MemoryDevice;
 use extant_check::table::Code;
 use extant_check::{Repair, check};
@@ -75,14 +75,14 @@ fn the_resize_inode_follows_its_feature() {
                 if bad != (verdict.exit != Some(0)) {
                     wrong.push(format!("{said}: e2fsck {:?}, ours {found:?}", verdict.text));
                 }
-                if let Some(disagreement) = judge(&bytes, &theirs) {
+                if let Some(disagreement) = wrong_with(&bytes, &theirs) {
                     wrong.push(format!("{said}: {}", disagreement.text()));
                     continue;
                 }
                 theirs.set_bytes(&bytes);
                 run("e2fsck", &["-fy".as_ref(), theirs.path().as_os_str()]);
                 let mut fixed = bytes;
-                mend(&mut fixed, Repair::All).expect("a volume");
+                fix(&mut fixed, Repair::All).expect("a volume");
                 image.set_bytes(&fixed);
                 let (ours, e2fsck) = (has_map(&image), has_map(&theirs));
                 // with the feature ours makes it anew where e2fsck clears it
