@@ -30,14 +30,12 @@ pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: Inod
     }
     let flags = raw.flags();
     if flags.contains(InodeFlags::INLINE_DATA) && volume.features.incompat.contains(Incompat::INLINE_DATA) {
-        return false;
+        return stands_as_directory(volume, inode, &raw.disk.i_block);
     }
     let (block, is_map) = if flags.contains(InodeFlags::EXTENTS) && volume.features.incompat.contains(Incompat::EXTENT)
     {
-        let Some(node) = RawNode::from_bytes(&raw.disk.i_block) else { return false };
-        let leaf = node.header.eh_magic.get() == extent::MAGIC && node.header.eh_depth.get() == 0;
-        let Some(extent) = node.extents().first().filter(|e| leaf && e.ee_block.get() == 0) else { return false };
-        (extent.start().get(), true)
+        let Some(block) = first_block(scanner, volume, &raw.disk.i_block) else { return false };
+        (block, true)
     } else {
         if words.iter().any(|word| *word != 0 && !volume.holds((*word).into())) {
             return false;
@@ -49,6 +47,42 @@ pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: Inod
         return false;
     }
     ownfile::read_block(scanner, volume, block).is_some_and(|bytes| begins_as_directory(&bytes, inode))
+}
+
+/// The first block of a file by its tree of extents, where that begins with one.
+fn first_block(scanner: &Scanner<'_>, volume: &Volume, root: &[u8]) -> Option<u64> {
+    let mut bytes = root.to_vec();
+    for above in (0..=extent::MAX_DEPTH).rev() {
+        let node = RawNode::from_bytes(&bytes).filter(|node| node.header.eh_magic.get() == extent::MAGIC)?;
+        let depth = node.header.eh_depth.get();
+        if depth == 0 {
+            return node.extents().first().filter(|e| e.ee_block.get() == 0).map(|e| e.start().get());
+        }
+        // a tree gets lower with every step
+        let child = node.indexes().first().filter(|e| depth <= above && e.ei_block.get() == 0)?.child().get();
+        bytes = ownfile::read_block(scanner, volume, child).filter(|_| volume.holds(child))?;
+    }
+    None
+}
+
+/// Whether what stands in an inode is the part of a directory that stands there: the parent, and a whole chain of entries.
+fn stands_as_directory(volume: &Volume, inode: InodeNo, i_block: &[u8; 60]) -> bool {
+    let geometry = &volume.geometry;
+    let exists = |n: u32| n == InodeNo::ROOT.get() || (geometry.first_inode..=geometry.inodes).contains(&n);
+    let [p0, p1, p2, p3, entries @ ..] = i_block;
+    let parent = u32::from_le_bytes([*p0, *p1, *p2, *p3]);
+    let mut rest = entries.as_slice();
+    while let Some([i0, i1, i2, i3, r0, r1, name_len, _]) = rest.first_chunk::<{ DirEntry::SIZE }>() {
+        let number = u32::from_le_bytes([*i0, *i1, *i2, *i3]);
+        let len = usize::from(u16::from_le_bytes([*r0, *r1]));
+        let named = number == 0 || exists(number) && *name_len > 0;
+        if len < 12 || !len.is_multiple_of(4) || usize::from(*name_len) + DirEntry::SIZE > len || !named {
+            return false;
+        }
+        let Some(behind) = rest.get(len..) else { return false };
+        rest = behind;
+    }
+    rest.is_empty() && exists(parent) && parent != inode.get()
 }
 
 /// Whether a block begins with '.' for this inode, and '..'.

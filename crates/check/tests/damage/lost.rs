@@ -168,6 +168,40 @@ fn a_directory_that_lost_its_type_is_one_again() {
     }
 }
 
+/// So is one that stands in its inode, and one whose first block only its tree leads to.
+#[test]
+fn a_directory_in_its_inode_or_below_a_tree_that_lost_its_type_is_one_again() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let long = "n".repeat(120);
+    let wide: Vec<String> = (0..80).map(|n| format!("write /dev/null wide/{long}{n}")).collect();
+    let mut commands =
+        vec!["mkdir small", "mkdir small/within", "write /dev/null small/within/file", "mkdir empty", "mkdir wide"];
+    commands.extend(wide.iter().map(String::as_str));
+    for features in ["^has_journal", "inline_data,^has_journal", "inline_data,^metadata_csum,^has_journal"] {
+        let args = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", features];
+        let image = Image::mke2fs(&args, 8 << 20).debugfs(&commands).build();
+        let before = image.bytes();
+        let sound = look(&before).counts;
+        for dir in ["small", "small/within", "empty", "wide"] {
+            for mode in ["0", "010755", "020755", "060755", "0140755", "0170000"] {
+                image.debugfs(&[&format!("sif {dir} mode {mode}")]);
+                let mut bytes = image.bytes();
+                let said = format!("{features}, {dir}, {mode}");
+                assert!(finds(&look(&bytes), Code::LooksLikeDirectory), "{said}: {:?}", look(&bytes).problems);
+                repaired(&mut bytes, &said);
+                assert_eq!(look(&bytes).counts, sound, "{said}");
+                image.set_bytes(&bytes);
+                assert!(e2fsck(image.path()).clean, "{said}");
+                let listed = image.debugfs(&["ls -p small/within", "ls -p wide"]).text();
+                assert!(listed.contains("/file/") && listed.contains("n79/"), "{said}: {listed}");
+                image.set_bytes(&before);
+            }
+        }
+    }
+}
+
 /// A volume with a file of more extents than the inode holds, and where the leaf of its tree lies.
 fn with_a_leaf(args: &[&str]) -> (Image, usize) {
     let folder = tempfile::tempdir().expect("a folder");
