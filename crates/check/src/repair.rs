@@ -16,7 +16,7 @@
 //! | `superblock`, `descriptors`, `bitmaps`, `quota` | what is counted and where it lies |
 //! | `inodes`, `maps`, `attributes`, `inline` | inodes |
 //! | `sharing` | blocks claimed more than once |
-//! | `directories`, `entries`, `rebuild`, `connections` | directories, and what hangs on them |
+//! | `directories`, `entries`, `rebuild`, `renames`, `connections` | directories, and what hangs on them |
 //! | `apply` | the device |
 
 mod apply;
@@ -34,6 +34,7 @@ mod orphans;
 mod ownfiles;
 mod quota;
 mod rebuild;
+mod renames;
 mod replay;
 mod sharing;
 mod superblock;

@@ -4,6 +4,7 @@
 use super::directories::format_of;
 use super::entries::{self, Judge, Named, Verdict};
 use super::maps;
+use super::renames::make_unique;
 use super::work::Work;
 use crate::htree::hasher;
 use blockdev::Result;
@@ -13,7 +14,7 @@ use format::hash::{CONTINUES, HashVersion, NameHash};
 use format::htree::IndexFormat;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{InodeNo, casefold};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// The entries "." and ".." in bytes.
 const DOTS: usize = 24;
@@ -66,47 +67,6 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) ->
         work.put_inode(dir, inode)?;
     }
     Ok(written)
-}
-
-/// Gives every name once: a second entry for the same inode goes, one for another inode gets another name, or goes too
-/// where names cannot be changed.
-fn make_unique(names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
-    let key = |name: &[u8]| folded.then(|| casefold::fold(name)).flatten().unwrap_or_else(|| name.to_vec());
-    let mut seen: HashSet<Vec<u8>> = HashSet::new();
-    let mut pairs: HashSet<(Vec<u8>, InodeNo)> = HashSet::new();
-    let all: HashSet<Vec<u8>> = names.iter().map(|n| key(&n.name)).collect();
-    // the number to go on with for each name: thousands may be equal, and none begins again at 0
-    let mut next: HashMap<Vec<u8>, u32> = HashMap::new();
-    let mut kept = Vec::with_capacity(names.len());
-    for mut named in names {
-        if !pairs.insert((key(&named.name), named.inode)) {
-            continue;
-        }
-        if !seen.insert(key(&named.name)) {
-            if fixed {
-                continue;
-            }
-            let stem = stem_of(&named.name).to_vec();
-            let from = next.entry(stem).or_insert(0);
-            // ends: there are fewer names than numbers
-            let free = (*from..1 << 30).find_map(|n| {
-                let name = [stem_of(&named.name), format!("~{n}").as_bytes()].concat();
-                let taken = [&all, &seen].into_iter().any(|names| names.contains(&key(&name)));
-                (!taken).then_some((n, name))
-            });
-            let Some((n, name)) = free else { continue };
-            *from = n + 1;
-            seen.insert(key(&name));
-            named.name = name;
-        }
-        kept.push(named);
-    }
-    kept
-}
-
-/// The part of a name that leaves room for a number behind it.
-fn stem_of(name: &[u8]) -> &[u8] {
-    name.get(..244).unwrap_or(name)
 }
 
 /// Writes these names into a directory whose blocks are `blocks`, and those of its map `nodes`; more are taken from free

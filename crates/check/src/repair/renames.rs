@@ -1,0 +1,177 @@
+//! Names that a directory has more than once: every entry but one gets another, the one that e2fsck gives it, so that who
+//! looks for `NAME~0` finds it whichever tool repaired the volume.
+
+use super::entries::Named;
+use format::InodeNo;
+use format::casefold;
+use std::collections::{HashMap, HashSet};
+
+/// Bytes of the longest name.
+const LONGEST: usize = 255;
+
+/// Gives every name once: a second entry for the same inode goes. Of entries for several inodes that of the highest number
+/// keeps the name; the others get names of their own, or go too where names cannot be changed (`fixed`).
+pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
+    let key = |name: &[u8]| folded.then(|| casefold::fold(name)).flatten().unwrap_or_else(|| name.to_vec());
+    let mut pairs: HashSet<(Vec<u8>, InodeNo)> = HashSet::new();
+    names.retain(|named| pairs.insert((key(&named.name), named.inode)));
+    let mut groups: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+    for (n, named) in names.iter().enumerate() {
+        groups.entry(key(&named.name)).or_default().push(n);
+    }
+    let mut taken: HashSet<Vec<u8>> = groups.keys().cloned().collect();
+    let mut waiting: Vec<Vec<usize>> = groups.into_values().filter(|group| group.len() > 1).collect();
+    for group in &mut waiting {
+        group.sort_by_key(|n| std::cmp::Reverse(names.get(*n).map(|named| named.inode)));
+    }
+    waiting.sort_by(|a, b| name_of(&names, a).cmp(name_of(&names, b)));
+    let mut gone: HashSet<usize> = HashSet::new();
+    // where to go on for each name: thousands may be equal, and none begins again at 0
+    let mut last: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+    while !waiting.is_empty() {
+        for group in &mut waiting {
+            // every second one, as e2fsck does in a pass, and the rest in the next
+            for n in group.iter().skip(1).step_by(2) {
+                let Some(named) = names.get_mut(*n) else { continue };
+                if fixed {
+                    gone.insert(*n);
+                    continue;
+                }
+                let mut name = last.get(&named.name).unwrap_or(&named.name).clone();
+                // ends: there are fewer names than ways to count on
+                while taken.contains(&key(&name)) {
+                    name = successor(&name, folded);
+                }
+                taken.insert(key(&name));
+                last.insert(std::mem::replace(&mut named.name, name.clone()), name);
+            }
+            *group = group.iter().copied().step_by(2).collect();
+        }
+        waiting.retain(|group| group.len() > 1);
+    }
+    let mut n = 0..;
+    names.retain(|_| n.next().is_none_or(|n| !gone.contains(&n)));
+    names
+}
+
+fn name_of<'n>(names: &'n [Named], group: &[usize]) -> &'n [u8] {
+    group.first().and_then(|n| names.get(*n)).map_or(&[], |named| &named.name)
+}
+
+/// The name to try after this one: with `~0` at its end, within the words of four bytes that the name has; and where it ends
+/// in `~` and a number already, with the next number, as long as before. `text` where it must stay text.
+fn successor(name: &[u8], text: bool) -> Vec<u8> {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let stem = name.len() - digits;
+    let Some(sign) = stem.checked_sub(1).filter(|at| digits > 0 && name.get(*at) == Some(&b'~')) else {
+        let room = name.len().next_multiple_of(4).min(LONGEST) - 2;
+        let mut stem = name.get(..room).unwrap_or(name);
+        if text && std::str::from_utf8(name).is_ok() {
+            stem = stem.utf8_chunks().next().map_or(&[], |chunk| chunk.valid().as_bytes());
+        }
+        return [stem, b"~0"].concat();
+    };
+    let mut next = name.to_vec();
+    for byte in next.iter_mut().rev().take(digits) {
+        match *byte {
+            b'9' => *byte = b'0',
+            _ => {
+                *byte += 1;
+                return next;
+            }
+        }
+    }
+    // one digit more takes the place of the last byte of the stem
+    match (sign.checked_sub(1), next.as_mut_slice()) {
+        (Some(1..), all) => {
+            if let Some([before, sign]) = all.get_mut(sign - 1..=sign) {
+                (*before, *sign) = (b'~', b'1');
+            }
+        }
+        (Some(0), [first, ..]) => {
+            let next = *first + u8::from(*first < 0x7F);
+            *first = if first.is_ascii_alphanumeric() && next.is_ascii_alphanumeric() { next } else { b'a' };
+        }
+        (_, [first, ..]) => *first = b'a',
+        (_, []) => {}
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(names: &[(u32, &str)]) -> Vec<(u32, String)> {
+        let named = |(inode, name): &(u32, &str)| Named {
+            inode: InodeNo(*inode),
+            name: name.as_bytes().to_vec(),
+            file_type: 1,
+            hash: None,
+        };
+        let all = make_unique(names.iter().map(named).collect(), false, false);
+        all.into_iter().map(|n| (n.inode.get(), String::from_utf8(n.name).expect("text"))).collect()
+    }
+
+    /// What e2fsck 1.47 made of an entry with the same name as another.
+    #[test]
+    fn a_second_name_is_the_one_that_e2fsck_gives() {
+        let long = "a".repeat(255);
+        let cut = |len: usize| long[..len].to_owned();
+        for (name, expected) in [
+            ("foo".to_owned(), "fo~0".to_owned()),
+            ("ab".into(), "ab~0".into()),
+            ("abcd".into(), "ab~0".into()),
+            ("abcde".into(), "abcde~0".into()),
+            ("abcdef".into(), "abcdef~0".into()),
+            ("abcdefg".into(), "abcdef~0".into()),
+            ("abcdefgh".into(), "abcdef~0".into()),
+            ("12".into(), "12~0".into()),
+            ("foo~".into(), "fo~0".into()),
+            ("foo~a1".into(), "foo~a1~0".into()),
+            ("foo~01".into(), "foo~02".into()),
+            ("foo~09".into(), "foo~10".into()),
+            ("foo~9".into(), "fo~10".into()),
+            ("foo~99".into(), "fo~100".into()),
+            ("f~9~9".into(), "f~~10".into()),
+            ("~0".into(), "~1".into()),
+            ("~9".into(), "a0".into()),
+            ("~99".into(), "a00".into()),
+            ("a~9".into(), "b~0".into()),
+            ("a~99".into(), "b~00".into()),
+            ("ab~9".into(), "a~10".into()),
+            ("foo~12345678901234567890".into(), "foo~12345678901234567891".into()),
+            (cut(255), cut(253) + "~0"),
+            (cut(254), cut(253) + "~0"),
+            (cut(253), cut(253) + "~0"),
+            (cut(252), cut(250) + "~0"),
+            (cut(253) + "~9", cut(252) + "~10"),
+            (cut(252) + "~9", cut(251) + "~10"),
+            (cut(252) + "~99", cut(251) + "~100"),
+        ] {
+            assert_eq!(after(&[(12, &name), (13, &name)]), [(12, expected), (13, name.clone())]);
+        }
+    }
+
+    #[test]
+    fn of_many_the_highest_inode_keeps_the_name() {
+        let five = [(14, "dupl"), (12, "dupl"), (16, "dupl"), (13, "dupl"), (15, "dupl")];
+        let expected = [(14, "du~2"), (12, "du~3"), (16, "dupl"), (13, "du~1"), (15, "du~0")];
+        assert_eq!(after(&five), expected.map(|(inode, name)| (inode, name.to_owned())));
+        let twelve: Vec<(u32, &str)> = (12..24).map(|inode| (inode, "foo")).collect();
+        let names: Vec<String> = after(&twelve).into_iter().map(|(_, name)| name).collect();
+        let expected = ["fo~5", "fo~8", "fo~4", "f~10", "fo~3", "fo~7", "fo~2", "fo~9", "fo~1", "fo~6", "fo~0", "foo"];
+        assert_eq!(names, expected);
+        // a name that another entry has is passed over
+        let taken = [(12, "foo~0"), (13, "foo~1"), (14, "foo~0"), (15, "same"), (15, "same")];
+        let expected = [(12, "foo~2"), (13, "foo~1"), (14, "foo~0"), (15, "same")];
+        assert_eq!(after(&taken), expected.map(|(inode, name)| (inode, name.to_owned())));
+    }
+
+    #[test]
+    fn thousands_of_one_name_take_no_time() {
+        let many: Vec<(u32, &str)> = (12..20_012).map(|inode| (inode, "thousands")).collect();
+        let names: HashSet<String> = after(&many).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(names.len(), many.len());
+    }
+}
