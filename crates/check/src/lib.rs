@@ -65,5 +65,5 @@ pub use checker::{Options, Progress, Repair, check, check_in_use};
 pub use estimate::{DeviceSpeed, Estimate, Work, estimate, estimate_by};
 pub use native::{Glance, InUse, is_native};
 pub use open::Refusal;
-pub use repair::{first_sight, repair, replay, unfinished};
+pub use repair::{first_sight, release_orphans, repair, replay, unfinished};
 pub use rules::{Rule, Rules};

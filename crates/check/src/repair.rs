@@ -12,7 +12,7 @@
 //! | room | mends |
 //! | --- | --- |
 //! | `work` | what all of them use: blocks, inodes, free space |
-//! | `replay`, `journal`, `orphans`, `ownfiles` | what the volume left undone, and what it keeps for itself |
+//! | `replay`, `journal`, `orphans`, `release`, `ownfiles` | what the volume left undone, and what it keeps for itself |
 //! | `superblock`, `descriptors`, `bitmaps`, `quota` | what is counted and where it lies |
 //! | `inodes`, `maps`, `attributes`, `inline` | inodes |
 //! | `sharing` | blocks claimed more than once |
@@ -34,6 +34,7 @@ mod orphans;
 mod ownfiles;
 mod quota;
 mod rebuild;
+mod release;
 mod renames;
 mod replay;
 mod sharing;
@@ -185,6 +186,32 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool, 
     replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
     apply::apply(&**device, &overlay, &spare, None).map_err(failed)?;
     Ok(true)
+}
+
+/// Frees what waits on the orphan list of the volume on `device`, which says of itself that it is clean, and checks nothing
+/// else: what e2fsck does before it takes a volume at its word. How many there were; 0 too where that takes a check. After
+/// a cut the list is still there, and the next run finds that it takes one.
+///
+/// # Errors
+/// [`Refusal`] where there is no volume, and where the device fails.
+pub fn release_orphans(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<usize, Refusal> {
+    if native::is_native(&**device) || !first_sight(&**device, options) {
+        return Ok(0);
+    }
+    let counters = Counters::default();
+    let scanner =
+        Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
+    let problems = Problems::default();
+    let volume = open::open(&scanner, options, false, &problems)?;
+    if problems.is_fatal() || problems.count(Code::OrphanPending) == 0 {
+        return Ok(0);
+    }
+    let now = options.now.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()));
+    let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
+    let overlay = Overlay::new(Arc::clone(device));
+    let Some(count) = release::list(&Work::new(&view, &overlay, now)).map_err(failed)? else { return Ok(0) };
+    apply::apply(&**device, &overlay, &Spare::default(), None).map_err(failed)?;
+    Ok(count)
 }
 
 fn failed(error: impl std::fmt::Display) -> Refusal {

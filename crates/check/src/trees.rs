@@ -517,6 +517,13 @@ pub(crate) struct NodeHeader {
     checksum_right: bool,
 }
 
+impl NodeHeader {
+    /// Nothing is wrong with it.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.fits && self.depth_right && self.checksum_right
+    }
+}
+
 /// Checks the header of a node in a block whose parent says that so much depth is left.
 pub(crate) fn check_header(
     node: &RawNode<'_>,

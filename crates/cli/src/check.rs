@@ -324,18 +324,28 @@ impl Check {
         options: &Options,
         settings: &Settings,
     ) -> Result<skip::LeftClean, Option<String>> {
-        let word = || match skip::left_clean(&**device, options.now, settings) {
+        let word = |orphans| match skip::left_clean(&**device, options.now, settings, orphans) {
             Ok(_) if !check::first_sight(&**device, options) => Err(None),
             word => word,
         };
-        let clean = word();
+        // who changes nothing leaves the list to who does
+        let mut clean = word(options.repair == Repair::No);
         if clean.is_ok() || options.repair == Repair::No || self.undo.is_some() {
             return clean;
         }
         // what is wrong with a volume that cannot be opened is for the check to say
         if check::replay(device, options).unwrap_or(false) {
             self.tell("recovered the journal");
-            return word();
+            clean = word(false);
+        }
+        // nothing but files that were deleted while they were open
+        if clean.is_err() && word(true).is_ok() {
+            let freed = check::release_orphans(device, options).unwrap_or(0);
+            if freed > 0 {
+                let files = if freed == 1 { "file" } else { "files" };
+                self.tell(&format!("freed {freed} {files} of the orphan list"));
+                return word(false);
+            }
         }
         clean
     }

@@ -8,6 +8,7 @@ mod matrix;
 mod mended;
 mod misled;
 mod mutated;
+mod released;
 mod renamed;
 mod resize;
 

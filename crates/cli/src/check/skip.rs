@@ -18,18 +18,19 @@ pub(super) struct LeftClean {
 }
 
 /// What the volume says where it was left clean and no check is due; else why it is checked, where it says that. `now` is
-/// the time in seconds since 1970, unless it is the system's.
+/// the time in seconds since 1970, unless it is the system's. With `orphans` a list of orphans is no reason to look.
 pub(super) fn left_clean(
     device: &dyn BlockDevice,
     now: Option<u64>,
     settings: &Settings,
+    orphans: bool,
 ) -> Result<LeftClean, Option<String>> {
     let mut bytes = [0; DiskSuperblock::SIZE];
     let sb = device.read(OFFSET, &mut bytes).ok().and_then(|()| Superblock::parse(&bytes).ok()).ok_or(None)?;
     let system = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let now = (!settings.broken_clock).then(|| now.unwrap_or_else(system));
     let patience = if settings.defer_on_battery && on_battery(Path::new("/sys/class/power_supply")) { 2 } else { 1 };
-    if let Some(why) = unclean(&sb).map(str::to_owned).or_else(|| due(&sb.disk, now, patience)) {
+    if let Some(why) = unclean(&sb, orphans).map(str::to_owned).or_else(|| due(&sb.disk, now, patience)) {
         return Err(Some(why));
     }
     let length = sb.geometry.blocks.checked_mul(u64::from(sb.geometry.block_size)).ok_or(None)?;
@@ -62,11 +63,11 @@ pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)>
 }
 
 /// What is not as an unmount leaves it.
-fn unclean(sb: &Superblock) -> Option<&'static str> {
+fn unclean(sb: &Superblock, orphans: bool) -> Option<&'static str> {
     let state = State::from_bits_retain(sb.disk.s_state.get());
     let pending = sb.features.incompat.contains(Incompat::NEEDS_RECOVERY)
         || sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
-        || sb.disk.s_last_orphan.get() != 0;
+        || !orphans && sb.disk.s_last_orphan.get() != 0;
     if state.contains(State::ERROR) {
         Some("is marked as holding errors")
     } else if state != State::VALID || pending {

@@ -1,0 +1,308 @@
+//! Orphans of a volume that says of itself that it is clean: what they have is freed without looking at anything else, as
+//! a mount does it. What is not plainly so is left to the check.
+
+use super::work::Work;
+use crate::metadata;
+use crate::trees::check_header;
+use blockdev::Result;
+use format::extent::RawNode;
+use format::feature::{Compat, Incompat, RoCompat};
+use format::group::{GroupFlags, bitmap_checksum};
+use format::inode::{FileKind, InodeBuf, InodeFlags};
+use format::xattr::{self, MAGIC, XattrHeader};
+use format::{FsBlock, GroupNo, InodeNo};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
+use zerocopy::FromBytes;
+
+/// Orphans that are worked off without a check at most.
+const MOST: usize = 1 << 16;
+
+/// What is freed.
+#[derive(Default)]
+struct Freed {
+    blocks: BTreeSet<u64>,
+    inodes: Vec<(InodeNo, bool)>,
+    /// Attribute blocks that others share: how many of their users go.
+    shared: BTreeMap<u64, u32>,
+}
+
+/// Frees what the orphan list names, with the bitmaps and counts that follow, and empties the list. `None` where that takes
+/// a check; nothing that counts is changed then. Else how many there were.
+pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
+    let volume = work.volume();
+    let (features, geometry) = (&volume.features, &volume.geometry);
+    let plain =
+        !features.ro_compat.intersects(
+            RoCompat::BIGALLOC | RoCompat::QUOTA | RoCompat::PROJECT | RoCompat::ORPHAN_PRESENT | RoCompat::READONLY,
+        ) && !features.incompat.intersects(Incompat::EA_INODE | Incompat::NEEDS_RECOVERY | Incompat::JOURNAL_DEV)
+            && !geometry.has_regions()
+            && volume.distrusted.is_empty();
+    let own: Vec<Range<u64>> = {
+        let mut own: Vec<_> = metadata::blocks(volume).collect();
+        own.sort_unstable_by_key(|blocks| blocks.start);
+        own
+    };
+    if !plain {
+        return Ok(None);
+    }
+    let mut freed = Freed::default();
+    let mut seen = HashSet::new();
+    let mut kept: Vec<(InodeNo, InodeBuf)> = Vec::new();
+    let mut next = volume.disk.s_last_orphan.get();
+    while next != 0 {
+        let number = InodeNo(next);
+        let ordinary = (geometry.first_inode..=geometry.inodes).contains(&next) && !volume.keeps_for_itself(number);
+        if !ordinary || !seen.insert(next) || seen.len() > MOST {
+            return Ok(None);
+        }
+        let Some(mut inode) = work.inode(number)? else { return Ok(None) };
+        let raw = inode.raw();
+        let sound = !geometry.metadata_csum || raw.checksum(geometry, number) == raw.stored_checksum();
+        let Some(kind) = raw.kind().filter(|_| sound) else { return Ok(None) };
+        next = raw.disk.i_dtime.get();
+        let Some(held) = held(work, number, &inode, kind)? else { return Ok(None) };
+        if raw.disk.i_links_count.get() > 0 {
+            // one that is to be cut and is as short as it says already
+            let blocks = raw.size().div_ceil(u64::from(geometry.block_size));
+            let longer = held.last.is_some_and(|last| last >= blocks);
+            if kind != FileKind::Regular || raw.flags().contains(InodeFlags::INLINE_DATA) || longer {
+                return Ok(None);
+            }
+            inode.disk_mut().i_dtime = 0.into();
+        } else {
+            for block in held.blocks {
+                let at = own.partition_point(|blocks| blocks.end <= block);
+                let metadata = own.get(at).is_some_and(|blocks| blocks.contains(&block));
+                if metadata || !volume.holds(block) || !freed.blocks.insert(block) {
+                    return Ok(None);
+                }
+            }
+            if !attributes(work, &inode, &mut freed)? {
+                return Ok(None);
+            }
+            freed.inodes.push((number, kind == FileKind::Directory));
+            inode.disk_mut().i_dtime = work.now32().into();
+        }
+        kept.push((number, inode));
+    }
+    // a block that is freed as one of a file is none of attributes that others share
+    if freed.shared.keys().any(|block| freed.blocks.contains(block)) || !free(work, &freed)? {
+        return Ok(None);
+    }
+    let count = kept.len();
+    for (number, inode) in kept {
+        work.put_inode(number, inode)?;
+    }
+    let (blocks, inodes) = (freed.blocks.len() as u64, freed.inodes.len() as u32);
+    work.edit_superblock(|sb| {
+        sb.s_last_orphan = 0.into();
+        sb.set_free_blocks_count(sb.free_blocks_count().saturating_add(blocks));
+        sb.s_free_inodes_count = sb.s_free_inodes_count.get().saturating_add(inodes).into();
+    })?;
+    Ok(Some(count))
+}
+
+/// What is freed of a group.
+#[derive(Default)]
+struct Bits {
+    blocks: Vec<u64>,
+    /// Which of them, and whether it is a directory.
+    inodes: Vec<(u32, bool)>,
+}
+
+/// What an inode maps.
+#[derive(Default)]
+struct Held {
+    blocks: Vec<u64>,
+    /// The last block of the file that is mapped.
+    last: Option<u64>,
+}
+
+/// What an inode maps; `None` where its map is not wholly sound.
+fn held(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind) -> Result<Option<Held>> {
+    let raw = inode.raw();
+    let mut held = Held::default();
+    let flags = raw.flags();
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return Ok(Some(held));
+    }
+    let short = kind == FileKind::Symlink && raw.size() < 60 && !flags.contains(InodeFlags::EXTENTS);
+    if short || !matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+        return Ok(Some(held));
+    }
+    let sound = if flags.contains(InodeFlags::EXTENTS) {
+        extents(work, number, inode, &raw.disk.i_block, None, &mut held)?
+    } else {
+        let shape = work.volume().geometry.indirect();
+        let mut sound = true;
+        for (n, word) in (0u32..).zip(raw.block_words::<15>()) {
+            let level = n.saturating_sub(11);
+            let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
+            sound = sound && indirect(work, word, level, first, &mut held)?;
+        }
+        sound
+    };
+    Ok(sound.then_some(held))
+}
+
+/// Collects what a node of an extent tree leads to; whether all of it is sound.
+fn extents(
+    work: &Work<'_>,
+    number: InodeNo,
+    inode: &InodeBuf,
+    bytes: &[u8],
+    depth: Option<u16>,
+    held: &mut Held,
+) -> Result<bool> {
+    let geometry = &work.volume().geometry;
+    let Some(node) = RawNode::from_bytes(bytes) else { return Ok(false) };
+    let at = node.header.eh_depth.get();
+    let sound = match depth {
+        None => crate::trees::root_header_fits(&node),
+        Some(depth) => {
+            let seed = inode.raw().seed(geometry, number);
+            let seen = check_header(&node, (number, seed), depth, bytes, geometry);
+            seen.is_sound()
+        }
+    };
+    if !sound {
+        return Ok(false);
+    }
+    if at == 0 {
+        for extent in node.extents() {
+            let (start, len) = (extent.start().get(), u64::from(extent.len()));
+            let end = start.saturating_add(len);
+            if len == 0 || !work.volume().holds(start) || end > geometry.blocks {
+                return Ok(false);
+            }
+            held.blocks.extend(start..end);
+            held.last = held.last.max(Some(u64::from(extent.ee_block.get()) + len - 1));
+        }
+        return Ok(true);
+    }
+    for index in node.indexes() {
+        let child = index.child().get();
+        let Some(bytes) = work.block(child)?.filter(|_| work.volume().holds(child)) else { return Ok(false) };
+        held.blocks.push(child);
+        if !extents(work, number, inode, &bytes, Some(at - 1), held)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Collects what an indirect block of this level leads to, or the block itself.
+fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, held: &mut Held) -> Result<bool> {
+    if block == 0 {
+        return Ok(true);
+    }
+    let (volume, block) = (work.volume(), u64::from(block));
+    // a map that leads into itself ends
+    if !volume.holds(block) || held.blocks.len() as u64 > volume.geometry.blocks {
+        return Ok(false);
+    }
+    held.blocks.push(block);
+    if level == 0 {
+        held.last = held.last.max(Some(first));
+        return Ok(true);
+    }
+    let shape = volume.geometry.indirect();
+    let Some(bytes) = work.block(block)? else { return Ok(false) };
+    let span = shape.span(level - 1);
+    for (n, pointer) in (0u64..).zip(shape.pointers(&bytes)) {
+        if !indirect(work, pointer.get(), level - 1, first.saturating_add(n.saturating_mul(span)), held)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Notes what becomes of an inode's attribute block; whether it is one.
+fn attributes(work: &Work<'_>, inode: &InodeBuf, freed: &mut Freed) -> Result<bool> {
+    let wide = work.volume().features.incompat.contains(Incompat::BIT64);
+    let block = inode.raw().file_acl(wide).get();
+    if block == 0 {
+        return Ok(true);
+    }
+    let ext_attr = work.volume().features.compat.contains(Compat::EXT_ATTR) && work.volume().holds(block);
+    let Some(bytes) = work.block(block)?.filter(|_| ext_attr) else { return Ok(false) };
+    let Ok((header, _)) = XattrHeader::ref_from_prefix(&bytes) else { return Ok(false) };
+    let going = freed.shared.entry(block).or_default();
+    *going += 1;
+    let (going, users) = (*going, header.h_refcount.get());
+    if header.h_magic.get() != MAGIC || going > users {
+        return Ok(false);
+    }
+    if going == users {
+        freed.shared.remove(&block);
+        return Ok(freed.blocks.insert(block));
+    }
+    Ok(true)
+}
+
+/// Clears the bits of what is freed, and counts it; `false`, with nothing changed, where one of them is not set.
+fn free(work: &Work<'_>, freed: &Freed) -> Result<bool> {
+    let geometry = &work.volume().geometry;
+    let mut changes: BTreeMap<GroupNo, Bits> = BTreeMap::new();
+    for block in &freed.blocks {
+        let Some(group) = geometry.group_of(FsBlock(*block)) else { return Ok(false) };
+        changes.entry(group).or_default().blocks.push(*block - geometry.group_blocks(group).start);
+    }
+    for (inode, directory) in &freed.inodes {
+        let Some(slot) = geometry.inode_slot(*inode) else { return Ok(false) };
+        changes.entry(slot.group).or_default().inodes.push((slot.index, *directory));
+    }
+    let mut ready = Vec::new();
+    for (number, Bits { blocks, inodes }) in changes {
+        let Some(mut group) = work.group(number) else { return Ok(false) };
+        let (Some(mut of_blocks), Some(mut of_inodes)) =
+            (work.block(group.block_bitmap.get())?, work.block(group.inode_bitmap.get())?)
+        else {
+            return Ok(false);
+        };
+        let unwritten = |flag, any: bool| any && group.flags.contains(flag);
+        if unwritten(GroupFlags::BLOCK_UNINIT, !blocks.is_empty())
+            || unwritten(GroupFlags::INODE_UNINIT, !inodes.is_empty())
+            || !blocks.iter().all(|bit| clear(&mut of_blocks, *bit))
+            || !inodes.iter().all(|(bit, _)| clear(&mut of_inodes, u64::from(*bit)))
+        {
+            return Ok(false);
+        }
+        let directories = inodes.iter().filter(|(_, directory)| *directory).count() as u32;
+        group.free_clusters = group.free_clusters.saturating_add(blocks.len() as u32);
+        group.free_inodes = group.free_inodes.saturating_add(inodes.len() as u32);
+        group.directories = group.directories.saturating_sub(directories);
+        if geometry.metadata_csum && !blocks.is_empty() {
+            group.block_bitmap_csum = bitmap_checksum(geometry, &of_blocks, geometry.clusters_per_group());
+        }
+        if geometry.metadata_csum && !inodes.is_empty() {
+            group.inode_bitmap_csum = bitmap_checksum(geometry, &of_inodes, geometry.inodes_per_group);
+        }
+        ready.push((number, group, of_blocks, of_inodes));
+    }
+    for (number, group, of_blocks, of_inodes) in ready {
+        work.put_block(group.block_bitmap.get(), &of_blocks)?;
+        work.put_block(group.inode_bitmap.get(), &of_inodes)?;
+        work.put_group(number, group)?;
+    }
+    for (block, going) in &freed.shared {
+        let Some(mut bytes) = work.block(*block)? else { continue };
+        if let Ok((header, _)) = XattrHeader::mut_from_prefix(&mut bytes) {
+            header.h_refcount = header.h_refcount.get().saturating_sub(*going).into();
+        }
+        if geometry.metadata_csum {
+            let _ = xattr::write_block_checksum(&mut bytes, FsBlock(*block), geometry.checksum_seed);
+        }
+        work.put_block(*block, &bytes)?;
+    }
+    Ok(true)
+}
+
+/// Clears a bit; whether it was set.
+fn clear(bitmap: &mut [u8], bit: u64) -> bool {
+    let Some(byte) = bitmap.get_mut((bit / 8) as usize) else { return false };
+    let was = *byte >> (bit % 8) & 1 == 1;
+    *byte &= !(1 << (bit % 8));
+    was
+}
