@@ -78,6 +78,7 @@ night: build
 	$(EXTANT) crash --ops random --count 200 --seed $(SEED) --faults 1000
 	EXTANT_DRAW=$(SEED) EXTANT_CAMPAIGN=500 cargo test --release --locked -p extant-check --test damage mutated_volumes -- --nocapture
 	EXTANT_CAMPAIGN=1000000 cargo test --release --locked -p extant-check --test damage each_field -- --nocapture
+	EXTANT_DRAW=$(SEED) EXTANT_CAMPAIGN=200 cargo test --release --locked -p extant-check --test damage pairs_of_damage -- --nocapture
 
 long: setup
 	EXTANT_CAMPAIGN=$(CAMPAIGN) cargo test --release --workspace --locked --no-fail-fast

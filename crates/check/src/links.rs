@@ -25,9 +25,12 @@ pub(crate) fn judge(ctx: &Context<'_>) {
 fn judge_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u32) {
     let directory = record.kind == Some(FileKind::Directory);
     if names == 0 {
-        // those who use a value are attributes, and were counted with them
+        // those who use a value are attributes, and were counted with them: it has one link
         if !record.marks.contains(Marks::VALUE) {
             judge_unattached(ctx, inode, record);
+        } else if record.links != 1 {
+            let problem = Problem::new(Code::LinkCountWrong).inode(inode);
+            ctx.report(problem.found(u64::from(record.links)).expected(1));
         }
         return;
     }

@@ -298,8 +298,10 @@ impl Case<'_, '_> {
             Code::XattrValueInodeFlagMissing => {
                 self.work.make_stale();
                 let Some(target) = problem.found.and_then(|n| u32::try_from(n).ok()) else { return Ok(Fate::Keep) };
-                if self.work.walk().is_some_and(|walk| walk.ctx.inodes.names(InodeNo(target)) > 0) {
-                    // a file of the user's, which nobody could read with the flag
+                let record = self.work.walk().and_then(|walk| walk.ctx.inodes.get(InodeNo(target)));
+                let named = self.work.walk().is_some_and(|walk| walk.ctx.inodes.names(InodeNo(target)) > 0);
+                if named || record.is_none_or(|record| record.kind != Some(FileKind::Regular)) {
+                    // a file of the user's, which nobody could read with the flag, or one that holds no value
                     attributes::drop_values(self.work, inode, &HashSet::from([target]))?;
                 } else {
                     self.work.edit_inode(InodeNo(target), |value| {

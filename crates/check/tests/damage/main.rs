@@ -8,9 +8,11 @@ mod matrix;
 mod mended;
 mod misled;
 mod mutated;
+mod pairs;
 mod released;
 mod renamed;
 mod resize;
+mod values;
 
 use blockdev::MemoryDevice;
 use extant_check::{Options, check};

@@ -1,0 +1,65 @@
+//! Attribute values in inodes of their own: whatever is wrong with several of them at once, one repair ends.
+
+use crate::mended::{Wrong, judge};
+use testkit::tools::run;
+use testkit::{Image, need};
+
+/// A file, and the inodes that hold its two values.
+fn volume(options: &str) -> (Image, Vec<u32>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let value = folder.path().join("value");
+    std::fs::write(&value, vec![b'v'; 1020]).expect("a file");
+    let from = value.display();
+    let commands = [
+        format!("write {from} a"),
+        format!("ea_set -f {from} a user.large"),
+        format!("ea_set -f {from} a user.second"),
+    ];
+    let args = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", options];
+    let image = Image::mke2fs(&args, 8 << 20).debugfs(&commands.each_ref().map(String::as_str)).build();
+    // debugfs does not count the blocks of such a value
+    run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    let holders = (12..24).filter(|number| {
+        let said = testkit::oracle::debugfs(image.path(), &format!("stat <{number}>"));
+        said.contains("Flags: 0x280000")
+    });
+    let holders: Vec<u32> = holders.collect();
+    assert_eq!(holders.len(), 2);
+    (image, holders)
+}
+
+#[test]
+fn what_is_wrong_with_several_values_is_repaired_in_one_run() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let one = |n: u32| {
+        [
+            // links that no name accounts for, and other types
+            format!("sif <{n}> links_count 7"),
+            format!("sif <{n}> links_count 0"),
+            format!("sif <{n}> mode 040755"),
+            format!("sif <{n}> mode 0"),
+            format!("sif <{n}> size 0"),
+            format!("sif <{n}> version 3"),
+            format!("sif <{n}> atime 0x1234"),
+            format!("sif <{n}> flags 0x80000"),
+            format!("link <{n}> named"),
+            format!("clri <{n}>"),
+        ]
+    };
+    for options in ["ea_inode,^has_journal", "ea_inode,^metadata_csum,^has_journal"] {
+        let (image, holders) = volume(options);
+        let sound = image.bytes();
+        let scratch = Image::from_bytes(&[]);
+        let [first, second] = [one(holders[0]), one(holders[1])];
+        for (n, a) in first.iter().enumerate() {
+            for b in [&second[n], &second[(n + 2) % second.len()], &first[(n + 5) % first.len()]] {
+                image.set_bytes(&sound);
+                image.debugfs(&[a, b]);
+                let wrong = judge(&image.bytes(), &scratch);
+                assert!(wrong.is_none(), "{options}: {a}; {b}: {}", wrong.as_ref().map_or("", Wrong::text));
+            }
+        }
+    }
+}
