@@ -62,10 +62,13 @@ pub(crate) struct Names<'a> {
     foreign: BTreeMap<InodeNo, Hasher>,
     /// Leaves that share a hash with another, known then too, and the names that have such a hash.
     borders: BTreeMap<(InodeNo, u32), Vec<u32>>,
-    at_borders: Mutex<BTreeMap<(InodeNo, Vec<u8>), BTreeSet<AtBorder>>>,
+    at_borders: Mutex<AtBorders>,
 }
 
-/// An entry whose hash another leaf has, too: the leaf, the inode, and the name as it stands.
+/// By directory and name, entries whose hash another leaf has, too.
+type AtBorders = BTreeMap<(InodeNo, Vec<u8>), BTreeSet<AtBorder>>;
+
+/// One of them: the leaf, the inode, and the name as it stands.
 type AtBorder = (u32, InodeNo, Vec<u8>);
 
 /// A directory whose block is judged.

@@ -1,9 +1,9 @@
 //! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is judged as it stands.
 
 use crate::context::Volume;
-use crate::ownfile::{self, OwnFile};
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
+use crate::system_inode::{self, SystemInode};
 use crate::table::Code;
 use format::InodeNo;
 use format::feature::{Compat, Incompat};
@@ -61,7 +61,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
 pub(crate) struct Journal {
     /// Its inode: the one that the superblock names, or the reserved one.
     pub(crate) number: InodeNo,
-    pub(crate) file: OwnFile,
+    pub(crate) file: SystemInode,
     /// Its first block.
     pub(crate) bytes: Vec<u8>,
     /// The inode is not sound: the map and the size are those that the superblock has a copy of.
@@ -88,16 +88,22 @@ pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Op
 /// The journal, where this inode holds one.
 fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<Journal> {
     volume.geometry.inode_slot(number)?;
-    usable(scanner, volume, number, OwnFile::read(scanner, volume, number)?, false)
+    usable(scanner, volume, number, SystemInode::read(scanner, volume, number)?, false)
 }
 
 /// The journal, where the superblock's copy of the reserved inode's block map leads to one.
 fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<Journal> {
     let (root, size) = copy(volume)?;
-    usable(scanner, volume, InodeNo::JOURNAL, OwnFile::of_map(scanner, volume, &root, size), true)
+    usable(scanner, volume, InodeNo::JOURNAL, SystemInode::of_map(scanner, volume, &root, size), true)
 }
 
-fn usable(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, file: OwnFile, from_copy: bool) -> Option<Journal> {
+fn usable(
+    scanner: &Scanner<'_>,
+    volume: &Volume,
+    number: InodeNo,
+    file: SystemInode,
+    from_copy: bool,
+) -> Option<Journal> {
     let blocks = file.size / u64::from(volume.geometry.block_size);
     let sound = file.sound && file.kind == Some(FileKind::Regular) && file.links > 0 && blocks >= MIN_BLOCKS;
     if !sound {
@@ -117,7 +123,7 @@ fn usable(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, file: OwnFile
 
 /// Whether the superblock's copy is that of the reserved inode's block map.
 fn is_copied(scanner: &Scanner<'_>, volume: &Volume) -> bool {
-    let slot = ownfile::read_slot(scanner, volume, InodeNo::JOURNAL);
+    let slot = system_inode::read_slot(scanner, volume, InodeNo::JOURNAL);
     let raw = slot.as_deref().and_then(RawInode::from_slot);
     raw.zip(copy(volume)).is_some_and(|(raw, (root, size))| raw.disk.i_block == root && raw.size() == size)
 }
@@ -137,7 +143,7 @@ pub(crate) fn copy(volume: &Volume) -> Option<([u8; 60], u64)> {
 }
 
 /// `true` where the log can be read.
-fn judge_superblock(volume: &Volume, file: &OwnFile, bytes: &[u8], problems: &Problems) -> bool {
+fn judge_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems: &Problems) -> bool {
     let bad = || Problem::new(Code::JournalSuperblockBad);
     let Some(disk) = superblock(bytes) else {
         problems.report(bad());
@@ -189,7 +195,7 @@ fn has_log(bytes: &[u8]) -> bool {
 
 /// How many complete transactions the log holds, counted by their commit blocks. Checksums are not looked at: that is
 /// for whoever replays them.
-fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &OwnFile, bytes: &[u8]) -> u64 {
+fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &SystemInode, bytes: &[u8]) -> u64 {
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
     let Ok(journal) = JournalSuperblock::parse(bytes, block_size, blocks) else { return 0 };

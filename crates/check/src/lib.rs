@@ -5,7 +5,7 @@
 //! | room | holds |
 //! | --- | --- |
 //! | `checker` | one check from beginning to end |
-//! | `open`, `descriptors`, `itables`, `journal`, `special`, `ownfile`, `recognise` | phase 0: superblock, descriptors, journal, the volume's own inodes |
+//! | `open`, `descriptors`, `itables`, `journal`, `special`, `system_inode`, `recognise` | phase 0: superblock, descriptors, journal, the volume's own inodes |
 //! | `scan`, `rounds` | reading in disk order; one round per tree level |
 //! | `regions` | trees put together from metadata regions in round 0 |
 //! | `inodes`, `looks`, `trees`, `files`, `xattrs` | phase 1: inodes, block maps, sums, attributes |
@@ -40,7 +40,6 @@ mod metadata;
 mod multiply;
 mod native;
 mod open;
-mod ownfile;
 mod paths;
 mod policies;
 mod quota;
@@ -52,6 +51,7 @@ mod rounds;
 mod rules;
 mod scan;
 mod special;
+mod system_inode;
 mod trail;
 mod trees;
 mod xattrs;

@@ -2,7 +2,6 @@
 //! the first block of a directory, which then has lost nothing but the four bits that say so.
 
 use crate::context::Volume;
-use crate::ownfile;
 use crate::scan::Scanner;
 use format::InodeNo;
 use format::dir::{DirEntry, decode_rec_len};
@@ -46,7 +45,7 @@ pub(crate) fn like_directory(scanner: &Scanner<'_>, volume: &Volume, inode: Inod
     if device && !is_map && raw.disk.i_links_count.get() == 1 || !volume.holds(block) {
         return false;
     }
-    ownfile::read_block(scanner, volume, block).is_some_and(|bytes| begins_as_directory(&bytes, inode))
+    scanner.read_block(volume, block).is_some_and(|bytes| begins_as_directory(&bytes, inode))
 }
 
 /// The first block of a file by its tree of extents, where that begins with one.
@@ -60,7 +59,7 @@ fn first_block(scanner: &Scanner<'_>, volume: &Volume, root: &[u8]) -> Option<u6
         }
         // a tree gets lower with every step
         let child = node.indexes().first().filter(|e| depth <= above && e.ei_block.get() == 0)?.child().get();
-        bytes = ownfile::read_block(scanner, volume, child).filter(|_| volume.holds(child))?;
+        bytes = scanner.read_block(volume, child).filter(|_| volume.holds(child))?;
     }
     None
 }

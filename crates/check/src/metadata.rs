@@ -1,4 +1,4 @@
-//! The blocks that the volume keeps for itself: superblocks, descriptors, bitmaps, inode tables.
+//! The blocks of the volume itself: superblocks, descriptors, bitmaps, inode tables.
 
 use crate::context::{Context, Volume};
 use crate::problem::Problem;

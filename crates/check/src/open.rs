@@ -528,7 +528,7 @@ fn judge_superblock(volume: &Volume, problems: &Problems) {
         report(reserved || quota > geometry.inodes, problem);
     }
     for (field, number) in own_files_without_feature(disk, geometry) {
-        problems.report(Problem::new(Code::OwnFileWithoutFeature).name(field).inode(number));
+        problems.report(Problem::new(Code::SystemInodeWithoutFeature).name(field).inode(number));
     }
     judge_dates(disk, problems);
 }

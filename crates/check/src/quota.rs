@@ -1,9 +1,9 @@
 //! What users, groups and projects use, counted over all inodes, against what the quota files say.
 
 use crate::context::{Context, Volume};
-use crate::ownfile::{OwnFile, read_slot};
 use crate::problem::Problem;
 use crate::scan::Scanner;
+use crate::system_inode::{SystemInode, read_slot};
 use crate::table::Code;
 use format::feature::{Incompat, RoCompat};
 use format::inode::{FileKind, InodeFlags, RawInode};
@@ -142,7 +142,7 @@ pub(crate) fn misled(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(&'static st
 }
 
 fn has_header(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo, kind: Kind) -> bool {
-    let Some(file) = OwnFile::read(scanner, volume, number) else { return false };
+    let Some(file) = SystemInode::read(scanner, volume, number) else { return false };
     let block = file.read_block(scanner, volume, 0);
     block.is_some_and(|block| QuotaFile::parse(&block, kind, file.size).is_ok())
 }
@@ -199,7 +199,7 @@ pub(crate) struct Stated {
 /// Reads a quota file.
 pub(crate) fn stated(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo, kind: Kind) -> Result<Stated, Error> {
     let unreadable = || Error::corrupt(Structure::Quota, "cannot be read");
-    let file = OwnFile::read(scanner, volume, inode).ok_or_else(unreadable)?;
+    let file = SystemInode::read(scanner, volume, inode).ok_or_else(unreadable)?;
     let read = |n: u32, bytes: &mut [u8; BLOCK_SIZE]| {
         let at = u64::from(n) * BLOCK_SIZE as u64;
         let block_size = u64::from(volume.geometry.block_size);

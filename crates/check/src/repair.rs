@@ -12,7 +12,7 @@
 //! | room | mends |
 //! | --- | --- |
 //! | `work` | what all of them use: blocks, inodes, free space |
-//! | `replay`, `journal`, `orphans`, `release`, `ownfiles` | what the volume left undone, and what it keeps for itself |
+//! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | what the volume left undone, and what is its own |
 //! | `superblock`, `descriptors`, `bitmaps`, `quota` | what is counted and where it lies |
 //! | `inodes`, `maps`, `attributes`, `inline` | inodes |
 //! | `sharing` | blocks claimed more than once |
@@ -31,7 +31,6 @@ mod inodes;
 mod journal;
 mod maps;
 mod orphans;
-mod ownfiles;
 mod quota;
 mod rebuild;
 mod release;
@@ -39,6 +38,7 @@ mod renames;
 mod replay;
 mod sharing;
 mod superblock;
+mod system_inodes;
 mod work;
 
 use crate::checker::{self, Options, Progress, Repair, View};
@@ -406,7 +406,7 @@ fn mend(mender: Mender, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Res
         Mender::Superblock => superblock::mend(work, problems),
         Mender::Descriptors => descriptors::mend(work, problems),
         Mender::Journal => journal::mend(work, problems),
-        Mender::OwnFiles => ownfiles::mend(work, problems),
+        Mender::SystemInodes => system_inodes::mend(work, problems),
         Mender::Orphans => orphans::mend(work),
         Mender::Inodes => inodes::mend(work, problems),
         Mender::Sharing => sharing::mend(work),

@@ -13,6 +13,7 @@
 //!    is known, so invariant 1 holds for what was added, too.
 //! 5. A request that fails is split into its items, so that one bad sector costs one item.
 
+use crate::context::Volume;
 use blockdev::{BlockDevice, Error, Read};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -194,6 +195,15 @@ impl Drop for Opened<'_> {
 }
 
 impl Scanner<'_> {
+    /// The bytes of a block, read by themselves; `None` outside the volume too.
+    pub(crate) fn read_block(&self, volume: &Volume, block: u64) -> Option<Vec<u8>> {
+        let offset = volume.offset(block)?;
+        let mut bytes = vec![0; volume.geometry.block_size as usize];
+        self.counters.count(offset, bytes.len() as u64);
+        self.device.read(offset, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// Reads all `items`, which ascend by offset, and calls `judge` with each item's bytes, on several threads and in
     /// no promised order. An item that cannot be read is judged with the device's error.
     pub(crate) fn pass<T: Copy + Send + Sync>(

@@ -3,9 +3,9 @@
 
 use crate::context::Volume;
 use crate::open::Refusal;
-use crate::ownfile::{OwnFile, read_block, read_slot};
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
+use crate::system_inode::{SystemInode, read_slot};
 use crate::table::Code;
 use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::{FileKind, RawInode};
@@ -108,7 +108,7 @@ fn check_resize_inode(scanner: &Scanner<'_>, volume: &Volume, problems: &Problem
         if raw.kind() != Some(FileKind::Regular) || !volume.holds(double.into()) {
             return None;
         }
-        let bytes = read_block(scanner, volume, double.into())?;
+        let bytes = scanner.read_block(volume, double.into())?;
         let pointers = indirect::pointers(&bytes);
         let start = geometry.descriptor_blocks as usize % pointers.len().max(1);
         let ring = pointers.iter().skip(start).chain(pointers.iter().take(start));
@@ -173,7 +173,7 @@ fn check_orphan_file(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems
     }
     let inode = InodeNo(volume.disk.s_orphan_file_inum.get());
     let report = |problem: Problem| problems.report(problem.inode(inode));
-    let file = OwnFile::read(scanner, volume, inode);
+    let file = SystemInode::read(scanner, volume, inode);
     let Some(file) = file.filter(|file| file.sound && file.kind == Some(FileKind::Regular)) else {
         return report(Problem::new(Code::OrphanFileInodeBad));
     };

@@ -126,8 +126,8 @@ pub enum Mender {
     Descriptors,
     /// The journal's inode and superblock.
     Journal,
-    /// What the volume keeps for itself besides: resize inode, orphan file, multiple-mount protection.
-    OwnFiles,
+    /// What else is the volume's own: resize inode, orphan file, multiple-mount protection.
+    SystemInodes,
     /// Frees or truncates orphans.
     Orphans,
     /// Inodes, block maps, attributes.

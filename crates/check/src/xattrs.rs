@@ -234,7 +234,7 @@ impl<'a> Area<'a, '_> {
             at += xattr::entry_len(entry.e_name_len);
             let size = entry.e_value_size.get() as usize;
             if entry.e_value_inum.get() != 0 {
-                // nobody makes an inode for nothing
+                // no inode is made for nothing
                 if size == 0 {
                     let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
                     self.report_with(code, |problem| problem.name(title(entry, name)).found(0));

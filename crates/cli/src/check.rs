@@ -185,7 +185,7 @@ impl Check {
             return Err(Failure::on(&self.device, "there is no terminal to ask on whether to mend: give -n, -p or -y"));
         }
         if self.undo.is_some() && repair == Repair::No && !asks {
-            self.tell("-z: nothing is changed without -p or -y, so no undo file is made");
+            self.say("-z: nothing is changed without -p or -y, so no undo file is made");
         }
         let watch = Watch::new(self.called(), self.completion)?;
         if self.online {
@@ -228,7 +228,7 @@ impl Check {
         }
         if let Some(mounted) = mounted.filter(|_| !root) {
             let place = escape(mounted.place().as_bytes());
-            self.tell(&format!("it is mounted {place}: what is being changed there can look like damage"));
+            self.say(&format!("it is mounted {place}: what is being changed there can look like damage"));
         }
         if self.extended.contains(&Extended::JournalOnly) {
             return self.only_replay(&device, &options);
@@ -243,10 +243,10 @@ impl Check {
             }
         }
         if !self.no_change && repair == Repair::No && !asks {
-            self.tell("checking as with -n, nothing will be changed; -p or -y mends");
+            self.say("checking as with -n, nothing will be changed; -p or -y mends");
         }
         if self.undo.is_some() && repair != Repair::No && check::is_native(&*device) {
-            self.tell("-z: there is no way back from a repair of a native volume, so nothing is changed; leave -z out");
+            self.say("-z: there is no way back from a repair of a native volume, so nothing is changed; leave -z out");
         }
         let name = self.called();
         let outcome = match repair {
@@ -276,7 +276,7 @@ impl Check {
             return;
         }
         if let Some((block, size)) = skip::copy_of_superblock(device) {
-            self.tell(&format!("a copy of the superblock may lead further: -b {block} -B {size}"));
+            self.say(&format!("a copy of the superblock may lead further: -b {block} -B {size}"));
         }
     }
 
@@ -309,8 +309,8 @@ impl Check {
             return Err(Failure::on(self.called(), "-E journal_only writes to the volume: give -p or -y"));
         }
         match check::replay(device, options) {
-            Ok(true) => self.tell("recovered the journal"),
-            Ok(false) => self.tell("the journal has nothing to recover"),
+            Ok(true) => self.say("recovered the journal"),
+            Ok(false) => self.say("the journal has nothing to recover"),
             Err(refusal) => return self.refused(&refusal),
         }
         Ok(exit::CLEAN)
@@ -335,7 +335,7 @@ impl Check {
         }
         // what is wrong with a volume that cannot be opened is for the check to say
         if check::replay(device, options).unwrap_or(false) {
-            self.tell("recovered the journal");
+            self.say("recovered the journal");
             clean = word(false);
         }
         // nothing but files that were deleted while they were open
@@ -343,14 +343,14 @@ impl Check {
             let freed = check::release_orphans(device, options).unwrap_or(0);
             if freed > 0 {
                 let files = if freed == 1 { "file" } else { "files" };
-                self.tell(&format!("freed {freed} {files} of the orphan list"));
+                self.say(&format!("freed {freed} {files} of the orphan list"));
                 return word(false);
             }
         }
         clean
     }
 
-    fn tell(&self, sentence: &str) {
+    fn say(&self, sentence: &str) {
         say(&format!("{}: {sentence}", self.shown_name()));
     }
 
@@ -402,7 +402,7 @@ impl Check {
         writeln!(out, "{}: clean, {inodes}/{inodes_total} files, {blocks}/{blocks_total} blocks", self.shown_name())?;
         out.flush()?;
         if self.verbose {
-            self.tell("the volume says that it was left clean, so nothing else was read; -f checks it all the same");
+            self.say("the volume says that it was left clean, so nothing else was read; -f checks it all the same");
         }
         Ok(exit::CLEAN)
     }
@@ -435,7 +435,7 @@ impl Check {
 
     /// There is nothing to check.
     fn refused(&self, refusal: &Refusal) -> Result<u8, Failure> {
-        self.tell(&refusal.sentence);
+        self.say(&refusal.sentence);
         if self.json {
             print_json(&Refused {
                 device: self.called(),

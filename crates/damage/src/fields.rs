@@ -73,7 +73,8 @@ fn sample(piece: &Piece, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
     let found = bytes.get(piece.range())?;
     let word = |at: usize| found.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_le_bytes(*word));
     let ends = |first: usize, last: usize| vec![0..first, piece.len - last..piece.len];
-    let whole = vec![0..piece.len];
+    let up_to = |end: usize| std::iter::once(0..end).collect::<Vec<_>>();
+    let whole = up_to(piece.len);
     // a directory's first entry is itself
     let first = found.get(6).zip(found.get(8)) == Some((&1, &b'.'));
     Some(match piece.what {
@@ -91,9 +92,9 @@ fn sample(piece: &Piece, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
         What::Pointers => ("pointers".to_owned(), ends(16, 4)),
         What::Attributes => ("attributes".to_owned(), ends(96, 32)),
         What::Orphans(_) => ("orphan file".to_owned(), ends(8, 16)),
-        What::JournalSuperblock => ("journal superblock".to_owned(), vec![0..0x100]),
+        What::JournalSuperblock => ("journal superblock".to_owned(), up_to(0x100)),
         What::MultipleMount => ("multiple mount".to_owned(), ends(0x80, 4)),
-        What::Quota => ("quota".to_owned(), vec![0..0x40]),
+        What::Quota => ("quota".to_owned(), up_to(0x40)),
         _ => return None,
     })
 }

@@ -368,7 +368,7 @@ fn what_is_appended_with_o_sync_is_durable_where_the_kernel_sends_no_fsync() {
     for format in FORMATS {
         let image = Image::mke2fs(format, 32 << 20).build();
         let served = serve_writable(image.path(), "commit=60");
-        for (name, how) in [("sync", rustix::fs::OFlags::SYNC), ("dsync", rustix::fs::OFlags::DSYNC)] {
+        for (name, how) in [("sync", OFlags::SYNC), ("dsync", OFlags::DSYNC)] {
             let path = served.path().join(name);
             fs::write(&path, "one\n").expect("write");
             tools::must("chattr", &["+a".as_ref(), path.as_os_str()]);

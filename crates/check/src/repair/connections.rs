@@ -1,9 +1,10 @@
 //! What hangs on the root: the root itself, parents, lost+found, and link counts.
 
 use super::directories::format_of;
-use super::entries::{self, Named};
+use super::entries;
 use super::maps;
 use super::rebuild;
+use super::renames::Named;
 use super::superblock;
 use super::work::Work;
 use crate::problem::Problem;

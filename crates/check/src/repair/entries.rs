@@ -1,5 +1,6 @@
 //! Entries of directories: chains made whole, and entries judged one by one.
 
+use super::renames::Named;
 use super::work::Work;
 use crate::records::{Marks, kind_number};
 use blockdev::Result;
@@ -15,16 +16,6 @@ use zerocopy::FromBytes;
 const SHORTEST: usize = 12;
 /// The shortest encrypted name in bytes.
 const SHORTEST_ENCRYPTED: usize = 16;
-
-/// An entry by itself.
-#[derive(Debug, Clone)]
-pub(super) struct Named {
-    pub(super) inode: InodeNo,
-    pub(super) name: Vec<u8>,
-    pub(super) file_type: u8,
-    /// What entries of encrypted casefolded directories carry.
-    pub(super) hash: Option<NameHash>,
-}
 
 /// Where an entry stands in its block.
 #[derive(Debug, Clone, Copy)]

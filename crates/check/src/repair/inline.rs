@@ -1,9 +1,10 @@
 //! Data and entries that stand in an inode are moved into a block, where they can be repaired like any other.
 
 use super::attributes;
-use super::entries::{self, Named};
+use super::entries;
 use super::maps;
 use super::rebuild;
+use super::renames::Named;
 use super::work::Work;
 use blockdev::Result;
 use format::InodeNo;

@@ -3,7 +3,7 @@
 use super::attributes;
 use super::inline;
 use super::maps;
-use super::ownfiles;
+use super::system_inodes;
 use super::work::Work;
 use crate::problem::Problem;
 use crate::table::Code;
@@ -84,7 +84,7 @@ impl Case<'_, '_> {
             return super::connections::make_root(self.work);
         }
         if self.number == InodeNo::RESIZE && problems.iter().any(|p| is_map_problem(p.code)) {
-            return ownfiles::make_resize_inode(self.work);
+            return system_inodes::make_resize_inode(self.work);
         }
         // a directory that lost its type has nothing else wrong with it that is to be believed
         let lost: Vec<&Problem> = problems.iter().copied().filter(|p| p.code == Code::LooksLikeDirectory).collect();

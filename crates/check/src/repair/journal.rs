@@ -4,8 +4,8 @@ use super::maps;
 use super::replay;
 use super::work::Work;
 use crate::journal::{self, Journal};
-use crate::ownfile::{self, OwnFile};
 use crate::problem::Problem;
+use crate::system_inode::{self, SystemInode};
 use crate::table::Code;
 use blockdev::Result;
 use format::InodeNo;
@@ -80,7 +80,7 @@ fn restore(work: &Work<'_>) -> Result<()> {
     let mut inode = work.blank_inode();
     inode.set_mode(0o100_600);
     inode.set_links(1);
-    if ownfile::is_extent_root(&root) {
+    if system_inode::is_extent_root(&root) {
         inode.set_flags(InodeFlags::EXTENTS);
     }
     let now = Timestamp { seconds: work.now.cast_signed(), nanos: 0 };
@@ -114,7 +114,7 @@ fn edit_feature(work: &Work<'_>, edit: impl FnOnce(&mut VolumeSuperblock)) -> Re
     work.edit_superblock(edit)
 }
 
-fn clear_beyond_version1(work: &Work<'_>, file: &OwnFile, mut bytes: Vec<u8>) -> Result<()> {
+fn clear_beyond_version1(work: &Work<'_>, file: &SystemInode, mut bytes: Vec<u8>) -> Result<()> {
     let Some(block) = file.block(0) else { return Ok(()) };
     if let Some(beyond) = bytes.get_mut(0x24..DiskSuperblock::SIZE) {
         beyond.fill(0);

@@ -2,7 +2,7 @@
 
 use super::maps;
 use super::work::Work;
-use crate::ownfile::OwnFile;
+use crate::system_inode::SystemInode;
 use blockdev::Result;
 use format::feature::{Compat, RoCompat};
 use format::inode::{FileKind, InodeFlags};
@@ -26,7 +26,7 @@ pub(super) fn mend(work: &Work<'_>) -> Result<()> {
     let volume = work.volume();
     if volume.features.compat.contains(Compat::ORPHAN_FILE) {
         let file = InodeNo(volume.disk.s_orphan_file_inum.get());
-        if let Some(file) = OwnFile::read(work.view.scanner, volume, file) {
+        if let Some(file) = SystemInode::read(work.view.scanner, volume, file) {
             for n in 0..(file.size / u64::from(volume.geometry.block_size)).min(FILE_BLOCKS) {
                 empty_block(work, &file, n, &mut seen)?;
             }
@@ -44,7 +44,7 @@ fn ordinary(work: &Work<'_>, number: u32) -> Option<InodeNo> {
 }
 
 /// Releases what a block of the orphan file names and empties it.
-fn empty_block(work: &Work<'_>, file: &OwnFile, n: u64, seen: &mut HashSet<InodeNo>) -> Result<()> {
+fn empty_block(work: &Work<'_>, file: &SystemInode, n: u64, seen: &mut HashSet<InodeNo>) -> Result<()> {
     let (Some(place), Some(bytes)) = (file.block(n), file.read_block(work.view.scanner, work.volume(), n)) else {
         return Ok(());
     };

@@ -2,9 +2,9 @@
 //! has such and there is more than one block.
 
 use super::directories::format_of;
-use super::entries::{self, Judge, Named, Verdict};
+use super::entries::{self, Judge, Verdict};
 use super::maps;
-use super::renames::make_unique;
+use super::renames::{Named, make_unique};
 use super::work::Work;
 use crate::htree::hasher;
 use blockdev::Result;

@@ -48,7 +48,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
     }
     let mut freed = Freed::default();
     let mut seen = HashSet::new();
-    let mut kept: Vec<(InodeNo, InodeBuf)> = Vec::new();
+    let mut files: Vec<(InodeNo, InodeBuf)> = Vec::new();
     let mut next = volume.disk.s_last_orphan.get();
     while next != 0 {
         let number = InodeNo(next);
@@ -61,17 +61,17 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
         let sound = !geometry.metadata_csum || raw.checksum(geometry, number) == raw.stored_checksum();
         let Some(kind) = raw.kind().filter(|_| sound) else { return Ok(None) };
         next = raw.disk.i_dtime.get();
-        let Some(held) = held(work, number, &inode, kind)? else { return Ok(None) };
+        let Some(mapped) = mapped_by(work, number, &inode, kind)? else { return Ok(None) };
         if raw.disk.i_links_count.get() > 0 {
             // one that is to be cut and is as short as it says already
             let blocks = raw.size().div_ceil(u64::from(geometry.block_size));
-            let longer = held.last.is_some_and(|last| last >= blocks);
+            let longer = mapped.last.is_some_and(|last| last >= blocks);
             if kind != FileKind::Regular || raw.flags().contains(InodeFlags::INLINE_DATA) || longer {
                 return Ok(None);
             }
             inode.disk_mut().i_dtime = 0.into();
         } else {
-            for block in held.blocks {
+            for block in mapped.blocks {
                 let at = own.partition_point(|blocks| blocks.end <= block);
                 let metadata = own.get(at).is_some_and(|blocks| blocks.contains(&block));
                 if metadata || !volume.holds(block) || !freed.blocks.insert(block) {
@@ -84,14 +84,14 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
             freed.inodes.push((number, kind == FileKind::Directory));
             inode.disk_mut().i_dtime = work.now32().into();
         }
-        kept.push((number, inode));
+        files.push((number, inode));
     }
     // a block that is freed as one of a file is none of attributes that others share
     if freed.shared.keys().any(|block| freed.blocks.contains(block)) || !free(work, &freed)? {
         return Ok(None);
     }
-    let count = kept.len();
-    for (number, inode) in kept {
+    let count = files.len();
+    for (number, inode) in files {
         work.put_inode(number, inode)?;
     }
     let (blocks, inodes) = (freed.blocks.len() as u64, freed.inodes.len() as u32);
@@ -113,37 +113,37 @@ struct Bits {
 
 /// What an inode maps.
 #[derive(Default)]
-struct Held {
+struct Mapped {
     blocks: Vec<u64>,
     /// The last block of the file that is mapped.
     last: Option<u64>,
 }
 
 /// What an inode maps; `None` where its map is not wholly sound.
-fn held(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind) -> Result<Option<Held>> {
+fn mapped_by(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind) -> Result<Option<Mapped>> {
     let raw = inode.raw();
-    let mut held = Held::default();
+    let mut mapped = Mapped::default();
     let flags = raw.flags();
     if flags.contains(InodeFlags::INLINE_DATA) {
-        return Ok(Some(held));
+        return Ok(Some(mapped));
     }
     let short = kind == FileKind::Symlink && raw.size() < 60 && !flags.contains(InodeFlags::EXTENTS);
     if short || !matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
-        return Ok(Some(held));
+        return Ok(Some(mapped));
     }
     let sound = if flags.contains(InodeFlags::EXTENTS) {
-        extents(work, number, inode, &raw.disk.i_block, None, &mut held)?
+        extents(work, number, inode, &raw.disk.i_block, None, &mut mapped)?
     } else {
         let shape = work.volume().geometry.indirect();
         let mut sound = true;
         for (n, word) in (0u32..).zip(raw.block_words::<15>()) {
             let level = n.saturating_sub(11);
             let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
-            sound = sound && indirect(work, word, level, first, &mut held)?;
+            sound = sound && indirect(work, word, level, first, &mut mapped)?;
         }
         sound
     };
-    Ok(sound.then_some(held))
+    Ok(sound.then_some(mapped))
 }
 
 /// Collects what a node of an extent tree leads to; whether all of it is sound.
@@ -153,7 +153,7 @@ fn extents(
     inode: &InodeBuf,
     bytes: &[u8],
     depth: Option<u16>,
-    held: &mut Held,
+    mapped: &mut Mapped,
 ) -> Result<bool> {
     let geometry = &work.volume().geometry;
     let Some(node) = RawNode::from_bytes(bytes) else { return Ok(false) };
@@ -176,16 +176,16 @@ fn extents(
             if len == 0 || !work.volume().holds(start) || end > geometry.blocks {
                 return Ok(false);
             }
-            held.blocks.extend(start..end);
-            held.last = held.last.max(Some(u64::from(extent.ee_block.get()) + len - 1));
+            mapped.blocks.extend(start..end);
+            mapped.last = mapped.last.max(Some(u64::from(extent.ee_block.get()) + len - 1));
         }
         return Ok(true);
     }
     for index in node.indexes() {
         let child = index.child().get();
         let Some(bytes) = work.block(child)?.filter(|_| work.volume().holds(child)) else { return Ok(false) };
-        held.blocks.push(child);
-        if !extents(work, number, inode, &bytes, Some(at - 1), held)? {
+        mapped.blocks.push(child);
+        if !extents(work, number, inode, &bytes, Some(at - 1), mapped)? {
             return Ok(false);
         }
     }
@@ -193,25 +193,25 @@ fn extents(
 }
 
 /// Collects what an indirect block of this level leads to, or the block itself.
-fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, held: &mut Held) -> Result<bool> {
+fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, mapped: &mut Mapped) -> Result<bool> {
     if block == 0 {
         return Ok(true);
     }
     let (volume, block) = (work.volume(), u64::from(block));
     // a map that leads into itself ends
-    if !volume.holds(block) || held.blocks.len() as u64 > volume.geometry.blocks {
+    if !volume.holds(block) || mapped.blocks.len() as u64 > volume.geometry.blocks {
         return Ok(false);
     }
-    held.blocks.push(block);
+    mapped.blocks.push(block);
     if level == 0 {
-        held.last = held.last.max(Some(first));
+        mapped.last = mapped.last.max(Some(first));
         return Ok(true);
     }
     let shape = volume.geometry.indirect();
     let Some(bytes) = work.block(block)? else { return Ok(false) };
     let span = shape.span(level - 1);
     for (n, pointer) in (0u64..).zip(shape.pointers(&bytes)) {
-        if !indirect(work, pointer.get(), level - 1, first.saturating_add(n.saturating_mul(span)), held)? {
+        if !indirect(work, pointer.get(), level - 1, first.saturating_add(n.saturating_mul(span)), mapped)? {
             return Ok(false);
         }
     }

@@ -1,16 +1,26 @@
-//! Names that a directory has more than once: every entry but one gets another, the one that e2fsck gives it, so that who
+//! Names that a directory has more than once: every entry but one gets another, the one that e2fsck chooses, so that who
 //! looks for `NAME~0` finds it whichever tool repaired the volume.
 
-use super::entries::Named;
 use format::InodeNo;
 use format::casefold;
+use format::hash::NameHash;
 use std::collections::{HashMap, HashSet};
+
+/// An entry by itself.
+#[derive(Debug, Clone)]
+pub(super) struct Named {
+    pub(super) inode: InodeNo,
+    pub(super) name: Vec<u8>,
+    pub(super) file_type: u8,
+    /// What entries of encrypted casefolded directories carry.
+    pub(super) hash: Option<NameHash>,
+}
 
 /// Bytes of the longest name.
 const LONGEST: usize = 255;
 
-/// Gives every name once: a second entry for the same inode goes. Of entries for several inodes that of the highest number
-/// keeps the name; the others get names of their own, or go too where names cannot be changed (`fixed`).
+/// Leaves every name once: a second entry for the same inode goes. Of entries for several inodes that of the highest number
+/// has the name afterwards; the others get names of their own, or go too where names cannot be changed (`fixed`).
 pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
     let key = |name: &[u8]| folded.then(|| casefold::fold(name)).flatten().unwrap_or_else(|| name.to_vec());
     let mut pairs: HashSet<(Vec<u8>, InodeNo)> = HashSet::new();
@@ -64,8 +74,8 @@ fn successor(name: &[u8], text: bool) -> Vec<u8> {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let stem = name.len() - digits;
     let Some(sign) = stem.checked_sub(1).filter(|at| digits > 0 && name.get(*at) == Some(&b'~')) else {
-        let room = name.len().next_multiple_of(4).min(LONGEST) - 2;
-        let mut stem = name.get(..room).unwrap_or(name);
+        let most = name.len().next_multiple_of(4).min(LONGEST) - 2;
+        let mut stem = name.get(..most).unwrap_or(name);
         if text && std::str::from_utf8(name).is_ok() {
             stem = stem.utf8_chunks().next().map_or(&[], |chunk| chunk.valid().as_bytes());
         }

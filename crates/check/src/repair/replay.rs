@@ -5,7 +5,7 @@
 
 use super::work::Work;
 use crate::journal::{self, Journal};
-use crate::ownfile::OwnFile;
+use crate::system_inode::SystemInode;
 use blockdev::Result;
 use format::feature::Incompat;
 use format::jbd2::{
@@ -38,7 +38,7 @@ struct Log {
 
 /// A journal that was replayed and still has to be emptied.
 pub(super) struct Replayed {
-    file: OwnFile,
+    file: SystemInode,
     next: u32,
     /// The kernel noted an error in it.
     failed: bool,
@@ -93,7 +93,7 @@ pub(super) fn close(work: &Work<'_>, replayed: &Replayed) -> Result<()> {
 }
 
 /// Leaves the journal empty; the next transaction will be number `next`.
-fn empty(work: &Work<'_>, file: &OwnFile, next: u32) -> Result<()> {
+fn empty(work: &Work<'_>, file: &SystemInode, next: u32) -> Result<()> {
     let (Some(block), Some(mut bytes)) = (file.block(0), file.read_block(work.view.scanner, work.volume(), 0)) else {
         return Ok(());
     };
@@ -106,7 +106,7 @@ fn empty(work: &Work<'_>, file: &OwnFile, next: u32) -> Result<()> {
 }
 
 /// Whether there are fast commits behind the last transaction.
-fn has_fast_commits(work: &Work<'_>, file: &OwnFile, superblock: &JournalSuperblock, next: u32) -> bool {
+fn has_fast_commits(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock, next: u32) -> bool {
     let mut scan = fast_commit::Scan::new(next);
     for block in superblock.fast_commit_blocks() {
         let bytes = file.read_block(work.view.scanner, work.volume(), u64::from(block));
@@ -119,7 +119,7 @@ fn has_fast_commits(work: &Work<'_>, file: &OwnFile, superblock: &JournalSuperbl
 }
 
 /// Finds the complete transactions.
-fn scan(work: &Work<'_>, file: &OwnFile, superblock: &JournalSuperblock) -> Result<Log> {
+fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> Result<Log> {
     let mut log = Log { next: superblock.sequence(), ..Log::default() };
     let Some(start) = superblock.start() else { return Ok(log) };
     let format = superblock.log();
@@ -184,7 +184,7 @@ fn scan(work: &Work<'_>, file: &OwnFile, superblock: &JournalSuperblock) -> Resu
 }
 
 /// Puts an empty superblock into a journal whose own cannot be used.
-pub(super) fn renew(work: &Work<'_>, file: &OwnFile) -> Result<()> {
+pub(super) fn renew(work: &Work<'_>, file: &SystemInode) -> Result<()> {
     work.make_stale();
     let block_size = work.volume().geometry.block_size;
     let blocks = u32::try_from(file.size / u64::from(block_size)).unwrap_or(u32::MAX);

@@ -6,7 +6,7 @@
 
 use super::attributes;
 use super::maps::{self, Pointer};
-use super::ownfiles;
+use super::system_inodes;
 use super::work::Work;
 use blockdev::Result;
 use format::extent::Extent;
@@ -74,7 +74,7 @@ impl Clones<'_, '_> {
         let work = self.work;
         self.shared.clear();
         if number == InodeNo::RESIZE {
-            return ownfiles::make_resize_inode(work);
+            return system_inodes::make_resize_inode(work);
         }
         let Some(mut inode) = work.inode(number)? else { return Ok(()) };
         if number == InodeNo::BAD_BLOCKS {

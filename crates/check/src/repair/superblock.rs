@@ -124,7 +124,7 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
         Code::LastWriteInFuture | Code::LastWriteBarelyInFuture => {
             (sb.s_wtime, sb.s_wtime_hi) = (now.0.into(), now.1);
         }
-        Code::OwnFileWithoutFeature => {
+        Code::SystemInodeWithoutFeature => {
             for (field, _) in open::own_files_without_feature(sb, geometry) {
                 *own_file(sb, field) = 0.into();
             }

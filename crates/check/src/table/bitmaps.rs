@@ -65,19 +65,19 @@ macro_rules! bitmap_rows {
         0x060002 QuotaUsageWrong Error mends by Quota
             "Quota file {inode} does not agree with what is in use: {name}."
             => "Writes the usage anew." [];
-        0x060007 OrphanFileWithoutJournal Error mends by OwnFiles
+        0x060007 OrphanFileWithoutJournal Error mends by SystemInodes
             "The volume has an orphan file, but no journal."
             => "Clears the feature and the file." [];
-        0x060009 OrphanFileInodeBad Error mends by OwnFiles
+        0x060009 OrphanFileInodeBad Error mends by SystemInodes
             "The orphan file {inode} is not sound."
             => "Makes it anew." [];
         0x06000c OrphanFileBlockNotClean Error mends by Orphans
             "Block {file_block} of the orphan file {inode} names inodes, though none are orphans."
             => "Clears the block." [];
-        0x06000d OrphanPresentButFileClean Advice mends by OwnFiles
+        0x06000d OrphanPresentButFileClean Advice mends by SystemInodes
             "The superblock says that the orphan file names inodes, but it names none."
             => "Clears the orphan_present feature." [];
-        0x06000e OrphanPresentWithoutFile Error mends by OwnFiles
+        0x06000e OrphanPresentWithoutFile Error mends by SystemInodes
             "The superblock says that the orphan file names inodes, but the volume has none."
             => "Clears the orphan_present feature." [];
         0x0E0006 TooManyProblems Advice stops by Nobody

@@ -81,11 +81,11 @@ macro_rules! superblock_rows {
             "The superblock reserves {found} descriptor blocks for growth, but lacks the resize_inode feature."
             => "Sets the number to 0." [];
         // seen: e2fsck -n exits 0 where nothing else comes of it
-        0x00002f ResizeInodeNotClear Advice stops by OwnFiles
+        0x00002f ResizeInodeNotClear Advice stops by SystemInodes
             "The volume lacks the resize_inode feature, but its resize inode has a block map."
             => "Clears it." [];
         // seen: f_jnl_errno exits 0
-        0x000030 ResizeInodeBad Advice stops by OwnFiles
+        0x000030 ResizeInodeBad Advice stops by SystemInodes
             "The resize inode does not hold the descriptor blocks reserved for growth."
             => "Makes it anew." [];
         0x000031 LastMountInFuture Advice mends by Superblock
@@ -123,11 +123,11 @@ macro_rules! superblock_rows {
         0x00003d LastWriteBarelyInFuture Advice mends by Superblock
             "The last write is dated {found:date}, less than a day in the future; the clock may be wrong."
             => "Sets the date to now." [];
-        0x000042 MmpBlockOutOfRange Error mends by OwnFiles
+        0x000042 MmpBlockOutOfRange Error mends by SystemInodes
             "The block for multiple-mount protection is {found}, which cannot be."
             => "Makes a new one." [];
         // seen: e2fsck -n exits 12
-        0x000043 MmpMagicWrong Error mends by OwnFiles
+        0x000043 MmpMagicWrong Error mends by SystemInodes
             "The block for multiple-mount protection, {block}, is not one."
             => "Writes it anew." [];
         // seen: f_zero_inode_size exits 0
@@ -146,7 +146,7 @@ macro_rules! superblock_rows {
             "The superblock has both metadata_csum and uninit_bg, of which the second is void."
             => "Clears uninit_bg." [];
         // seen: e2fsck -n exits 12
-        0x000047 MmpChecksumWrong Error mends by OwnFiles
+        0x000047 MmpChecksumWrong Error mends by SystemInodes
             "The block for multiple-mount protection, {block}, has checksum {found:x}, computed is {expected:x}."
             => "Computes it anew." [];
         0x000048 SixtyFourBitWithoutExtents Advice mends by Superblock
@@ -173,16 +173,16 @@ macro_rules! superblock_rows {
         0x000051 ResizeInodeWithMetaGroups Error stops by Superblock
             "The volume has both resize_inode and meta_bg, which exclude each other."
             => "Clears resize_inode." [];
-        0x000052 OrphanFileHole Error stops by OwnFiles
+        0x000052 OrphanFileHole Error stops by SystemInodes
             "The orphan file {inode} has no block {file_block}."
             => "Makes the file anew." [];
-        0x000053 OrphanFileMagicWrong Error stops by OwnFiles
+        0x000053 OrphanFileMagicWrong Error stops by SystemInodes
             "Block {file_block} of the orphan file {inode} does not end with the magic number."
             => "Makes the file anew." [];
-        0x000054 OrphanFileChecksumWrong Error stops by OwnFiles
+        0x000054 OrphanFileChecksumWrong Error stops by SystemInodes
             "Block {file_block} of the orphan file {inode} has checksum {found:x}, computed is {expected:x}."
             => "Makes the file anew." [];
-        0x000055 OrphanFileSizeWrong Error stops by OwnFiles
+        0x000055 OrphanFileSizeWrong Error stops by SystemInodes
             "The orphan file {inode} has size {found}, which is not a number of whole blocks."
             => "Makes the file anew." [];
         0x0E0000 ReadError Error stops by Nobody
@@ -201,7 +201,7 @@ macro_rules! superblock_rows {
             "The superblock names inode {found} as the journal's, which is no journal; the reserved inode {inode} is."
             => "Sets the number." [EntryInodeOutOfRange];
         // found on what e2fsck takes for files of quota or orphans, whatever the features say, and clears the names of
-        0x0E0016 OwnFileWithoutFeature Advice stops by Superblock
+        0x0E0016 SystemInodeWithoutFeature Advice stops by Superblock
             "The superblock names inode {inode} in {name}, but lacks the feature for it."
             => "Clears the number." [EntryInodeOutOfRange];
         // seen: e2fsck moves the inode to the reserved number, whatever it is

@@ -1,6 +1,6 @@
 //! Under bigalloc the blocks of one cluster of a file lie in one cluster of the volume.
 
-use crate::mended::{fix, options};
+use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
 use extant_check::report::Report;
 use extant_check::table::Code;

@@ -1,6 +1,6 @@
 //! A repair that is cut at any write: the next one ends where the uninterrupted one does.
 
-use crate::mended::{contents, fix, options, spoil};
+use crate::repaired::{contents, fix, options, spoil};
 use crate::volumes;
 use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Record, undo};
 use extant_check::report::exit;
@@ -42,7 +42,7 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
         let mut bytes = volume.bytes.clone();
         let said = spoil(volume, &mut bytes, &mut rng);
         let said = format!("EXTANT_SEED={:#x} mke2fs {}: {said}", case.seed, volume.name);
-        let Some((mended, log)) = recorded(&bytes) else { continue };
+        let Some((repaired, log)) = recorded(&bytes) else { continue };
         let mut check = |state: &[u8], when: String| {
             let device = MemoryDevice::from_vec(state.to_vec());
             finished += u32::from(unfinished(&device));
@@ -50,7 +50,7 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
             let mut again = device.into_vec();
             let report = fix(&mut again, Repair::All).unwrap_or_else(|e| panic!("{said}: {when}: {e}"));
             assert_eq!(report.exit & !exit::MENDED, 0, "{said}: {when}: {:?}", report.problems);
-            assert!(again == mended, "{said}: {when}: it ends elsewhere");
+            assert!(again == repaired, "{said}: {when}: it ends elsewhere");
         };
         // all that is safe, all that was written since in order, and what is on the device of that in no order
         let (mut safe, mut in_order) = (bytes.clone(), bytes.clone());

@@ -1,7 +1,7 @@
-//! An image for every problem of the table, and for the corruptions of the paper's Table II: found, mended, clean in a
+//! An image for every problem of the table, and for the corruptions of the paper's Table II: found, repaired, clean in a
 //! second run, and clean to e2fsck, with every file that e2fsck keeps.
 
-use crate::mended::{fix, options};
+use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
 use damage::{Error, Kind, NOT_MADE, TABLE2, damage};
 use extant_check::render::UNKNOWN;
@@ -80,7 +80,7 @@ fn spoilt(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
     match damage(&device, kind, seed) {
         Ok(places) => {
             assert!(!places.is_empty(), "{kind:?} says nothing of what it changed");
-            Some(crate::mended::contents(&device))
+            Some(crate::repaired::contents(&device))
         }
         Err(Error::Unfit(_) | Error::Unknown) => None,
         Err(error) => panic!("{kind:?} on {}: {error}", base.name),
@@ -89,8 +89,8 @@ fn spoilt(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
 
 /// What is wrong with the repair of these bytes; `None` where nothing is.
 fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
-    let mut mended = bytes.to_vec();
-    let report = match fix(&mut mended, Repair::All) {
+    let mut repaired = bytes.to_vec();
+    let report = match fix(&mut repaired, Repair::All) {
         Err(refusal) => return Some(format!("refused: {refusal}")),
         Ok(report) => report,
     };
@@ -98,12 +98,12 @@ fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
         let left = report.problems.iter().find(|p| !p.fixed).map(|p| p.text.clone());
         return Some(format!("left: {}", left.unwrap_or_default()));
     }
-    match look(&mended) {
+    match look(&repaired) {
         Some(second) if second.clean => {}
         Some(second) => return Some(format!("second run: {:?}", second.problems.first().map(|p| &p.text))),
         None => return Some("the second run is refused".into()),
     }
-    scratch.set_bytes(&mended);
+    scratch.set_bytes(&repaired);
     let verdict = e2fsck(scratch.path());
     if verdict.exit.is_some() && !verdict.clean {
         let text: Vec<_> = verdict.text.lines().filter(|l| !l.is_empty() && !l.starts_with("Pass")).take(2).collect();
@@ -128,10 +128,10 @@ pub(crate) fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
     if !e2fsck(theirs.path()).clean {
         return None;
     }
-    let mut mended = bytes.to_vec();
-    let _ = fix(&mut mended, Repair::All);
+    let mut repaired = bytes.to_vec();
+    let _ = fix(&mut repaired, Repair::All);
     let theirs = files(&theirs)?;
-    let Some(ours) = files(&Image::from_bytes(&mended)) else { return Some("the kernel refuses it".into()) };
+    let Some(ours) = files(&Image::from_bytes(&repaired)) else { return Some("the kernel refuses it".into()) };
     let before = files(&Image::from_bytes(before))?;
     let whole = |path| ours.contains_key(path) && ours.get(path) == before.get(path);
     let gone = theirs.iter().find(|(path, content)| !whole(*path) && !ours.values().any(|kept| kept == *content))?;

@@ -1,7 +1,7 @@
 //! What a repair must not lose: a journal of which only the inode is gone, and the files of a group whose table the
 //! descriptor does not lead to.
 
-use crate::mended::{contents, fix, options};
+use crate::repaired::{contents, fix, options};
 use blockdev::{BlockDevice, MemoryDevice};
 use damage::{Kind, damage};
 use extant_check::report::{Report, exit};
@@ -37,7 +37,7 @@ fn spoilt(bytes: &[u8], number: u32) -> Vec<u8> {
 }
 
 /// The volume is repaired, all of it, in one run.
-fn repaired(bytes: &mut Vec<u8>, said: &str) {
+fn repair_all(bytes: &mut Vec<u8>, said: &str) {
     let report = fix(bytes, Repair::All).expect("a volume");
     assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{said}: {:?}", report.problems);
 }
@@ -95,10 +95,10 @@ fn an_inode_table_is_found_where_mkfs_puts_it() {
         let mut preened = bytes.clone();
         let report = fix(&mut preened, Repair::Safe).expect("a volume");
         assert!(report.exit == exit::LEFT && preened == bytes, "{args:?}: a person decides");
-        let mut mended = bytes.clone();
-        repaired(&mut mended, &format!("{args:?}"));
-        assert_eq!(look(&mended).counts, look(&sound).counts, "{args:?}: every file is there");
-        image.set_bytes(&mended);
+        let mut repaired = bytes.clone();
+        repair_all(&mut repaired, &format!("{args:?}"));
+        assert_eq!(look(&repaired).counts, look(&sound).counts, "{args:?}: every file is there");
+        image.set_bytes(&repaired);
         assert!(e2fsck(image.path()).clean, "{args:?}");
     }
 }
@@ -115,7 +115,7 @@ fn an_inode_table_is_found_where_something_else_stands_in_its_place() {
         image.debugfs(&["set_bg 0 inode_table 6000", "set_bg 0 checksum calc"]);
         let mut bytes = image.bytes();
         assert!(finds(&look(&bytes), Code::InodeTableElsewhere), "{args:?}");
-        repaired(&mut bytes, &format!("{args:?}"));
+        repair_all(&mut bytes, &format!("{args:?}"));
         assert_eq!(look(&bytes).counts, look(&sound).counts, "{args:?}");
     }
 }
@@ -159,7 +159,7 @@ fn a_directory_that_lost_its_type_is_one_again() {
             let mut bytes = image.bytes();
             let report = look(&bytes);
             assert!(finds(&report, Code::LooksLikeDirectory), "{kind}, {command}: {:?}", report.problems);
-            repaired(&mut bytes, &format!("{kind}, {command}"));
+            repair_all(&mut bytes, &format!("{kind}, {command}"));
             assert_eq!(look(&bytes).counts, sound, "{kind}, {command}");
             image.set_bytes(&bytes);
             assert!(e2fsck(image.path()).clean, "{kind}, {command}");
@@ -190,7 +190,7 @@ fn a_directory_in_its_inode_or_below_a_tree_that_lost_its_type_is_one_again() {
                 let mut bytes = image.bytes();
                 let said = format!("{features}, {dir}, {mode}");
                 assert!(finds(&look(&bytes), Code::LooksLikeDirectory), "{said}: {:?}", look(&bytes).problems);
-                repaired(&mut bytes, &said);
+                repair_all(&mut bytes, &said);
                 assert_eq!(look(&bytes).counts, sound, "{said}");
                 image.set_bytes(&bytes);
                 assert!(e2fsck(image.path()).clean, "{said}");
@@ -250,7 +250,7 @@ fn a_node_that_is_right_but_for_its_depth_keeps_the_file() {
             bytes[leaf + 6..leaf + 8].copy_from_slice(&depth.to_le_bytes());
             set_leaf_checksum(&image, &mut bytes, leaf);
             assert!(finds(&look(&bytes), Code::ExtentHeaderInvalid), "{options}, depth {depth}");
-            repaired(&mut bytes, &format!("{options}, depth {depth}"));
+            repair_all(&mut bytes, &format!("{options}, depth {depth}"));
             assert!(look(&bytes).problems.is_empty(), "{options}, depth {depth}");
             let after = Image::from_bytes(&bytes);
             assert!(e2fsck(after.path()).clean, "{options}, depth {depth}");
@@ -273,7 +273,7 @@ fn an_extent_past_the_end_of_all_files_costs_itself_alone() {
     set_leaf_checksum(&image, &mut bytes, leaf);
     let found: Vec<_> = look(&bytes).problems.iter().map(|problem| problem.code).collect();
     assert!(found.contains(&Code::ExtentEndOutOfBounds) && !found.contains(&Code::ExtentsOutOfOrder), "{found:?}");
-    repaired(&mut bytes, "");
+    repair_all(&mut bytes, "");
     assert!(look(&bytes).problems.is_empty(), "{:?}", look(&bytes).problems);
     let after = Image::from_bytes(&bytes);
     assert!(e2fsck(after.path()).clean);
@@ -299,7 +299,7 @@ fn an_index_flag_on_a_directory_in_its_inode_is_cleared() {
     image.debugfs(&["sif /small flags 0x10001000"]);
     let mut bytes = image.bytes();
     assert!(finds(&look(&bytes), Code::HtreeRootBad), "{:?}", look(&bytes).problems);
-    repaired(&mut bytes, "");
+    repair_all(&mut bytes, "");
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
     assert_eq!(look(&bytes).counts, look(&sound).counts);
@@ -323,7 +323,7 @@ fn a_bitmap_in_the_wrong_place_does_not_cost_the_table() {
         assert!(sb.s_inodes_count.get() > 1000, "a table of more blocks than that");
         image.debugfs(&[&format!("set_bg 0 inode_bitmap {within}"), "set_bg 0 checksum calc"]);
         let mut bytes = image.bytes();
-        repaired(&mut bytes, &format!("{args:?}"));
+        repair_all(&mut bytes, &format!("{args:?}"));
         assert_eq!(look(&bytes).counts.inodes, look(&sound).counts.inodes, "{args:?}: every file is there");
         image.set_bytes(&bytes);
         assert!(e2fsck(image.path()).clean, "{args:?}");
@@ -344,7 +344,7 @@ fn a_stray_block_behind_the_log_does_not_send_the_repair_in_circles() {
     let at = last * 1024 + 250 * 4;
     assert_eq!(bytes[at..at + 4], [0; 4], "behind the end");
     bytes[at..at + 4].copy_from_slice(&8000u32.to_le_bytes());
-    repaired(&mut bytes, "");
+    repair_all(&mut bytes, "");
     assert!(look(&bytes).problems.is_empty(), "{:?}", look(&bytes).problems);
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);

@@ -5,12 +5,12 @@ mod cuts;
 mod kinds;
 mod lost;
 mod matrix;
-mod mended;
 mod misled;
 mod mutated;
 mod pairs;
 mod released;
 mod renamed;
+mod repaired;
 mod resize;
 mod values;
 

@@ -4,8 +4,8 @@
 //! `make test` takes a few of them, evenly; with a high `EXTANT_CAMPAIGN` it is all.
 
 use crate::kinds::lost;
-use crate::mended::{Wrong, options, wrong_with};
 use crate::mutated::{Seed, seeds};
+use crate::repaired::{Wrong, options, wrong_with};
 use blockdev::MemoryDevice;
 use extant_check::report::Report;
 use extant_check::table::{Code, Severity};

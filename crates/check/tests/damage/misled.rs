@@ -2,7 +2,7 @@
 //! out wrongly, inodes that claim to be inline, a resize inode that leads out of the volume: a repair puts the field right
 //! and loses nothing.
 
-use crate::mended::{fix, options};
+use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
@@ -131,7 +131,7 @@ fn a_file_named_for_quota_without_the_feature_stays_a_file() {
                 _ => sb.s_orphan_file_inum = number.into(),
             });
             let said = format!("field {field} names {number}");
-            assert!(finds(&look(&spoilt), Code::OwnFileWithoutFeature), "{said}");
+            assert!(finds(&look(&spoilt), Code::SystemInodeWithoutFeature), "{said}");
             let mut bytes = only_the_superblock(&said, &sound, spoilt, Repair::All);
             let superblock = superblock(&mut bytes);
             let numbers = [superblock.s_usr_quota_inum, superblock.s_prj_quota_inum, superblock.s_orphan_file_inum];

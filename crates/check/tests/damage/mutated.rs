@@ -1,7 +1,7 @@
 //! Volumes with any field of any structure changed and all checksums put right, so that nothing but what the fields mean
 //! can give it away: nothing is called clean that e2fsck does not call clean, and what was repaired is clean for both.
 
-use crate::mended::{Wrong, wrong_with};
+use crate::repaired::{Wrong, wrong_with};
 use damage::Structures;
 use std::path::Path;
 use std::sync::OnceLock;

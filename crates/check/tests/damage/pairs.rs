@@ -1,6 +1,6 @@
 //! Whatever kinds of damage meet on a volume, one repair ends: a second check finds nothing, and neither does e2fsck.
 
-use crate::mended::{Wrong, contents, judge};
+use crate::repaired::{Wrong, contents, wrong_with};
 use blockdev::MemoryDevice;
 use damage::{Kind, damage};
 use testkit::oracle::e2fsck;
@@ -66,7 +66,7 @@ fn bases() -> Vec<Base> {
 }
 
 /// Damages a volume in this way; whether it has what that takes.
-fn spoil(bytes: &mut Vec<u8>, kind: Kind, seed: u64) -> bool {
+fn damage_once(bytes: &mut Vec<u8>, kind: Kind, seed: u64) -> bool {
     let device = MemoryDevice::from_vec(bytes.clone());
     let done = damage(&device, kind, seed).is_ok();
     if done {
@@ -76,11 +76,11 @@ fn spoil(bytes: &mut Vec<u8>, kind: Kind, seed: u64) -> bool {
 }
 
 /// Damages a volume in two ways that it has what they take; what they are.
-fn spoil_twice(bytes: &mut Vec<u8>, kinds: &[Kind], rng: &mut Rng) -> String {
+fn damage_twice(bytes: &mut Vec<u8>, kinds: &[Kind], rng: &mut Rng) -> String {
     let mut said = Vec::new();
     for _ in 0..40 {
         let (kind, seed) = (*rng.pick(kinds), rng.next_u64());
-        if spoil(bytes, kind, seed) {
+        if damage_once(bytes, kind, seed) {
             said.push(format!("{kind:x?}, seed {seed:#x}"));
         }
         if said.len() == 2 {
@@ -104,10 +104,10 @@ fn pairs_of_damage_are_repaired_in_one_run() {
         let mut rng = case.rng();
         let base = rng.pick(&bases);
         let mut bytes = base.bytes.clone();
-        let said = spoil_twice(&mut bytes, &kinds, &mut rng);
-        let Some(wrong) = judge(&bytes, &scratch) else { continue };
+        let said = damage_twice(&mut bytes, &kinds, &mut rng);
+        let Some(wrong) = wrong_with(&bytes, &scratch) else { continue };
         let finding = format!("EXTANT_SEED={:#x} mke2fs {}: {said}\n  {}", case.seed, base.name, wrong.text());
-        // a campaign of hours tells at once
+        // a campaign of hours prints at once
         println!("{finding}");
         // what says in a sentence that it is not repaired has lost nothing
         if let Wrong::Unsound(_) = wrong {

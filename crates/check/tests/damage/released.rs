@@ -1,6 +1,6 @@
 //! Files that were deleted while they were open, on a volume that says it is clean: freed without a check.
 
-use crate::mended::{contents, options};
+use crate::repaired::{contents, options};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::{Repair, release_orphans};
 use std::sync::Arc;

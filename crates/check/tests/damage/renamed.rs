@@ -1,6 +1,6 @@
-//! Names that stand twice in a directory: who had them finds them under the names that e2fsck gives.
+//! Names that stand twice in a directory: who had them finds them under the names that e2fsck chooses.
 
-use crate::mended::mend;
+use crate::repaired::fix;
 use extant_check::Repair;
 use extant_check::report::exit;
 use testkit::oracle::{debugfs, e2fsck};
@@ -19,7 +19,7 @@ fn names(image: &Image, dir: &str) -> Vec<(u32, String)> {
     all
 }
 
-/// Gives the files `AA…`, `AB…` of a directory these names of the same length.
+/// Names the files `AA…`, `AB…` of a directory these names of the same length.
 fn rename(bytes: &mut [u8], names: &[String]) {
     for (n, name) in names.iter().enumerate() {
         let before = placeholder(n, name.len());
@@ -37,7 +37,7 @@ fn placeholder(n: usize, len: usize) -> String {
 }
 
 #[test]
-fn a_second_entry_gets_the_name_that_e2fsck_gives() {
+fn a_second_entry_gets_the_name_that_e2fsck_chooses() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
@@ -70,7 +70,7 @@ fn a_second_entry_gets_the_name_that_e2fsck_gives() {
             image.set_bytes(&bytes);
             run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
             let theirs = names(&image, "/");
-            let report = mend(&mut bytes, Repair::All).expect("a volume");
+            let report = fix(&mut bytes, Repair::All).expect("a volume");
             assert_eq!(report.exit, exit::MENDED, "{case:?}: {:?}", report.problems);
             image.set_bytes(&bytes);
             assert_eq!(names(&image, "/"), theirs, "{args:?}");

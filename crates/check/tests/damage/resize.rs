@@ -1,7 +1,7 @@
 //! The resize inode, with its feature and without, whole and with one field of it changed: what is found, what a repair makes of
 //! it, and that e2fsck calls it sound.
 
-use crate::mended::{fix, options, wrong_with};
+use crate::repaired::{fix, options, wrong_with};
 use blockdev::MemoryDevice;
 use extant_check::table::Code;
 use extant_check::{Repair, check};

@@ -1,6 +1,6 @@
 //! Attribute values in inodes of their own: whatever is wrong with several of them at once, one repair ends.
 
-use crate::mended::{Wrong, judge};
+use crate::repaired::{Wrong, wrong_with};
 use testkit::tools::run;
 use testkit::{Image, need};
 
@@ -57,7 +57,7 @@ fn what_is_wrong_with_several_values_is_repaired_in_one_run() {
             for b in [&second[n], &second[(n + 2) % second.len()], &first[(n + 5) % first.len()]] {
                 image.set_bytes(&sound);
                 image.debugfs(&[a, b]);
-                let wrong = judge(&image.bytes(), &scratch);
+                let wrong = wrong_with(&image.bytes(), &scratch);
                 assert!(wrong.is_none(), "{options}: {a}; {b}: {}", wrong.as_ref().map_or("", Wrong::text));
             }
         }

@@ -67,8 +67,8 @@ impl Wrong {
 
 /// What is wrong with the repair of a volume; `None` where nothing is.
 pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
-    let mut mended = bytes.to_vec();
-    let outcome = match catch_unwind(AssertUnwindSafe(|| fix(&mut mended, Repair::All))) {
+    let mut repaired = bytes.to_vec();
+    let outcome = match catch_unwind(AssertUnwindSafe(|| fix(&mut repaired, Repair::All))) {
         Err(_) => return Some(Wrong::Unsound("the repair panicked".to_owned())),
         Ok(outcome) => outcome,
     };
@@ -86,7 +86,7 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
         run("e2fsck", &["-fy".as_ref(), scratch.path().as_os_str()]);
         return e2fsck(scratch.path()).clean.then(|| Wrong::Left(format!("left: {left}")));
     }
-    let device = MemoryDevice::from_vec(mended.clone());
+    let device = MemoryDevice::from_vec(repaired.clone());
     let found = match check("volume", &device, &options(Repair::No), &()) {
         Ok(report) if report.clean => None,
         Ok(report) => Some(format!("the second run finds: {:?}", report.problems.first().map(|p| &p.text))),
@@ -95,7 +95,7 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     if let Some(found) = found {
         return Some(Wrong::Unsound(found));
     }
-    scratch.set_bytes(&mended);
+    scratch.set_bytes(&repaired);
     let verdict = e2fsck(scratch.path());
     if verdict.clean || verdict.exit.is_none() {
         return None;
@@ -104,7 +104,7 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     Some(Wrong::Unsound(format!("e2fsck ({:?}): {:?}", verdict.exit, text.take(4).collect::<Vec<_>>())))
 }
 
-/// Volumes that were not mended once: an indirect block among the inodes, whose numbers led to the superblock; clusters that
+/// Volumes that were not repaired once: an indirect block among the inodes, whose numbers led to the superblock; clusters that
 /// one file maps twice; a quota inode that no feature speaks of; the number of a journal's device likewise.
 const FOUND: [u64; 4] = [0xE89B_DDCC_5CD3_B7B1, 0xEE68_385C_B36D_EA89, 0x76C2_E188_1265_814D, 0x732C_7DBA_17D4_8A59];
 
@@ -126,7 +126,7 @@ fn spoilt_volumes_are_mended_and_e2fsck_agrees() {
             findings.push(format!("EXTANT_SEED={seed:#x} mke2fs {name}: {said}\n  {}", wrong.text()));
         }
     }
-    assert!(findings.is_empty(), "{} not mended:\n{}", findings.len(), findings.join("\n"));
+    assert!(findings.is_empty(), "{} not repaired:\n{}", findings.len(), findings.join("\n"));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn what_a_person_has_to_decide_is_left_alone() {
     assert_eq!((report.exit, report.mended), (exit::MENDED, true));
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
-    // and what is safe is mended unasked
+    // and what is safe is repaired unasked
     image.debugfs(&["set_inode_field a links_count 9", "setb 4000 20"]);
     let mut bytes = image.bytes();
     let report = fix(&mut bytes, Repair::Safe).expect("a volume");
@@ -207,9 +207,9 @@ fn fast_commits_are_left_to_a_mount() {
     bytes[1024 + 0x60] |= 4;
     repair_checksums(&mut bytes);
     for mode in [Repair::Safe, Repair::All] {
-        let mut mended = bytes.clone();
-        let refusal = fix(&mut mended, mode).expect_err("it cannot be mended");
+        let mut repaired = bytes.clone();
+        let refusal = fix(&mut repaired, mode).expect_err("it cannot be repaired");
         assert!(refusal.sentence.contains("mount the volume once"), "{refusal}");
-        assert!(mended == bytes, "something was written");
+        assert!(repaired == bytes, "something was written");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::maps;
 use super::work::Work;
-use crate::ownfile::OwnFile;
 use crate::problem::Problem;
+use crate::system_inode::SystemInode;
 use crate::table::Code;
 use blockdev::Result;
 use format::feature::{Compat, RoCompat};
@@ -112,7 +112,7 @@ fn make_mmp(work: &Work<'_>, code: Code) -> Result<()> {
 fn renew_orphan_file(work: &Work<'_>) -> Result<()> {
     let volume = work.volume();
     let number = InodeNo(volume.disk.s_orphan_file_inum.get());
-    let Some(file) = OwnFile::read(work.view.scanner, volume, number) else { return Ok(()) };
+    let Some(file) = SystemInode::read(work.view.scanner, volume, number) else { return Ok(()) };
     let Some(mut inode) = work.inode(number)? else { return Ok(()) };
     let (mut places, nodes) = maps::dense(work, number, &inode)?;
     if maps::exclusive(work, &places).len() < places.len() {

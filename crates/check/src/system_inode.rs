@@ -32,7 +32,7 @@ struct MapBlock {
 
 /// One of the volume's own files.
 #[derive(Debug)]
-pub(crate) struct OwnFile {
+pub(crate) struct SystemInode {
     /// `i_size`
     pub(crate) size: u64,
     /// Its type.
@@ -47,7 +47,7 @@ pub(crate) struct OwnFile {
     runs: Vec<Run>,
 }
 
-impl OwnFile {
+impl SystemInode {
     /// Reads inode and map; `None` where the inode cannot be read.
     pub(crate) fn read(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) -> Option<Self> {
         let bytes = read_slot(scanner, volume, inode)?;
@@ -101,7 +101,7 @@ impl OwnFile {
 
     /// Reads block `n` of the file; `None` for a hole or an error of the device.
     pub(crate) fn read_block(&self, scanner: &Scanner<'_>, volume: &Volume, n: u64) -> Option<Vec<u8>> {
-        read_block(scanner, volume, self.block(n)?)
+        scanner.read_block(volume, self.block(n)?)
     }
 
     /// Starts at the inode and reads the map level by level, each in disk order.
@@ -213,15 +213,6 @@ pub(crate) fn read_slot(scanner: &Scanner<'_>, volume: &Volume, inode: InodeNo) 
     let block = volume.offset(table.get().checked_add(slot.table_block.into())?)?;
     let offset = block.checked_add(slot.offset.into())?;
     let mut bytes = vec![0; volume.geometry.inode_size as usize];
-    scanner.counters.count(offset, bytes.len() as u64);
-    scanner.device.read(offset, &mut bytes).ok()?;
-    Some(bytes)
-}
-
-/// The bytes of a block, read by themselves; `None` outside the volume too.
-pub(crate) fn read_block(scanner: &Scanner<'_>, volume: &Volume, block: u64) -> Option<Vec<u8>> {
-    let offset = volume.offset(block)?;
-    let mut bytes = vec![0; volume.geometry.block_size as usize];
     scanner.counters.count(offset, bytes.len() as u64);
     scanner.device.read(offset, &mut bytes).ok()?;
     Some(bytes)
