@@ -54,7 +54,7 @@ pub use mounts::{Mounted, mount_source, mounted};
 pub use overlay::Overlay;
 pub use readonly::ReadOnly;
 pub use record::Record;
-pub use spec::{open, open_model, parse_size};
+pub use spec::{Opener, Scheme, open, open_model, open_with, parse_size};
 pub use trace::{Counts, Event, Trace, TraceCounts};
 
 /// What a device is: its size and what it can promise.

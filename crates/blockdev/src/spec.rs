@@ -8,16 +8,37 @@ use std::sync::Arc;
 use crate::model::{Model, Parameters};
 use crate::{BlockDevice, Error, FileDevice, MemoryDevice, OpenOptions, ReadOnly, Result};
 
-/// Schemes that the command line reserves for devices to come.
-const LATER: [(&str, &str); 4] = [
+/// Schemes that are reserved: for devices to come, and for those that only some callers of [`open_with`] know.
+const RESERVED: [(&str, &str); 4] = [
     ("nbd://", "network block devices"),
     ("nbd+unix://", "network block devices"),
     ("s3://", "object stores"),
     ("kero:", "the block mapping layer"),
 ];
 
+/// A kind of device that this crate does not know, since it lies above: the caller of [`open_with`] brings it along.
+#[derive(Debug, Clone, Copy)]
+pub struct Scheme {
+    /// What a device of this kind begins with, `kero:` say.
+    pub prefix: &'static str,
+    /// Opens what the text behind the prefix names.
+    pub open: Opener,
+}
+
+/// Opens a device: the text behind the prefix, how, and the table for devices below it.
+pub type Opener = fn(&str, OpenOptions, &[Scheme]) -> Result<Arc<dyn BlockDevice>>;
+
+/// Opens the device that `spec` names, without a scheme of a layer above: [`open_with`] with an empty table.
+///
+/// # Errors
+/// Those of [`open_with`].
+pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
+    open_with(spec, options, &[])
+}
+
 /// Opens the device that `spec` names:
 ///
+/// - what a scheme of the table opens, at any depth: `model:hdd:kero:F` as well as `kero:model:hdd:F`;
 /// - the path of a regular file or a block device;
 /// - `mem:SIZE`, a device of zero bytes in memory;
 /// - `model:KIND:SPEC`, the device that SPEC names, with a virtual clock: see [`open_model`].
@@ -26,21 +47,26 @@ const LATER: [(&str, &str); 4] = [
 ///
 /// # Errors
 /// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, [`Error::Parameters`] for
-/// those of a model. `nbd://`, `nbd+unix://`, `s3://` and `kero:` are refused with the kind `Unsupported`.
-pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
+/// those of a model, and those of the table. `nbd://`, `nbd+unix://`, `s3://` and `kero:` are refused with the kind
+/// `Unsupported` where the table does not have them.
+pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
     let spec = spec.as_ref();
     match spec.to_str() {
-        Some(spec) => open_text(spec, options),
+        Some(spec) => open_text(spec, options, schemes),
         None => Ok(Arc::new(FileDevice::open(Path::new(spec), options)?)),
     }
 }
 
-fn open_text(spec: &str, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
-    if let Some((_, what)) = LATER.iter().find(|(scheme, _)| spec.starts_with(scheme)) {
+fn open_text(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
+    let known = schemes.iter().find_map(|scheme| Some((scheme, spec.strip_prefix(scheme.prefix)?)));
+    if let Some((scheme, rest)) = known {
+        return (scheme.open)(rest, options, schemes);
+    }
+    if let Some((_, what)) = RESERVED.iter().find(|(scheme, _)| spec.starts_with(scheme)) {
         let source = io::Error::new(io::ErrorKind::Unsupported, format!("{what} are not available in this version"));
         return Err(Error::Open { device: spec.to_owned(), source });
     }
-    if let Some(model) = open_model(spec, options)? {
+    if let Some(model) = model_with(spec, options, schemes)? {
         return Ok(Arc::new(model));
     }
     match spec.strip_prefix("mem:") {
@@ -60,13 +86,17 @@ fn open_text(spec: &str, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
 /// Those of [`open`] for SPEC; [`Error::Open`] if there is no SPEC or the parameters cannot be read;
 /// [`Error::Parameters`] if they are wrong, or describe a device that is shorter than what SPEC names.
 pub fn open_model(spec: &str, options: OpenOptions) -> Result<Option<Model<Arc<dyn BlockDevice>>>> {
+    model_with(spec, options, &[])
+}
+
+fn model_with(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Option<Model<Arc<dyn BlockDevice>>>> {
     let Some(rest) = spec.strip_prefix("model:") else { return Ok(None) };
     let (kind, below) = rest.split_once(':').ok_or_else(|| {
         let source = io::Error::new(io::ErrorKind::InvalidInput, "a model is written model:KIND:DEVICE");
         Error::Open { device: spec.to_owned(), source }
     })?;
     let parameters = Parameters::named(kind)?;
-    Model::new(open(below, options)?, &parameters).map(Some)
+    Model::new(open_with(below, options, schemes)?, &parameters).map(Some)
 }
 
 /// Reads a size in bytes: a decimal number, alone or followed by one of `K M G T P E` in either case, which stand for
@@ -151,6 +181,27 @@ mod tests {
         assert!(matches!(open("model:hdd:", writable), Err(Error::Open { .. })));
         assert!(matches!(open("model:tape:mem:1M", writable), Err(Error::Open { .. })));
         assert!(matches!(open("model:hdd:mem:lots", writable), Err(Error::Size(_))));
+    }
+
+    #[test]
+    fn a_table_opens_what_lies_above_at_any_depth() {
+        // a device of which half is shown, twice over
+        fn half(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
+            let len = open_with(rest, options, schemes)?.geometry().len;
+            Ok(Arc::new(MemoryDevice::zeroed(len / 2)?))
+        }
+        let table = [Scheme { prefix: "half:", open: half }];
+        let len = |spec: &str| open_with(spec, OpenOptions::default(), &table).map(|device| device.geometry().len);
+        assert_eq!(len("half:mem:1M").unwrap(), 512 << 10);
+        assert_eq!(len("half:model:hdd:half:mem:4M").unwrap(), 1 << 20);
+        assert_eq!(len("model:ssd:half:mem:1M").unwrap(), 512 << 10);
+        assert!(matches!(len("half:mem:lots"), Err(Error::Size(_))));
+        assert!(open("half:mem:1M", OpenOptions::default()).is_err(), "no such file");
+        fn none(rest: &str, _: OpenOptions, _: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
+            Ok(Arc::new(MemoryDevice::zeroed(rest.len() as u64)?))
+        }
+        let table = [Scheme { prefix: "kero:", open: none }];
+        assert_eq!(open_with("kero:abc", OpenOptions::default(), &table).unwrap().geometry().len, 3);
     }
 
     #[test]
