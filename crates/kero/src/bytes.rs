@@ -112,8 +112,8 @@ disk_struct! {
         0x28 p_superblock_a: U64,
         /// block of the second superblock
         0x30 p_superblock_b: U64,
-        /// 0
-        0x38 p_reserved: [u8; 8],
+        /// the block from which on another device has what follows; 0 where all is on one
+        0x38 p_split: U64,
         /// a sentence for people
         0x40 p_notice: [u8; 128],
         /// 0
@@ -283,6 +283,8 @@ pub struct Placeholder {
     pub blocks: u64,
     /// Blocks of the two superblocks.
     pub superblocks: [u64; 2],
+    /// The block from which on another device has what follows; 0 where all is on one.
+    pub split: u64,
 }
 
 impl Placeholder {
@@ -298,7 +300,7 @@ impl Placeholder {
             p_blocks: self.blocks.into(),
             p_superblock_a: a.into(),
             p_superblock_b: b.into(),
-            p_reserved: [0; 8],
+            p_split: self.split.into(),
             p_notice: *NOTICE,
             p_reserved_2: [0; 316],
             p_checksum: 0.into(),
@@ -320,6 +322,7 @@ impl Placeholder {
             block,
             blocks: disk.p_blocks.get(),
             superblocks: [disk.p_superblock_a.get(), disk.p_superblock_b.get()],
+            split: disk.p_split.get(),
         })
     }
 }

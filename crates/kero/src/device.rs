@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use blockdev::{BlockDevice, Geometry, Op, Read, Write};
+use blockdev::{BlockDevice, Extent, Geometry, Op, Read, Write};
 
 use crate::bytes::{Phase, Placeholder, Superblock};
 use crate::error::{Corrupt, Error, Result};
@@ -114,8 +114,20 @@ pub struct Kero<D> {
     layout: Layout,
     log: Mutex<()>,
     state: RwLock<State>,
+    /// How often writes in place have ended, for those who wait for one.
+    landed: Mutex<u64>,
+    landing: Condvar,
     read_bytes: AtomicU64,
     hit_bytes: AtomicU64,
+}
+
+/// How a step of a write went.
+enum Step {
+    Done,
+    /// The open group has to be written down before.
+    Heavy,
+    /// A part of a block is to be written of which the whole is on its way to its own place.
+    InFlight,
 }
 
 /// The superblocks of a device with a layer, and the UUID they have.
@@ -148,6 +160,9 @@ pub(crate) fn locate(device: &dyn BlockDevice, force: bool) -> Result<Located> {
             _ => Err(Error::NotFormatted),
         };
     };
+    if placeholder.split > 0 && placeholder.split >= blocks {
+        return Err(Error::LogElsewhere);
+    }
     if placeholder.blocks > blocks || placeholder.superblocks.iter().any(|block| *block >= blocks) {
         return Err(Error::Shortened {
             device: device.geometry().len,
@@ -234,7 +249,7 @@ impl<D: BlockDevice> Kero<D> {
             before: found.before,
             left: Vec::new(),
             homes: [found.homes, Runs::default()],
-            discards: Vec::new(),
+            discards: Runs::default(),
             in_flight: BTreeSet::new(),
             now: Duration::ZERO,
             hot: options.hot,
@@ -252,9 +267,26 @@ impl<D: BlockDevice> Kero<D> {
             layout,
             log: Mutex::new(()),
             state: RwLock::new(state),
+            landed: Mutex::new(0),
+            landing: Condvar::new(),
             read_bytes: AtomicU64::new(0),
             hit_bytes: AtomicU64::new(0),
         })
+    }
+
+    /// The layer's UUID.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.shared().uuid
+    }
+
+    /// Where everything stands.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The number of the newest group.
+    pub fn newest_group(&self) -> u64 {
+        self.shared().group
     }
 
     /// The device beneath.
@@ -421,17 +453,35 @@ impl<D: BlockDevice> Kero<D> {
         while !rest.is_empty() {
             let len = (step - (at % BLOCK) as usize).min(rest.len());
             let (part, later) = rest.split_at(len);
-            self.put_step(at, part, fresh)?;
+            loop {
+                let landed = *self.landed.lock().unwrap_or_else(PoisonError::into_inner);
+                match self.put_step(at, part, fresh)? {
+                    Step::Done => break,
+                    Step::Heavy => self.relieve()?,
+                    Step::InFlight => {
+                        let now = self.landed.lock().unwrap_or_else(PoisonError::into_inner);
+                        drop(self.landing.wait_while(now, |now| *now == landed));
+                    }
+                }
+            }
             self.relieve()?;
             (at, rest) = (at + len as u64, later);
         }
         Ok(())
     }
 
-    fn put_step(&self, offset: u64, data: &[u8], fresh: bool) -> Result<()> {
+    fn put_step(&self, offset: u64, data: &[u8], fresh: bool) -> Result<Step> {
         let mut in_place: Vec<(u32, &[u8])> = Vec::new();
         {
             let mut state = self.writable("write")?;
+            // however many write at the same time, the group stays one that fits
+            if state.is_heavy() {
+                return Ok(Step::Heavy);
+            }
+            let mut parts = blocks_of(offset, data).filter(|(_, _, part)| (part.len() as u64) < BLOCK);
+            if parts.any(|(address, _, _)| state.in_flight.contains(&address)) {
+                return Ok(Step::InFlight);
+            }
             state.changed();
             state.stats.written_bytes += data.len() as u64;
             for (address, within, part) in blocks_of(offset, data) {
@@ -452,7 +502,10 @@ impl<D: BlockDevice> Kero<D> {
                 state.open.blocks.insert(address, bytes);
             }
         }
-        if in_place.is_empty() { Ok(()) } else { self.put_in_place(&in_place) }
+        if !in_place.is_empty() {
+            self.put_in_place(&in_place)?;
+        }
+        Ok(Step::Done)
     }
 
     fn put_in_place(&self, blocks: &[(u32, &[u8])]) -> Result<()> {
@@ -469,6 +522,8 @@ impl<D: BlockDevice> Kero<D> {
         for address in &addresses {
             state.in_flight.remove(address);
         }
+        *self.landed.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.landing.notify_all();
         state.fail(done)?;
         for (address, bytes) in blocks {
             // a write of the same block that came meanwhile is in memory: either may be the newer one
@@ -486,12 +541,17 @@ impl<D: BlockDevice> Kero<D> {
         }
         self.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         let state = self.shared();
-        let end = offset + buf.len() as u64;
-        let (first, last) = ((offset / BLOCK) as u32, end.div_ceil(BLOCK) as u32);
-        if state.all_home(first, last) {
+        if state.all_home_in(offset, buf.len()) {
             return Ok(self.device.read(offset, buf)?);
         }
         let mut reads: Vec<Read<'_>> = Vec::new();
+        self.gather(&state, offset, buf, &mut reads);
+        self.device.read_many(&mut reads);
+        Ok(reads.into_iter().try_for_each(|read| read.result)?)
+    }
+
+    /// Copies what is in memory, and adds the reads of the device that the rest takes.
+    fn gather<'b>(&self, state: &State, offset: u64, buf: &'b mut [u8], reads: &mut Vec<Read<'b>>) {
         let (mut rest, mut at, mut hits) = (buf, offset, 0);
         while !rest.is_empty() {
             let within = at % BLOCK;
@@ -526,35 +586,75 @@ impl<D: BlockDevice> Kero<D> {
             (rest, at) = (later, at + len);
         }
         self.hit_bytes.fetch_add(hits, Ordering::Relaxed);
-        self.device.read_many(&mut reads);
-        Ok(reads.into_iter().try_for_each(|read| read.result)?)
+    }
+
+    fn get_many(&self, reads: &mut [Read<'_>]) {
+        let state = self.shared();
+        let (mut pieces, mut owners) = (Vec::new(), Vec::new());
+        for (number, read) in reads.iter_mut().enumerate() {
+            let len = read.buf.len() as u64;
+            read.result = self.geometry().admit(Op::Read, read.offset, len);
+            if read.result.is_ok() {
+                self.read_bytes.fetch_add(len, Ordering::Relaxed);
+                if state.all_home_in(read.offset, read.buf.len()) {
+                    pieces.push(Read::new(read.offset, read.buf));
+                } else {
+                    self.gather(&state, read.offset, read.buf, &mut pieces);
+                }
+                owners.resize(pieces.len(), number);
+            }
+        }
+        self.device.read_many(&mut pieces);
+        let results: Vec<_> = pieces.into_iter().map(|piece| piece.result).collect();
+        for (number, result) in owners.into_iter().zip(results) {
+            if let Some(read) = reads.get_mut(number)
+                && read.result.is_ok()
+            {
+                read.result = result;
+            }
+        }
+    }
+
+    /// How far the blocks from `first` on, at most to before `end`, have content, or have none.
+    fn blank_run(&self, first: u32, end: u32) -> (u32, bool) {
+        let state = self.shared();
+        let blank = |mib: u32| {
+            let blocks = mib * MIB..(mib + 1).saturating_mul(MIB);
+            (state.open.discards.contains(mib) || !state.table.content(mib))
+                && state.open.blocks.range(blocks.clone()).next().is_none()
+                && state.open.homes.range(blocks).next().is_none()
+        };
+        let (mut mib, kind) = (first / MIB, blank(first / MIB));
+        while mib.saturating_mul(MIB) < end && blank(mib) == kind {
+            mib += 1;
+        }
+        (mib.saturating_mul(MIB).min(end), kind)
     }
 
     fn forget(&self, offset: u64, len: u64) -> Result<()> {
         self.admit(Op::Discard, offset, len)?;
         {
             let mut state = self.writable("discard")?;
-            let first = offset.div_ceil(BLOCK) as u32;
-            let end = ((offset + len) / BLOCK) as u32;
-            let mut address = first;
-            while address < end {
-                let mib_end = (address / MIB + 1).saturating_mul(MIB).min(self.layout.data);
-                if address.is_multiple_of(MIB) && mib_end <= end {
-                    let mib = address / MIB;
-                    state.open.discard(mib);
-                    state.changed();
-                    address = mib_end;
-                    continue;
-                }
+            let (first, end) = (offset.div_ceil(BLOCK) as u32, ((offset + len) / BLOCK) as u32);
+            // the last MiB may be short
+            let end_mib = if end == self.layout.data { self.layout.mibs() } else { end / MIB };
+            let mibs = first.div_ceil(MIB)..end_mib.max(first.div_ceil(MIB));
+            let mut edges = first..end;
+            if !mibs.is_empty() {
+                state.open.discard(mibs.start, mibs.end);
+                state.changed();
+                edges.end = mibs.start * MIB;
+            }
+            let behind = mibs.end.saturating_mul(MIB).clamp(edges.end, end.max(edges.end))..end;
+            for address in edges.chain(behind) {
                 state.open.blocks.remove(&address);
                 let dropped = state.table.get(address).is_some()
                     && !state.open.homes.contains_key(&address)
-                    && !state.open.discards.contains(&(address / MIB));
+                    && !state.open.discards.contains(address / MIB);
                 if dropped {
                     state.open.drops.insert(address);
                     state.changed();
                 }
-                address += 1;
             }
         }
         self.relieve()
@@ -581,6 +681,30 @@ impl<D: BlockDevice> BlockDevice for Kero<D> {
     fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
         let len = buf.len() as u64;
         self.get(offset, buf).map_err(|error| error.into_device(Op::Read, offset, len))
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        self.get_many(reads);
+    }
+
+    fn read_cached(&self, reads: &mut [Read<'_>]) -> usize {
+        let state = self.shared();
+        let home = |read: &Read<'_>| {
+            let len = read.buf.len() as u64;
+            self.geometry().admit(Op::Read, read.offset, len).is_ok() && state.all_home_in(read.offset, len as usize)
+        };
+        let first = reads.iter().take_while(|read| home(read)).count();
+        let done = reads.get_mut(..first).map_or(0, |first| self.device.read_cached(first));
+        let bytes: u64 = reads.iter().take(done).map(|read| read.buf.len() as u64).sum();
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        done
+    }
+
+    /// MiB without content are holes.
+    fn extent(&self, offset: u64, len: u64) -> blockdev::Result<Extent> {
+        self.geometry().admit(Op::Read, offset, len)?;
+        let (to, hole) = self.blank_run((offset / BLOCK) as u32, (offset + len).div_ceil(BLOCK) as u32);
+        Ok(Extent { len: (u64::from(to) * BLOCK).saturating_sub(offset).min(len), hole })
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {

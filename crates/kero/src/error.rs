@@ -52,7 +52,7 @@ pub enum Error {
     NotFormatted,
     /// The placeholder is gone, the superblocks are not.
     #[error(
-        "block {block} no longer contains Kero's placeholder, so the device was written without the layer: what the log contains may be older; open it with force to read it, or drain it"
+        "block {block} no longer contains Kero's placeholder, so the device was written without the layer: what the log contains may be older: read it as kero:force,DEVICE, or remove the layer with `extant kero drain --force`"
     )]
     PlaceholderGone {
         /// Block of 4 KiB, 0 or 16.
@@ -75,6 +75,12 @@ pub enum Error {
     /// Bytes of the layer that cannot be.
     #[error("Kero: {0}; restore the device from a copy")]
     Corrupt(#[from] Corrupt),
+    /// The log lies on another device, which was not named.
+    #[error("its log lies on another device: name that as well, kero:log=LOG,DEVICE")]
+    LogElsewhere,
+    /// No thread could be started.
+    #[error("cannot start the background thread of the layer: {0}")]
+    Thread(String),
     /// Only reads are admitted.
     #[error("{0} refused: the layer is open read-only")]
     ReadOnly(&'static str),
@@ -110,6 +116,16 @@ impl std::error::Error for Corrupt {}
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// The same, of opening `device`.
+    pub(crate) fn into_open(self, device: &str) -> blockdev::Error {
+        match self {
+            Self::Device(error) => error,
+            other => {
+                blockdev::Error::Open { device: device.to_owned(), source: std::io::Error::other(other.to_string()) }
+            }
+        }
+    }
+
     /// The same for a caller that knows devices only.
     pub(crate) fn into_device(self, op: blockdev::Op, offset: u64, len: u64) -> blockdev::Error {
         match self {

@@ -12,30 +12,51 @@ use crate::layout::{Layout, MIB, MOVED};
 /// Most pending blocks that went home before they are written into records.
 pub(crate) const MOST_HOMES: usize = 16_384;
 
-/// Blocks, as runs.
+/// Numbers of blocks or of MiB, as runs: first and end of each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Runs(BTreeMap<u32, u32>);
 
 impl Runs {
-    /// Adds one block.
-    pub(crate) fn insert(&mut self, address: u32) {
-        let (mut first, mut end) = (address, address.saturating_add(1));
-        if let Some((&start, &stop)) = self.0.range(..=address).next_back() {
-            if stop > address {
-                return;
-            }
-            if stop == address {
-                first = start;
-            }
+    /// Adds one number.
+    pub(crate) fn insert(&mut self, number: u32) {
+        self.insert_run(number, number.saturating_add(1));
+    }
+
+    /// Adds those from `first` to before `end`.
+    pub(crate) fn insert_run(&mut self, mut first: u32, mut end: u32) {
+        if first >= end {
+            return;
         }
-        if let Some(&stop) = self.0.get(&end) {
-            self.0.remove(&end);
-            end = stop;
+        // what overlaps or touches becomes part of it
+        while let Some((&start, &stop)) = self.0.range(..=end).next_back() {
+            if stop < first {
+                break;
+            }
+            (first, end) = (first.min(start), end.max(stop));
+            self.0.remove(&start);
         }
         self.0.insert(first, end);
     }
 
-    /// Whether one of the blocks from `first` to before `end` is there.
+    /// First and end of each run, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.0.iter().map(|(first, end)| (*first, *end))
+    }
+
+    /// How many runs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn contains(&self, number: u32) -> bool {
+        self.0.range(..=number).next_back().is_some_and(|(_, stop)| *stop > number)
+    }
+
+    /// Whether one of the numbers from `first` to before `end` is there.
     pub(crate) fn overlaps(&self, first: u32, end: u32) -> bool {
         self.0.range(..end).next_back().is_some_and(|(_, stop)| *stop > first)
     }
@@ -51,13 +72,13 @@ pub(crate) struct Open {
     /// Blocks that leave the log without content.
     pub(crate) drops: BTreeSet<u32>,
     /// MiB that lose their content.
-    pub(crate) discards: BTreeSet<u32>,
+    pub(crate) discards: Runs,
     /// Blocks of the log that records of this group take already.
     pub(crate) written: u32,
     /// Blocks that such records call home.
     pub(crate) written_homes: Runs,
     /// MiB that such records discard.
-    pub(crate) written_discards: Vec<u32>,
+    pub(crate) written_discards: Runs,
     /// When its first change came.
     pub(crate) begun: Option<Duration>,
     /// When its newest change came.
@@ -76,24 +97,38 @@ impl Open {
 
     /// Most blocks of the log that what is pending takes.
     pub(crate) fn cost(&self, layout: &Layout) -> u32 {
-        let entries = self.homes.len() + self.drops.len() + self.discards.len();
+        let discards = self.discards.len() + layout.mibs() as usize / usize::from(u16::MAX);
+        let entries = self.homes.len() + self.drops.len() + if self.discards.is_empty() { 0 } else { discards };
         layout.cost(self.blocks.len() as u64, entries as u64)
     }
 
-    /// Takes everything out of a MiB.
-    pub(crate) fn discard(&mut self, mib: u32) {
-        let (first, end) = (mib * MIB, mib.saturating_add(1).saturating_mul(MIB));
-        self.blocks.retain(|address, _| *address < first || *address >= end);
-        self.homes.retain(|address, _| *address < first || *address >= end);
-        self.drops.retain(|address| *address < first || *address >= end);
-        self.discards.insert(mib);
+    /// Takes everything out of the MiB from `first` to before `end`.
+    pub(crate) fn discard(&mut self, first: u32, end: u32) {
+        let blocks = first.saturating_mul(MIB)..end.saturating_mul(MIB);
+        cut(&mut self.blocks, &blocks);
+        cut(&mut self.homes, &blocks);
+        self.drops.retain(|address| !blocks.contains(address));
+        self.discards.insert_run(first, end);
     }
 
     /// All but the blocks, as entries in the order in which they count.
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        let discards = runs(self.discards.iter().copied()).map(|(mib, count)| Entry::Discard { mib, count });
+        let most = u32::from(u16::MAX);
+        let discards = self.discards.iter().flat_map(|(first, end)| {
+            (first..end)
+                .step_by(most as usize)
+                .map(move |mib| Entry::Discard { mib, count: (end - mib).min(most) as u16 })
+        });
         let drops = runs(self.drops.iter().copied()).map(|(address, count)| Entry::Drop { address, count });
         discards.chain(drops).chain(home_entries(&self.homes)).collect()
+    }
+}
+
+/// Removes what lies in a range.
+fn cut<V>(map: &mut BTreeMap<u32, V>, range: &std::ops::Range<u32>) {
+    if map.range(range.clone()).next().is_some() {
+        let mut behind = map.split_off(&range.start);
+        map.append(&mut behind.split_off(&range.end));
     }
 }
 
@@ -149,8 +184,36 @@ mod tests {
         assert_eq!(joined.0, BTreeMap::from([(4, 8), (9, 10)]));
         assert!(joined.overlaps(7, 9) && joined.overlaps(0, 5) && joined.overlaps(9, 10));
         assert!(!joined.overlaps(8, 9) && !joined.overlaps(0, 4) && !joined.overlaps(10, 20));
+        joined.insert_run(6, 10);
+        assert_eq!(joined.iter().collect::<Vec<_>>(), [(4, 10)]);
+        joined.insert_run(20, 22);
+        joined.insert_run(12, 12);
+        joined.insert_run(0, 1);
+        assert_eq!(joined.iter().collect::<Vec<_>>(), [(0, 1), (4, 10), (20, 22)]);
+        joined.insert_run(1, 30);
+        assert_eq!((joined.iter().collect::<Vec<_>>(), joined.len()), (vec![(0, 30)], 1));
+        assert!(joined.contains(29) && !joined.contains(30));
         assert_eq!(runs([1, 2, 3, 7, 9, 10].into_iter()).collect::<Vec<_>>(), [(1, 3), (7, 1), (9, 2)]);
         assert_eq!(device_runs(&[0, 1, 2, 15, 16, 17, 18]), [0..1, 1..3, 3..4, 4..5, 5..7]);
+    }
+
+    #[test]
+    fn a_discard_takes_what_was_pending_and_costs_a_run() {
+        let layout = Layout::new(1 << 31, 1 << 20, 256).unwrap();
+        let mut open = Open::default();
+        for address in [255, 256, 511, 512] {
+            open.blocks.insert(address, Box::default());
+            open.homes.insert(address, 0);
+            open.drops.insert(address);
+        }
+        open.discard(1, 2);
+        assert_eq!(open.blocks.keys().copied().collect::<Vec<_>>(), [255, 512]);
+        assert_eq!(open.homes.keys().copied().collect::<Vec<_>>(), [255, 512]);
+        assert_eq!(open.drops.iter().copied().collect::<Vec<_>>(), [255, 512]);
+        let mut open = Open::default();
+        open.discard(0, layout.mibs());
+        assert_eq!(open.entries().len() as u32, layout.mibs().div_ceil(65_535));
+        assert!(open.cost(&layout) < 10, "{}", open.cost(&layout));
     }
 
     #[test]

@@ -66,6 +66,21 @@ impl State {
 
     /// Sends everything home that stands in these segments, in a group of its own, and returns how many entries that took.
     pub(crate) fn clean(&mut self, device: &dyn BlockDevice, segments: &[u32]) -> Result<usize> {
+        let mut early = BTreeMap::new();
+        let done = self.try_clean(device, segments, &mut early);
+        if done.is_err() {
+            // they are at home all the same: reads go on
+            self.open.homes.extend(early);
+        }
+        done
+    }
+
+    fn try_clean(
+        &mut self,
+        device: &dyn BlockDevice,
+        segments: &[u32],
+        early: &mut BTreeMap<u32, u32>,
+    ) -> Result<usize> {
         let (mut moved, mut again, mut meta) = (Vec::new(), Vec::new(), Vec::new());
         let mut homes = BTreeMap::new();
         let most_again = (self.ring.free() as usize / 2).max(1);
@@ -75,12 +90,13 @@ impl State {
                     break 'segments;
                 }
                 let Some(address) = self.table.address_of(slot) else { continue };
-                if self.open.homes.contains_key(&address) && self.open.discards.contains(&(address / MIB)) {
+                if self.open.homes.contains_key(&address) && self.open.discards.contains(address / MIB) {
                     // discarded, then written in place, for nothing counts there: its home entry must follow the discard
                     meta.push(Entry::Drop { address, count: 1 });
                 } else if let Some(checksum) = self.open.homes.remove(&address) {
                     // at home already, or written in place where nothing counts: this one may count early
                     homes.insert(address, checksum);
+                    early.insert(address, checksum);
                 } else if self.home_is_busy(address) {
                     again.push((address, slot));
                 } else {
@@ -150,6 +166,9 @@ impl State {
     fn try_go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
         self.write_late(device)?;
         self.make_void(device)?;
+        // the open group must stay one that fits
+        let space = self.layout.group().saturating_sub(self.open.cost(&self.layout)) / 2;
+        let budget = budget.min(space as usize);
         let (mut cold, mut hot) = (Vec::new(), Vec::new());
         for segment in self.ring.within(self.layout.log / 2) {
             let begun = self.ring.segments.get(segment as usize).map(|segment| segment.begun).unwrap_or_default();
@@ -160,7 +179,7 @@ impl State {
                 if busy || self.open.drops.contains(&address) || cold.len() + hot.len() >= budget {
                     continue;
                 }
-                if self.open.discards.contains(&(address / MIB)) {
+                if self.open.discards.contains(address / MIB) {
                     continue;
                 }
                 if young && self.table.is_hot(address) {

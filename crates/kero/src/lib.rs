@@ -6,6 +6,7 @@
 //!                      table (table.rs): block → slot of the log
 //!        flush ──► records (state.rs, bytes.rs) ──► head of the ring (ring.rs): one write, one flush
 //!        idle, or a full log ──► going home (home.rs)
+//! Background (background.rs): a thread beside it; `kero:DEVICE`. Joined (joined.rs): a log on another device
 //! open ──► newest whole checkpoint, then records (recover.rs)      format, drain (make.rs)
 //! ```
 //!
@@ -28,11 +29,13 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod bytes;
 mod device;
 mod error;
 mod group;
 mod home;
+mod joined;
 mod layout;
 mod make;
 mod mutant;
@@ -41,9 +44,11 @@ mod ring;
 mod state;
 mod table;
 
+pub use background::{Background, SCHEME, beneath};
 pub use device::{Kero, Options, Stats};
 pub use error::{Corrupt, Error, Result};
+pub use joined::Joined;
 pub use layout::{BLOCK, LEAST_LOG, Layout, MIB, MOST_LOG, MOVED};
-pub use make::{FormatOptions, drain, format};
+pub use make::{Drained, FormatOptions, drain, drain_with, format, is_layered};
 #[doc(hidden)]
 pub use mutant::Mutant;

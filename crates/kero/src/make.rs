@@ -27,20 +27,33 @@ pub struct FormatOptions {
     pub empty: bool,
     /// Where the volume on the device ends, if there is one: it must not reach into Kero's own blocks.
     pub volume: Option<u64>,
+    /// The block from which on another device has what follows, as [`Joined`](crate::Joined) has it: that is the log's alone.
+    pub split: Option<u64>,
     /// The layer's UUID; drawn where it is not said.
     pub uuid: Option<[u8; 16]>,
 }
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { log: None, least_log: 4 << 20, empty: false, volume: None, uuid: None }
+        Self { log: None, least_log: 4 << 20, empty: false, volume: None, split: None, uuid: None }
     }
+}
+
+/// Whether a placeholder stands in block 0: what else is on the device is not what it seems.
+pub fn is_layered(device: &(impl BlockDevice + ?Sized)) -> bool {
+    let mut bytes = vec![0; BLOCK as usize];
+    device.geometry().len >= BLOCK && device.read(0, &mut bytes).is_ok() && Placeholder::parse(&bytes, 0).is_some()
 }
 
 /// The layout of a device of `len` bytes.
 fn layout_for(len: u64, options: &FormatOptions) -> Result<Layout> {
     let most = (4 << 30u64).max(options.least_log);
-    let wanted = options.log.unwrap_or_else(|| (len / 64).clamp(options.least_log, most));
+    let usual = match options.split {
+        // all of the other device, without the superblocks and the homes that stand there
+        Some(split) => (len.saturating_sub(split * BLOCK).saturating_sub(4 * BLOCK)).min(most),
+        None => (len / 64).clamp(options.least_log, most),
+    };
+    let wanted = options.log.unwrap_or(usual);
     let refused = Error::LogSize { log: wanted, least: options.least_log, most: u64::from(MOST_LOG) * BLOCK };
     if wanted < options.least_log || wanted > u64::from(MOST_LOG) * BLOCK {
         return Err(refused);
@@ -51,7 +64,17 @@ fn layout_for(len: u64, options: &FormatOptions) -> Result<Layout> {
     if log < LEAST_LOG {
         return Err(refused);
     }
-    let blocks = len / BLOCK;
+    let blocks = match options.split {
+        Some(split) if split + u64::from(log) + 4 > len / BLOCK => {
+            return Err(Error::TooSmall {
+                device: len - split * BLOCK,
+                log: wanted,
+                needed: (u64::from(log) + 4) * BLOCK,
+            });
+        }
+        Some(split) => split + u64::from(log) + 4,
+        None => len / BLOCK,
+    };
     let needed = u64::from(log) + 4 + u64::from(MIB);
     if blocks < needed {
         return Err(Error::TooSmall { device: len, log: wanted, needed: needed * BLOCK });
@@ -113,7 +136,7 @@ pub fn format<D: BlockDevice>(device: &D, options: &FormatOptions) -> Result<()>
     let geometry = device.geometry();
     geometry.admit(Op::Write, 0, 0)?;
     let layout = layout_for(geometry.len, options)?;
-    if block_at(device, 0).is_ok_and(|bytes| Placeholder::parse(&bytes, 0).is_some()) {
+    if is_layered(device) {
         return Err(Error::AlreadyFormatted);
     }
     if options.empty {
@@ -132,8 +155,13 @@ pub fn format<D: BlockDevice>(device: &D, options: &FormatOptions) -> Result<()>
     }
     device.flush()?;
     for address in MOVED {
-        let placeholder =
-            Placeholder { uuid, block: address, blocks: layout.blocks, superblocks: layout.superblocks() };
+        let placeholder = Placeholder {
+            uuid,
+            block: address,
+            blocks: layout.blocks,
+            superblocks: layout.superblocks(),
+            split: options.split.unwrap_or_default(),
+        };
         let bytes = placeholder.encode();
         let (sector, rest) = bytes.split_at(SECTOR as usize);
         device.write(u64::from(address) * BLOCK, sector)?;
@@ -167,24 +195,54 @@ fn block_at(device: &dyn BlockDevice, address: u32) -> Result<Vec<u8>> {
 /// # Errors
 /// Those of the device and of opening. Nothing is lost: it can be tried again.
 pub fn drain<D: BlockDevice>(device: &D, options: Options) -> Result<()> {
+    drain_with(device, options, &mut |_| {}).map(drop)
+}
+
+/// How far a layer is removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Bytes that stood in the log when it began.
+    pub total: u64,
+    /// Of these, what is at home.
+    pub done: u64,
+}
+
+/// As [`drain`]; `progress` hears how far it is.
+///
+/// # Errors
+/// Those of [`drain`].
+pub fn drain_with<D: BlockDevice>(device: &D, options: Options, progress: &mut dyn FnMut(Drained)) -> Result<Drained> {
     device.geometry().admit(Op::Write, 0, 0)?;
     let located = locate(device, options.force)?;
     let mut superblock = located.newest;
+    let mut drained = Drained::default();
     if superblock.phase == Phase::Active {
-        superblock = empty_log(device, &located, options)?;
+        let mut see = |so_far| {
+            drained = so_far;
+            progress(so_far);
+        };
+        superblock = empty_log(device, &located, options, &mut see)?;
     }
-    finish(device, &superblock)
+    finish(device, &superblock)?;
+    Ok(drained)
 }
 
 /// Everything goes home; the superblocks then say that the layer is being removed.
-fn empty_log<D: BlockDevice>(device: &D, located: &Located, options: Options) -> Result<Superblock> {
+fn empty_log<D: BlockDevice>(
+    device: &D,
+    located: &Located,
+    options: Options,
+    progress: &mut dyn FnMut(Drained),
+) -> Result<Superblock> {
     let kero = Kero::open_located(device, located, Options { read_only: false, ..options })?;
     let _log = kero.log();
     let mut state = kero.exclusive();
     let layout = state.layout;
     let segments: Vec<u32> = (0..).take(state.ring.segments.len()).collect();
+    let total = u64::from(state.table.mapped()) * BLOCK;
     // what cannot go home at once, as it may still be verified, is appended and goes with the next group
     for _ in 0..2 * layout.log {
+        progress(Drained { total, done: total - (u64::from(state.table.mapped()) * BLOCK).min(total) });
         if state.table.mapped() == 0 {
             break;
         }

@@ -64,7 +64,7 @@ pub(crate) struct State {
     /// What the newest durable group calls home, and the one that is being flushed.
     pub(crate) homes: [Runs; 2],
     /// MiB that the group that is being flushed discards.
-    pub(crate) discards: Vec<u32>,
+    pub(crate) discards: Runs,
     /// Whether a MiB is blank.
     pub(crate) blank: Vec<bool>,
     /// Of MiB that were, a bit for each block that was not written since, as far as is known.
@@ -97,7 +97,7 @@ impl State {
             return home;
         }
         let mib = address / MIB;
-        if self.open.discards.contains(&mib) {
+        if self.open.discards.contains(mib) {
             return Source::Nothing;
         }
         match self.table.get(address) {
@@ -112,9 +112,15 @@ impl State {
         let (mibs, range) = (first / MIB..=end.saturating_sub(1) / MIB, first..end);
         self.table.unmapped(first, end - first)
             && self.open.blocks.range(range.clone()).next().is_none()
-            && self.open.discards.range(mibs.clone()).next().is_none()
+            && !self.open.discards.overlaps(*mibs.start(), mibs.end().saturating_add(1))
             && mibs.into_iter().all(|mib| self.table.content(mib))
             && !MOVED.iter().any(|moved| range.contains(moved))
+    }
+
+    /// Whether all of these bytes are at home. They lie inside the device.
+    pub(crate) fn all_home_in(&self, offset: u64, len: usize) -> bool {
+        let end = (offset + len as u64).div_ceil(BLOCK) as u32;
+        len == 0 || self.all_home((offset / BLOCK) as u32, end)
     }
 
     /// Reads the newest content of a block.
@@ -155,7 +161,9 @@ impl State {
 
     /// Whether the open group has to be written down before it grows.
     pub(crate) fn is_heavy(&self) -> bool {
-        let (cost, limit) = (self.open.cost(&self.layout), self.layout.group());
+        // what is on its way to its own place will take entries
+        let (on_its_way, limit) = (self.in_flight.len() / ENTRIES, self.layout.group());
+        let cost = self.open.cost(&self.layout) + on_its_way as u32;
         cost >= limit.min(MOST_PENDING)
             || self.open.written > 0 && self.open.written + cost >= limit
             || self.open.homes.len() >= MOST_HOMES
@@ -297,7 +305,7 @@ impl State {
         unsaid.iter().for_each(|entry| self.apply(entry, 0));
         let written = (self.ring.head + self.layout.log - head) % self.layout.log;
         open.homes.keys().for_each(|address| open.written_homes.insert(*address));
-        open.written_discards.extend(&open.discards);
+        open.discards.iter().for_each(|(first, end)| open.written_discards.insert_run(first, end));
         if last {
             self.group += 1;
             self.stats.groups += 1;
@@ -349,33 +357,46 @@ impl State {
             }
         }
         self.homes = [std::mem::take(&mut self.homes[1]), Runs::default()];
-        for mib in std::mem::take(&mut self.discards) {
+        let mut gone = Runs::default();
+        for mib in std::mem::take(&mut self.discards).iter().flat_map(|(first, end)| first..end) {
             if !self.table.content(mib) {
-                self.discard_home(device, mib);
+                if !self.mib_is_busy(mib) {
+                    gone.insert(mib);
+                }
                 self.unwritten.remove(&mib);
                 if let Some(blank) = self.blank.get_mut(mib as usize) {
                     *blank = true;
                 }
             }
         }
+        gone.iter().for_each(|(first, end)| self.discard_homes(device, first, end));
     }
 
-    /// Passes on that a MiB has no content, unless something there is still verified or on its way.
-    fn discard_home(&self, device: &dyn BlockDevice, mib: u32) {
+    /// Whether something in a MiB is still verified, or on its way.
+    fn mib_is_busy(&self, mib: u32) -> bool {
         let (first, end) = (mib * MIB, (mib + 1).saturating_mul(MIB).min(self.layout.data));
-        let busy = self.homes.iter().any(|homes| homes.overlaps(first, end))
+        self.homes.iter().any(|homes| homes.overlaps(first, end))
             || self.open.written_homes.overlaps(first, end)
             || self.open.homes.range(first..end).next().is_some()
-            || self.in_flight.range(first..end).next().is_some();
-        if busy {
-            return;
+            || self.in_flight.range(first..end).next().is_some()
+    }
+
+    /// Passes on that the MiB from `first` to before `end` have no content.
+    fn discard_homes(&self, device: &dyn BlockDevice, first: u32, end: u32) {
+        let (mut at, end) = (first * MIB, end.saturating_mul(MIB).min(self.layout.data));
+        // only advice: a device that refuses it loses nothing
+        let discard = |from: u32, to: u32| {
+            if from < to {
+                drop(device.discard(u64::from(from) * BLOCK, u64::from(to - from) * BLOCK));
+            }
+        };
+        for moved in MOVED {
+            if (at..end).contains(&moved) {
+                discard(at, moved);
+                at = moved + 1;
+            }
         }
-        let addresses: Vec<u32> = (first..end).filter(|address| !MOVED.contains(address)).collect();
-        for run in device_runs(&addresses) {
-            let (Some(from), len) = (addresses.get(run.start), run.len() as u64) else { continue };
-            // only advice: a device that refuses it loses nothing
-            drop(device.discard(u64::from(*from) * BLOCK, len * BLOCK));
-        }
+        discard(at, end);
     }
 
     /// Writes blocks to their own places, ascending and merged, and counts them.

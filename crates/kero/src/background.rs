@@ -1,0 +1,204 @@
+//! A layer with a background thread, which says what time it is and moves blocks home when there are no other requests.
+//! And the scheme `kero:`, which opens one.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use blockdev::{BlockDevice, Extent, Geometry, OpenOptions, Read, Scheme};
+
+use crate::device::{Kero, Options};
+use crate::error::{Error, Result};
+use crate::joined::Joined;
+
+/// How often it is looked whether there is something to do.
+const STEP: Duration = Duration::from_millis(100);
+/// Most blocks that go home in a step: the longest that a call waits behind.
+const BUDGET: usize = 64;
+
+/// `kero:DEVICE`, `kero:log=DEVICE,DEVICE` and `kero:force,DEVICE`: the layer of a device.
+pub const SCHEME: Scheme = Scheme { prefix: "kero:", open };
+
+/// The words before DEVICE.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Words<'a> {
+    /// The device with the log.
+    log: Option<&'a str>,
+    /// Read what is there although a placeholder is gone.
+    force: bool,
+    device: &'a str,
+}
+
+impl<'a> Words<'a> {
+    fn of(text: &'a str) -> Self {
+        let mut words = Words { device: text, ..Self::default() };
+        while let Some((word, rest)) = words.device.split_once(',') {
+            match word.strip_prefix("log=") {
+                Some(log) => words.log = Some(log),
+                None if word == "force" => words.force = true,
+                None => break,
+            }
+            words.device = rest;
+        }
+        words
+    }
+}
+
+fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> blockdev::Result<Arc<dyn BlockDevice>> {
+    let words = Words::of(rest);
+    let device = beneath(words.device, words.log, options, schemes)?;
+    // what was changed without the layer is only read: for more, the layer has to be removed
+    let how = Options { force: words.force, read_only: words.force, ..Options::default() };
+    match Background::open(device, how) {
+        Ok(layer) => Ok(Arc::new(layer)),
+        Err(error) => Err(error.into_open(&format!("kero:{rest}"))),
+    }
+}
+
+/// Opens the device below a layer, and the one with its log where that is another. No other process may write to them, not even
+/// where they are only read: what is changed meanwhile cannot be followed.
+///
+/// # Errors
+/// Those of opening the devices.
+pub fn beneath(
+    device: &str,
+    log: Option<&str>,
+    options: OpenOptions,
+    schemes: &[Scheme],
+) -> blockdev::Result<Arc<dyn BlockDevice>> {
+    let options = OpenOptions { exclusive: true, ..options };
+    let data = blockdev::open_with(device, options, schemes)?;
+    match log {
+        Some(log) => Ok(Arc::new(Joined::new(data, blockdev::open_with(log, options, schemes)?))),
+        None => Ok(data),
+    }
+}
+
+/// What the thread and its owner share.
+#[derive(Debug, Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// A layer with a background thread: groups end by time, and blocks go home when there is time. When it is dropped, it is
+/// flushed.
+pub struct Background {
+    kero: Arc<Kero<Arc<dyn BlockDevice>>>,
+    stop: Arc<Stop>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Background {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Background").field("layout", &self.kero.layout()).finish_non_exhaustive()
+    }
+}
+
+impl Background {
+    /// Opens the layer of a device.
+    ///
+    /// # Errors
+    /// Those of [`Kero::open`].
+    pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
+        let kero = Arc::new(Kero::open(device, options)?);
+        let stop = Arc::new(Stop::default());
+        let worker = if kero.geometry().read_only {
+            None
+        } else {
+            let (kero, stop) = (Arc::clone(&kero), Arc::clone(&stop));
+            let worker = std::thread::Builder::new().name("kero".into()).spawn(move || work(&kero, &stop));
+            Some(worker.map_err(|source| Error::Thread(source.to_string()))?)
+        };
+        Ok(Self { kero, stop, worker })
+    }
+
+    /// The layer.
+    #[must_use]
+    pub fn layer(&self) -> &Kero<Arc<dyn BlockDevice>> {
+        &self.kero
+    }
+}
+
+fn work(kero: &Kero<Arc<dyn BlockDevice>>, stop: &Stop) {
+    let begun = Instant::now();
+    let mut before = (0, 0);
+    let mut asked = stop.asked.lock().unwrap_or_else(PoisonError::into_inner);
+    while !*asked {
+        (asked, _) = stop.changed.wait_timeout(asked, STEP).unwrap_or_else(PoisonError::into_inner);
+        if *asked {
+            break;
+        }
+        // a failure is reported to the next write or flush
+        let _ = kero.tick(begun.elapsed());
+        let stats = kero.stats();
+        let now = (stats.read_bytes, stats.written_bytes);
+        if now == before && stats.log_mapped > 0 {
+            let _ = kero.idle(BUDGET);
+        }
+        before = now;
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        *self.stop.asked.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.changed.notify_all();
+        if let Some(worker) = self.worker.take() {
+            // one that panicked has nothing more to say
+            let _ = worker.join();
+        }
+        if !self.kero.geometry().read_only {
+            // a caller that has to know has flushed before
+            let _ = self.kero.flush();
+        }
+    }
+}
+
+impl BlockDevice for Background {
+    fn geometry(&self) -> Geometry {
+        self.kero.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
+        self.kero.read(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        self.kero.read_many(reads);
+    }
+
+    fn read_cached(&self, reads: &mut [Read<'_>]) -> usize {
+        self.kero.read_cached(reads)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
+        self.kero.write(offset, data)
+    }
+
+    fn flush(&self) -> blockdev::Result<()> {
+        self.kero.flush()
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> blockdev::Result<Extent> {
+        self.kero.extent(offset, len)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> blockdev::Result<()> {
+        self.kero.discard(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_before_the_device_are_read() {
+        let words = |log, force, device| Words { log, force, device };
+        assert_eq!(Words::of("a.img"), words(None, false, "a.img"));
+        assert_eq!(Words::of("log=/dev/b,model:hdd:a"), words(Some("/dev/b"), false, "model:hdd:a"));
+        assert_eq!(Words::of("force,log=b,a,c"), words(Some("b"), true, "a,c"));
+        assert_eq!(Words::of("./force,a"), words(None, false, "./force,a"));
+    }
+}
