@@ -15,6 +15,8 @@ pub const PLACEHOLDER_MAGIC: [u8; 8] = *b"KeroHere";
 pub const RECORD_MAGIC: [u8; 8] = *b"KeroReco";
 /// The version of the format.
 pub const VERSION: u32 = 1;
+/// Numbers of groups, records and superblocks stay below: one a nanosecond for a century does.
+const MOST: u64 = 1 << 62;
 /// Most entries of one record.
 pub const ENTRIES: usize = 255;
 /// What a placeholder says to people.
@@ -255,6 +257,10 @@ impl Superblock {
         let layout = Layout::new(disk.s_blocks.get(), disk.s_log_blocks.get(), disk.s_segment_blocks.get())?;
         if u64::from(layout.data) != disk.s_data_blocks.get() || layout.log_first != disk.s_log_first.get() {
             return Err("superblock that contradicts itself");
+        }
+        let numbers = [disk.s_generation.get(), disk.s_checkpoint_sequence.get(), disk.s_checkpoint_group.get()];
+        if numbers.iter().any(|number| *number >= MOST) {
+            return Err("superblock with an impossible number");
         }
         if disk.s_checkpoint.get() >= layout.log {
             return Err("superblock whose checkpoint lies beyond the log");
@@ -507,6 +513,9 @@ impl Record {
         let flags = disk.r_flags.get();
         if count > ENTRIES || flags & !(LAST | CHECKPOINT) != 0 {
             return Err(Some("record with an unknown flag or too many entries"));
+        }
+        if disk.r_sequence.get() >= MOST || disk.r_group.get() >= MOST {
+            return Err(Some("record with an impossible number"));
         }
         let mut record = Self::fields(&disk);
         for bytes in bytes[DiskRecord::SIZE..].chunks_exact(DiskEntry::SIZE).take(count) {

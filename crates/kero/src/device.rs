@@ -284,6 +284,12 @@ impl<D: BlockDevice> Kero<D> {
         self.layout
     }
 
+    /// Whether the newest content of the block with this byte is in the log or in memory.
+    pub fn is_mapped(&self, offset: u64) -> bool {
+        let state = self.shared();
+        u32::try_from(offset / BLOCK).is_ok_and(|address| !state.all_home(address, address.saturating_add(1)))
+    }
+
     /// The number of the newest group.
     pub fn newest_group(&self) -> u64 {
         self.shared().group
@@ -371,7 +377,7 @@ impl<D: BlockDevice> Kero<D> {
         let mut state = self.exclusive();
         state.fail(flushed)?;
         state.durable(&self.device);
-        if state.ring.since >= self.layout.log / 8 {
+        if state.checkpoint_is_due() {
             state.checkpoint(&self.device)?;
         }
         Ok(())
@@ -525,7 +531,12 @@ impl<D: BlockDevice> Kero<D> {
         *self.landed.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.landing.notify_all();
         state.fail(done)?;
+        let mut before = None;
         for (address, bytes) in blocks {
+            let joins = before == address.checked_sub(1)
+                || address.checked_sub(1).is_some_and(|one| state.open.homes.contains_key(&one));
+            state.open.scattered += u32::from(!joins);
+            before = Some(*address);
             // a write of the same block that came meanwhile is in memory: either may be the newer one
             state.open.homes.insert(*address, crc32c::crc32c(bytes));
         }

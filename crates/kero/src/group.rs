@@ -75,6 +75,8 @@ pub(crate) struct Open {
     pub(crate) discards: Runs,
     /// Blocks of the log that records of this group take already.
     pub(crate) written: u32,
+    /// How many runs were written in their own places, at most.
+    pub(crate) scattered: u32,
     /// Blocks that such records call home.
     pub(crate) written_homes: Runs,
     /// MiB that such records discard.
@@ -119,8 +121,7 @@ impl Open {
                 .step_by(most as usize)
                 .map(move |mib| Entry::Discard { mib, count: (end - mib).min(most) as u16 })
         });
-        let drops = runs(self.drops.iter().copied()).map(|(address, count)| Entry::Drop { address, count });
-        discards.chain(drops).chain(home_entries(&self.homes)).collect()
+        discards.chain(drop_entries(&self.drops)).chain(home_entries(&self.homes)).collect()
     }
 }
 
@@ -130,6 +131,11 @@ fn cut<V>(map: &mut BTreeMap<u32, V>, range: &std::ops::Range<u32>) {
         let mut behind = map.split_off(&range.start);
         map.append(&mut behind.split_off(&range.end));
     }
+}
+
+/// Entries for blocks that leave the log.
+pub(crate) fn drop_entries(drops: &BTreeSet<u32>) -> impl Iterator<Item = Entry> {
+    runs(drops.iter().copied()).map(|(address, count)| Entry::Drop { address, count })
 }
 
 /// Entries for blocks that are at home.

@@ -1,22 +1,23 @@
 //! Going home: committed content leaves the log for its own place.
 //!
-//! 1. Only what the durable table maps goes home, ascending and merged. Its entry is a home entry with the checksum, in the
-//!    record of the same flush: where the home write did not survive, neither did the group that drops the entry.
+//! 1. Only what the durable table maps goes home, ascending and merged. When the caller has time, its entry is a home entry
+//!    with the checksum, in the record of the same flush: where the home write did not survive, neither did the group that
+//!    drops the entry. To make space, many go at once: behind a flush of their own they are dropped.
 //! 2. With half a lap to go until the head is there, cold blocks go home and hot ones are appended again when the caller
 //!    has time ([`idle`](crate::Kero::idle)).
 //! 3. With a fifth of a lap to go, all go home before a group is written: in a group of their own, behind the newest
 //!    durable one, so that no group of the caller is split.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use blockdev::{BlockDevice, Read};
 
 use crate::bytes::Entry;
 use crate::error::{Error, Result};
-use crate::group::{Runs, home_entries};
+use crate::group::{Runs, drop_entries};
 use crate::layout::{BLOCK, MIB};
 use crate::mutant::Mutant;
-use crate::state::State;
+use crate::state::{MOST_SCATTERED, State};
 
 /// Most blocks of a group that goes home.
 const MOST: usize = 1024;
@@ -115,9 +116,13 @@ impl State {
         if late {
             meta.extend(contents.keys().map(|address| Entry::Drop { address: *address, count: 1 }));
         } else {
-            homes.extend(contents.iter().map(|(address, bytes)| (*address, crc32c::crc32c(bytes))));
+            // durable before the record that drops their entries, so that opening need not read them again
+            if !homes.is_empty() || !contents.is_empty() {
+                device.flush()?;
+            }
+            let at_home = homes.keys().chain(contents.keys()).copied().collect::<BTreeSet<u32>>();
+            meta.extend(drop_entries(&at_home));
         }
-        meta.extend(home_entries(&homes));
         let repeated = self.read_slots(device, &again)?;
         let payload: Vec<(Entry, &[u8])> = repeated
             .iter()
@@ -128,7 +133,6 @@ impl State {
         self.emit(device, &meta, &payload, (true, false))?;
         self.group += 1;
         self.homes[1] = Runs::default();
-        homes.keys().for_each(|address| self.homes[1].insert(*address));
         if self.mutant != Mutant::ReuseEarly {
             device.flush()?;
         }
@@ -168,7 +172,8 @@ impl State {
         self.make_void(device)?;
         // the open group must stay one that fits
         let space = self.layout.group().saturating_sub(self.open.cost(&self.layout)) / 2;
-        let budget = budget.min(space as usize);
+        let scattered = MOST_SCATTERED.saturating_sub(self.open.scattered) as usize;
+        let budget = budget.min(space as usize).min(scattered);
         let (mut cold, mut hot) = (Vec::new(), Vec::new());
         for segment in self.ring.within(self.layout.log / 2) {
             let begun = self.ring.segments.get(segment as usize).map(|segment| segment.begun).unwrap_or_default();
@@ -199,6 +204,7 @@ impl State {
             self.write_home(device, &contents)?;
             let homes = contents.iter().map(|(address, bytes)| (*address, crc32c::crc32c(bytes)));
             self.open.homes.extend(homes);
+            self.open.scattered += cold.len() as u32;
         }
         let repeated = self.read_slots(device, &hot)?;
         self.stats.again_bytes += repeated.len() as u64 * BLOCK;

@@ -6,12 +6,14 @@
 //! 3. What does not continue the log is its ordinary end, unless a header further on belongs to a group that was begun only
 //!    after the broken one was durable.
 
+use std::cell::RefCell;
+
 use blockdev::BlockDevice;
 
 use crate::bytes::{Entry, Record, Superblock};
 use crate::error::{Corrupt, Error, Result};
-use crate::group::Runs;
-use crate::layout::{BLOCK, Layout};
+use crate::group::{Runs, device_runs};
+use crate::layout::{BLOCK, Layout, MIB};
 use crate::mutant::Mutant;
 use crate::table::Table;
 
@@ -52,6 +54,9 @@ struct Walk<'a> {
     layout: Layout,
     uuid: [u8; 16],
     mutant: Mutant,
+    /// Blocks of the log that were read at once, and the first of them: passing over what lies between two headers takes a
+    /// disk longer than reading it.
+    ahead: RefCell<(u32, Vec<u8>)>,
 }
 
 /// The records of a group, each with its place.
@@ -62,7 +67,27 @@ impl Walk<'_> {
         Corrupt { what, offset: self.layout.slot(slot) }.into()
     }
 
+    /// A block of the log; the rest of its segment is read with it.
     fn block(&self, slot: u32) -> Result<Vec<u8>> {
+        let within = |first: u32, bytes: &[u8]| {
+            let at = slot.checked_sub(first)? as usize * BLOCK as usize;
+            Some(bytes.get(at..at + BLOCK as usize)?.to_vec())
+        };
+        let mut ahead = self.ahead.borrow_mut();
+        if let Some(block) = within(ahead.0, &ahead.1) {
+            return Ok(block);
+        }
+        let mut bytes = vec![0; (self.layout.segment - slot % self.layout.segment) as usize * BLOCK as usize];
+        if self.device.read(self.layout.slot(slot), &mut bytes).is_err() {
+            // a block that cannot be read is no reason to do without the others
+            return self.one_block(slot);
+        }
+        let block = within(slot, &bytes).unwrap_or_default();
+        *ahead = (slot, bytes);
+        Ok(block)
+    }
+
+    fn one_block(&self, slot: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK as usize];
         self.device.read(self.layout.slot(slot), &mut bytes)?;
         Ok(bytes)
@@ -128,10 +153,16 @@ impl Walk<'_> {
                         }
                     }
                     Entry::Home { address, count, checksum } if self.mutant != Mutant::HomeUnverified => {
-                        let (mut bytes, mut found) = (vec![0; BLOCK as usize], 0);
-                        for address in address..address.saturating_add(u32::from(count)) {
-                            self.device.read(self.layout.home(address), &mut bytes)?;
-                            found = crc32c::crc32c_append(found, &bytes);
+                        let addresses: Vec<u32> = (address..address.saturating_add(u32::from(count))).collect();
+                        let mut found = 0;
+                        for run in device_runs(&addresses) {
+                            let run = addresses.get(run).unwrap_or_default();
+                            for part in run.chunks(MIB as usize) {
+                                let mut bytes = vec![0; part.len() * BLOCK as usize];
+                                let first = part.first().copied().unwrap_or_default();
+                                self.device.read(self.layout.home(first), &mut bytes)?;
+                                found = crc32c::crc32c_append(found, &bytes);
+                            }
                         }
                         if found != checksum {
                             return Ok(false);
@@ -189,7 +220,7 @@ impl Walk<'_> {
         let mut passed = 0;
         for step in 1..count {
             let slot = (first + step) % count * size;
-            let found = newer(&self.block(slot)?, slot);
+            let found = newer(&self.one_block(slot)?, slot);
             passed = if found.is_some() { 0 } else { passed + 1 };
             newest = newest.max(found);
             if passed == PASSED {
@@ -228,7 +259,7 @@ pub(crate) fn recover(
     (layout, uuid): (Layout, [u8; 16]),
     mutant: Mutant,
 ) -> Result<Found> {
-    let walk = Walk { device, layout, uuid, mutant };
+    let walk = Walk { device, layout, uuid, mutant, ahead: RefCell::default() };
     let mut order: Vec<(usize, &Superblock)> =
         superblocks.iter().enumerate().filter_map(|(index, superblock)| Some((index, superblock.as_ref()?))).collect();
     order.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.generation));

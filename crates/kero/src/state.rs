@@ -28,6 +28,11 @@ const STEP: usize = 1 << 20;
 /// Most blocks of a group that wait in memory: 16 MiB.
 const MOST_PENDING: u32 = 4096;
 
+/// Most runs of a group in their own places: opening reads those of the last group, with a seek each.
+pub(crate) const MOST_SCATTERED: u32 = 256;
+/// Blocks of the log from one checkpoint to the next at which opening takes about a second on a disk: 64 MiB.
+const SOON: u32 = 16_384;
+
 /// Most MiB of which it is known which blocks were not written since they were blank.
 const MOST_UNWRITTEN: usize = 1 << 16;
 
@@ -150,7 +155,17 @@ impl State {
         (fresh || blank || cold)
             && !self.refused
             && !self.open.blocks.contains_key(&address)
+            && (self.open.scattered < MOST_SCATTERED || self.follows_one(address))
             && !self.home_is_busy(address)
+    }
+
+    /// Whether the block before was written in its own place by the open group.
+    fn follows_one(&self, address: u32) -> bool {
+        address.checked_sub(1).is_some_and(|before| {
+            self.open.homes.contains_key(&before)
+                || self.in_flight.contains(&before)
+                || self.open.written_homes.contains(before)
+        })
     }
 
     /// Notes a change of the open group.
@@ -314,6 +329,7 @@ impl State {
         } else {
             self.open = Open {
                 written: open.written + written,
+                scattered: open.scattered,
                 written_homes: open.written_homes,
                 written_discards: open.written_discards,
                 begun: open.begun,
@@ -414,6 +430,13 @@ impl State {
         }
         self.stats.gone_home_bytes += addresses.len() as u64 * BLOCK;
         Ok(())
+    }
+
+    /// Whether a checkpoint is due: with an eighth of the log since the last one, or sooner where it takes little.
+    pub(crate) fn checkpoint_is_due(&self) -> bool {
+        let (since, log) = (self.ring.since, self.layout.log);
+        let blocks = (8 * u64::from(self.table.mapped()) + u64::from(self.layout.mibs()) / 8) / BLOCK + 2;
+        since >= log / 8 || since >= SOON && u64::from(since) >= 32 * blocks
     }
 
     /// Writes a checkpoint and a superblock that names it; all groups are durable, and no record of the open one is written.
