@@ -1,6 +1,6 @@
 //! `extant check`, and e2fsck's names for it: finds what is wrong with a volume, and mends it.
 
-use crate::device::Device;
+use crate::device::{Device, open_volume};
 use crate::failure::{Failure, say};
 use crate::output::{print_json, stdout};
 use crate::source::for_writing;
@@ -205,7 +205,7 @@ impl Check {
         let root = write && self.may_write(mounted.as_ref())?;
         let patience = if write { for_writing(&self.device) } else { blockdev::OpenOptions::default() };
         let open = blockdev::OpenOptions { planned: true, write, mounted: root, ..patience };
-        let device = blockdev::open(&self.device, open)?;
+        let device = open_volume(&self.device, open)?;
         let now = std::env::var("E2FSCK_TIME").ok().and_then(|time| time.parse().ok());
         let mut options = Options {
             superblock: self.superblock,

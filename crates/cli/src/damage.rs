@@ -1,6 +1,6 @@
 //! `extant damage`: writes damage that is known into a volume, for those who try checkers.
 
-use crate::device::Device;
+use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result};
 use crate::output::{print_json, stdout};
 use ::damage::{Kind, TABLE2};
@@ -91,7 +91,7 @@ impl Damage {
             return self.list();
         }
         let name = &self.device.clone().unwrap_or_default();
-        let device = blockdev::open(name, crate::source::for_writing(name))?;
+        let device = open_volume(name, crate::source::for_writing(name))?;
         if check::is_native(&*device) {
             let why = "it is a native volume, and only ext2, ext3, ext4 and rext3 volumes are damaged by kinds";
             return Err(Failure::on(name, why));

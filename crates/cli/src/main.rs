@@ -25,6 +25,7 @@ mod failure;
 mod fill;
 mod get;
 mod info;
+mod kero;
 mod ls;
 mod man;
 mod mkfs;
@@ -63,7 +64,7 @@ use std::process::ExitCode;
   extant ls -l volume.img /etc     look inside without mounting it
   extant check -fn volume.img      is it sound?
 
-DEVICE is a path, or mem:SIZE. Each command's --help has examples and its exit status."
+DEVICE is a path, mem:SIZE, or kero:DEVICE. Each command's --help has examples and its exit status."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -84,6 +85,7 @@ enum Command {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Serve(serve::Serve),
+    Kero(Box<kero::Kero>),
     Check(check::Check),
     Snapshot(snapshot::Snapshot),
     Txn(txn::Txn),
@@ -112,6 +114,7 @@ impl Command {
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
             Command::Serve(command) => command.run(),
+            Command::Kero(command) => command.run(),
             Command::Check(command) => command.run(),
             Command::Snapshot(command) => command.run(),
             Command::Txn(command) => command.run(),

@@ -1,6 +1,6 @@
 //! `extant mkfs`: makes a volume.
 
-use crate::device::Device;
+use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
 use crate::fill::{Dress, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
@@ -293,7 +293,7 @@ impl Mkfs {
 
     /// Whether DEVICE is the path of a file that is not there.
     fn is_missing(&self) -> bool {
-        let scheme = self.device.starts_with("mem:") || self.device.starts_with("model:");
+        let scheme = ["mem:", "model:", "kero:"].iter().any(|scheme| self.device.starts_with(scheme));
         !scheme && matches!(std::fs::metadata(&self.device), Err(e) if e.kind() == ErrorKind::NotFound)
     }
 
@@ -306,7 +306,7 @@ impl Mkfs {
         match options.len {
             Some(len) if self.is_missing() => self.layout(len, 512, options),
             len => {
-                let device = blockdev::open(&self.device, OpenOptions::default())?;
+                let device = open_volume(&self.device, OpenOptions::default())?;
                 let geometry = device.geometry();
                 self.warn(&*device)?;
                 let grows = std::fs::metadata(&self.device).is_ok_and(|metadata| metadata.is_file());
@@ -374,8 +374,7 @@ impl Mkfs {
 
     /// Opens the device for writing, locked against all others.
     fn open(&self) -> Result<Arc<dyn BlockDevice>> {
-        let device = blockdev::open(&self.device, for_writing(&self.device));
-        device.map_err(|e| with_place(&self.device, e.into()))
+        open_volume(&self.device, for_writing(&self.device)).map_err(|e| with_place(&self.device, e))
     }
 
     fn write(&self, device: &Arc<dyn BlockDevice>, layout: &Layout) -> Result<()> {

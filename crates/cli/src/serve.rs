@@ -1,16 +1,18 @@
 //! `extant serve`: a device for NBD clients.
 
-use crate::device::Device;
+use crate::device::{Device, open};
 use crate::failure::{Failure, Result, say, with_place, without_errno};
 use crate::fill::heard;
 use crate::output::{human, stdout};
 use crate::source::for_writing;
 use ::serve::{Address, Notice, Options, Server};
+use blockdev::BlockDevice;
 use check::render::escape;
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
+use std::sync::Arc;
 
 #[derive(Debug, Args)]
 #[command(
@@ -37,9 +39,16 @@ Exit status: 0 ended by a signal, 1 not served, or not all that was written may 
 device (the message says which), 2 wrong usage."
 )]
 pub(crate) struct Serve {
+    #[command(flatten)]
+    serving: Serving,
+}
+
+// what is served, where and how: also of `extant kero serve`
+#[derive(Debug, Args)]
+pub(crate) struct Serving {
     /// Device to serve: a path, or mem:SIZE
     #[arg(value_name = "DEVICE")]
-    device: Device,
+    pub(crate) device: Device,
 
     /// Where to listen: unix:PATH or HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
@@ -64,6 +73,13 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(&self) -> Result<u8> {
+        self.serving.run(|access| Ok(open(&self.serving.device, access)?))
+    }
+}
+
+impl Serving {
+    /// Serves what `open` opens, until a signal.
+    pub(crate) fn run(&self, open: impl FnOnce(blockdev::OpenOptions) -> Result<Arc<dyn BlockDevice>>) -> Result<u8> {
         // before the socket is there: from then on a signal must not leave it behind
         let mut signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let access = if self.read_only {
@@ -71,7 +87,7 @@ impl Serve {
         } else {
             for_writing(&self.device)
         };
-        let device = blockdev::open(&self.device, access).map_err(|e| with_place(&self.device, e.into()))?;
+        let device = open(access).map_err(|e| with_place(&self.device, e))?;
         let len = device.geometry().len;
         let options = Options {
             name: self.name.clone(),

@@ -276,7 +276,7 @@ impl Rollback {
         if self.cancel {
             return Err(Failure::on(&self.target.device, "it is not mounted, so nothing waits for its unmounting"));
         }
-        let device = blockdev::open(&self.target.device, crate::source::for_writing(&self.target.device))?;
+        let device = crate::device::open_volume(&self.target.device, crate::source::for_writing(&self.target.device))?;
         fs::rollback(device, name.as_bytes()).map_err(|e| failed(&e))?;
         Ok(0)
     }

@@ -1,6 +1,6 @@
 //! DEVICE as the commands that look into a volume take it, and how they find a file on it.
 
-use crate::device::Device;
+use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
 use crate::output::human;
 use blockdev::{BlockDevice, Trace};
@@ -72,7 +72,7 @@ impl Source {
     /// Opens the volume in the first of several ways that succeeds. What a way leaves open, the flags say.
     pub(crate) fn open_any(&self, ways: &[fs::OpenOptions], access: blockdev::OpenOptions) -> Result<Opened> {
         let external_journal = self.journal.as_ref().map(open_device).transpose()?;
-        let mut device = blockdev::open(&self.device, access)?;
+        let mut device = open_volume(&self.device, access)?;
         if !access.write && !access.exclusive {
             self.warn_of_writers();
         }
@@ -204,5 +204,5 @@ pub(crate) fn for_writing(device: &Device) -> blockdev::OpenOptions {
 
 /// Opens a device for reading.
 pub(crate) fn open_device(spec: impl AsRef<OsStr>) -> Result<Arc<dyn BlockDevice>> {
-    Ok(blockdev::open(spec, blockdev::OpenOptions::default())?)
+    open_volume(spec, blockdev::OpenOptions::default())
 }

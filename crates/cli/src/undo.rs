@@ -1,6 +1,6 @@
 //! `extant undo`: puts back what a repair has changed.
 
-use crate::device::Device;
+use crate::device::{Device, open_volume};
 use crate::failure::Failure;
 use crate::output::{human, stdout};
 use clap::Args;
@@ -31,7 +31,7 @@ pub(crate) struct Undo {
 
 impl Undo {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let device = blockdev::open(&self.device, crate::source::for_writing(&self.device))?;
+        let device = open_volume(&self.device, crate::source::for_writing(&self.device))?;
         let bytes = blockdev::undo::restore(&self.file, &*device)?;
         let mut out = stdout()?;
         writeln!(out, "{}: put back {}", check::render::escape(self.device.as_bytes()), human(bytes))?;

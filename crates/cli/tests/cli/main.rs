@@ -8,6 +8,7 @@ mod deep;
 mod fsck;
 mod fstab;
 mod getting;
+mod kero;
 mod looking;
 mod making;
 mod membership;

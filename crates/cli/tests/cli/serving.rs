@@ -13,16 +13,21 @@ use testkit::tools::{find, must, skip};
 const MIB: u64 = 1 << 20;
 
 /// A server that can be connected to.
-struct Served {
-    child: Child,
-    said: String,
-    socket: PathBuf,
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    pub(crate) said: String,
+    pub(crate) socket: PathBuf,
 }
 
 impl Served {
     fn new(device: &str, socket: PathBuf, more: &[&str]) -> Self {
+        Self::start(&["serve", device], socket, more)
+    }
+
+    /// A server that these words start.
+    pub(crate) fn start(words: &[&str], socket: PathBuf, more: &[&str]) -> Self {
         let address = format!("unix:{}", text(&socket));
-        let mut command = command(&[&["serve", device, "--nbd", &address], more].concat());
+        let mut command = command(&[words, &["--nbd", &address], more].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -30,7 +35,7 @@ impl Served {
     }
 
     /// Ends it by a signal; its exit status, and what it said on standard error.
-    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();

@@ -1,0 +1,384 @@
+//! `extant kero`: a layer that makes each flush of a device atomic. Making it, looking at it, serving it, taking it away.
+
+mod numbers;
+mod volume;
+
+use crate::device::{Device, SCHEMES};
+use crate::failure::{Failure, Result, say, with_place};
+use crate::output::{human, print_json, stdout};
+use crate::progress::{Bar, Unit};
+use crate::serve::Serving;
+use crate::source::for_writing;
+use ::kero::{Background, FormatOptions, Joined, Options, beneath, drain_with, format};
+use blockdev::{BlockDevice, OpenOptions};
+use check::render::escape;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use volume::Found;
+
+/// How often a server writes its numbers down.
+const EACH: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Make all writes between two flushes of a device survive together or not at all",
+    after_help = "Examples:
+  extant kero format /dev/sdb1                      what is there stays; the log takes the end of the device
+  extant mkfs -t ext2 kero:/dev/sdb1                every command takes kero:DEVICE
+  extant mount kero:/dev/sdb1 /mnt
+  extant kero serve /dev/sdb1 --nbd unix:/run/k     for the kernel and others
+  extant kero stat /dev/sdb1
+  extant kero drain /dev/sdb1                       a plain device again
+
+New content goes to a log at the end of the device, and what is not written any more moves to its own place later. A block of 4 KiB that is written again and again is written once each time, with no second copy in \
+    a journal. A crash leaves the device as of one flush: the last that returned, or one that was under way.
+
+File systems that order their writes by flushes are sound after any crash. What ext2 in the kernel writes is sound as of \
+    its last sync, when it was quiet or frozen then.
+
+Exit status: 0 done, 1 not done, 2 wrong usage."
+)]
+pub(crate) struct Kero {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Format(Format),
+    Stat(Stat),
+    Drain(Drain),
+    Serve(Serve),
+}
+
+impl Kero {
+    pub(crate) fn run(&self) -> Result<u8> {
+        match &self.command {
+            Command::Format(command) => command.run(),
+            Command::Stat(command) => command.run(),
+            Command::Drain(command) => command.run(),
+            Command::Serve(command) => command.run(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Put the layer onto a device",
+    after_help = "Examples:
+  extant kero format /dev/sdb1                        with what is on it
+  extant kero format --empty volume.img               what is on it is discarded
+  extant kero format --log 1G /dev/sdb1
+  extant kero format --log-device /dev/nvme0n1p3 /dev/sdb1
+
+All that stands on the device stays, at the same addresses of kero:DEVICE, unless --empty says otherwise. The log takes \
+    the end of the device, a 64th of it (4 MiB to 4 GiB) unless --log says how much; where a volume reaches into that, it \
+    is refused: make the volume smaller first (resize2fs). On a log device it takes all of that, or --log of it, and the \
+    whole device stays for data; what was on the log device is lost.
+
+In blocks 0 and 16 a placeholder says that the layer is there, so that nothing takes the device for the volume beneath. \
+    When it was broken off, drain the device, then do it again.
+
+Exit status: 0 done, 1 not done, and the device is as it was or says that it is unfinished, 2 wrong usage."
+)]
+struct Format {
+    /// Device: a path
+    #[arg(value_name = "DEVICE")]
+    device: Device,
+
+    /// Size of the log: a number with K, M or G
+    #[arg(long, value_name = "SIZE", value_parser = blockdev::parse_size)]
+    log: Option<u64>,
+
+    /// Another device for the log
+    #[arg(long, value_name = "DEVICE")]
+    log_device: Option<Device>,
+
+    /// Discard what is on the device
+    #[arg(long)]
+    empty: bool,
+
+    /// Do it although it is not known where that ends which is on the device, or the log device is not empty
+    #[arg(short = 'F', long)]
+    force: bool,
+}
+
+impl Format {
+    fn run(&self) -> Result<u8> {
+        let device = open(&self.device, self.log_device.as_ref(), for_writing(&self.device))
+            .map_err(|e| with_place(&self.device, e))?;
+        let mut options = FormatOptions { log: self.log, empty: self.empty, ..FormatOptions::default() };
+        if let Some(log) = &self.log_device {
+            self.look_at_log(&*device.data, log)?;
+            options.split = device.split;
+        }
+        if !self.empty && !::kero::is_layered(&*device.whole) {
+            let data = Arc::clone(&device.data);
+            options.volume = self.end(&data, &options)?;
+        }
+        format(&device.whole, &options).map_err(|e| Failure::on(&self.device, e))?;
+        let kero = ::kero::Kero::open(&*device.whole, Options::default()).map_err(|e| Failure::on(&self.device, e))?;
+        let layout = kero.layout();
+        let mut out = stdout()?;
+        writeln!(
+            out,
+            "{}: Kero layer with {} of data and a log of {}",
+            escape(self.device.as_bytes()),
+            human(u64::from(layout.data) * ::kero::BLOCK),
+            human(u64::from(layout.log) * ::kero::BLOCK)
+        )?;
+        out.flush()?;
+        Ok(0)
+    }
+
+    /// Where the volume on the device ends.
+    fn end(&self, data: &Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<Option<u64>> {
+        let failed = |e: blockdev::Error| Failure::on(&self.device, e);
+        match volume::found(&**data).map_err(failed)? {
+            Found::Ends(end) => Ok(Some(end)),
+            _ if self.force || options.split.is_some() => Ok(None),
+            Found::Unknown(what) => {
+                let why = format!(
+                    "it holds {what}, and where that ends is not known: --empty discards it, -F leaves what is before the log"
+                );
+                Err(Failure::on(&self.device, why))
+            }
+            Found::Nothing => {
+                let bar = Bar::new("looking for content", 0, Unit::Bytes);
+                let last = volume::last_content(&**data, options, &mut |done, total| bar.set(done, total));
+                bar.finish();
+                match last.map_err(failed)? {
+                    None => Ok(None),
+                    Some(at) => {
+                        let why = format!(
+                            "the log would take the place of what stands at byte {at}: --empty discards it, -F as well as far as it is there"
+                        );
+                        Err(Failure::on(&self.device, why))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Refuses a log device that is not empty.
+    fn look_at_log(&self, data: &dyn BlockDevice, log: &Device) -> Result<()> {
+        let opened = crate::device::open(log, OpenOptions { exclusive: false, ..OpenOptions::default() })?;
+        if opened.geometry().len == 0 || data.geometry().len == 0 {
+            return Err(Failure::on(log, "it is empty"));
+        }
+        let contents = volume::contents(&*opened).map_err(|e| Failure::on(log, e))?;
+        match contents.filter(|_| !self.force) {
+            Some(what) => Err(Failure::on(log, format!("it holds {what}: -F overwrites it"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A device with its log.
+struct Beneath {
+    /// Both, one behind the other.
+    whole: Arc<dyn BlockDevice>,
+    /// The device with the data.
+    data: Arc<dyn BlockDevice>,
+    /// The block where the log's device begins.
+    split: Option<u64>,
+}
+
+/// Opens a device and that of its log.
+fn open(device: &Device, log: Option<&Device>, options: OpenOptions) -> Result<Beneath> {
+    let exclusive = OpenOptions { exclusive: true, ..options };
+    let data = crate::device::open(device, exclusive)?;
+    let Some(log) = log else { return Ok(Beneath { whole: Arc::clone(&data), data, split: None }) };
+    let joined = Joined::new(Arc::clone(&data), crate::device::open(log, exclusive)?);
+    let split = Some(joined.split() / ::kero::BLOCK);
+    Ok(Beneath { whole: Arc::new(joined), data, split })
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Say what a layer contains",
+    after_help = "Examples:
+  extant kero stat volume.img
+  extant kero stat --json /dev/sdb1
+  extant kero stat --prometheus /dev/sdb1 > /var/lib/node_exporter/kero.prom
+
+It reads the log, as every opening does; nothing is written. A device that is in use is refused: of a layer that is \
+    served, `extant kero serve --stats FILE` writes the numbers down, with what was done since it was opened.
+
+Exit status: 0 said, 1 there is no layer, or it cannot be used, 2 wrong usage."
+)]
+struct Stat {
+    #[command(flatten)]
+    layered: Layered,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Print it in the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+}
+
+// a device with a layer
+#[derive(Debug, Args)]
+struct Layered {
+    /// Device: a path, without kero: before it
+    #[arg(value_name = "DEVICE")]
+    device: Device,
+
+    /// The device with the log, where that is another
+    #[arg(long, value_name = "DEVICE")]
+    log_device: Option<Device>,
+}
+
+impl Layered {
+    fn open(&self, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
+        let opened = beneath(&self.device, self.log_device.as_deref(), options, SCHEMES);
+        opened.map_err(|e| with_place(&self.device, e.into()))
+    }
+}
+
+impl Stat {
+    fn run(&self) -> Result<u8> {
+        let device = self.layered.open(OpenOptions::default())?;
+        let failed = |e: ::kero::Error| Failure::on(&self.layered.device, e);
+        let kero = ::kero::Kero::open(&*device, Options { read_only: true, ..Options::default() }).map_err(failed)?;
+        let rows = numbers::rows(&kero, false);
+        if self.json {
+            let values: serde_json::Map<_, _> = rows.iter().map(|row| (row.name.to_owned(), row.json())).collect();
+            print_json(&json!({
+                "device": &*self.layered.device,
+                "uuid": uuid::Uuid::from_bytes(kero.uuid()).to_string(),
+                "numbers": values,
+            }))?;
+            return Ok(0);
+        }
+        let mut out = stdout()?;
+        if self.prometheus {
+            out.write_all(numbers::prometheus(&rows, &self.layered.device).as_bytes())?;
+        } else {
+            let name = escape(self.layered.device.as_bytes());
+            writeln!(out, "{name}: Kero layer {}", uuid::Uuid::from_bytes(kero.uuid()))?;
+            rows.iter().try_for_each(|row| writeln!(out, "  {:28} {}", row.text, row.shown()))?;
+        }
+        out.flush()?;
+        Ok(0)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Take the layer away: all content goes to its own place",
+    after_help = "Examples:
+  extant kero drain volume.img
+  extant kero drain --log-device /dev/nvme0n1p3 /dev/sdb1
+
+What is left is a plain device with the same content. When it was broken off, do it again: nothing is lost. What had been \
+    discarded reads as anything then.
+
+With --force a device is taken whose placeholder is gone, as it was written to without the layer: what the log has is \
+    written over that.
+
+Exit status: 0 done, 1 not done, or not all of it, 2 wrong usage."
+)]
+struct Drain {
+    #[command(flatten)]
+    layered: Layered,
+
+    /// Do it although the device was written to without the layer
+    #[arg(long)]
+    force: bool,
+}
+
+impl Drain {
+    fn run(&self) -> Result<u8> {
+        let device = self.layered.open(for_writing(&self.layered.device))?;
+        let bar = Bar::new("going home", 0, Unit::Bytes);
+        let options = Options { force: self.force, ..Options::default() };
+        let drained = drain_with(&device, options, &mut |so_far| bar.set(so_far.done, so_far.total));
+        bar.finish();
+        let drained = drained.map_err(|e| Failure::on(&self.layered.device, e))?;
+        let mut out = stdout()?;
+        let name = escape(self.layered.device.as_bytes());
+        writeln!(out, "{name}: a plain device again, {} went home", human(drained.total))?;
+        out.flush()?;
+        Ok(0)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Serve the layer of a device over the network or a Unix socket (NBD)",
+    after_help = "Examples:
+  extant kero serve volume.img --nbd unix:/run/kero.sock
+  extant kero serve /dev/sdb1 --nbd 127.0.0.1:10809 --stats /var/lib/node_exporter/kero.prom
+  nbdfuse /run/kero.d nbd+unix:///?socket=/run/kero.sock      a file for the kernel: /run/kero.d/nbd
+  losetup -b 4096 -f --show /run/kero.d/nbd                   and a block device of it, as root
+
+As `extant serve kero:DEVICE`; see there for the address, who can connect, and signals. A flush of a client, or a write \
+    with FUA, ends a group: all that any client had written until then survives together or not at all. A group also ends \
+    when nothing was written for a second, when it is 5 seconds old, and when the log has no space for more of it. When \
+    there are no requests, blocks that are not written any more go home.
+
+Exit status: 0 ended by a signal, 1 not served, or not all that was written may have reached the \
+device (the message says which), 2 wrong usage."
+)]
+struct Serve {
+    #[command(flatten)]
+    serving: Serving,
+
+    /// The device with the log, where that is another
+    #[arg(long, value_name = "DEVICE")]
+    log_device: Option<Device>,
+
+    /// Write numbers in the text format of Prometheus into this file every 5 seconds, and at the end
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+}
+
+impl Serve {
+    fn run(&self) -> Result<u8> {
+        let opened: Mutex<Option<Arc<Background>>> = Mutex::new(None);
+        let name = &self.serving.device;
+        let open = |access| {
+            let device = beneath(name, self.log_device.as_deref(), access, SCHEMES)?;
+            let layer = Background::open(device, Options::default()).map_err(|e| Failure::on(name, e))?;
+            let layer = Arc::new(layer);
+            if let Some(file) = &self.stats {
+                write_numbers(&layer, name, file).map_err(|e| Failure::on(&file.to_string_lossy(), e))?;
+                let (weak, name, file) = (Arc::downgrade(&layer), name.to_string(), file.clone());
+                std::thread::spawn(move || {
+                    loop {
+                        std::thread::sleep(EACH);
+                        let Some(layer) = weak.upgrade() else { return };
+                        if let Err(e) = write_numbers(&layer, &name, &file) {
+                            say(&format!("{}: {e}", escape(file.to_string_lossy().as_bytes())));
+                            return;
+                        }
+                    }
+                });
+            }
+            *opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Arc::clone(&layer));
+            Ok(layer as Arc<dyn BlockDevice>)
+        };
+        let served = self.serving.run(open);
+        let opened = opened.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let (Some(layer), Some(file)) = (opened, &self.stats) {
+            write_numbers(&layer, name, file).map_err(|e| Failure::on(&file.to_string_lossy(), e))?;
+        }
+        served
+    }
+}
+
+/// Replaces the file of numbers as a whole, so that no process reads half of it.
+fn write_numbers(layer: &Background, name: &str, file: &Path) -> std::io::Result<()> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".new");
+    std::fs::write(&beside, numbers::prometheus(&numbers::rows(layer.layer(), true), name))?;
+    std::fs::rename(&beside, file)
+}
