@@ -1,8 +1,9 @@
-//! What the layer costs on a modelled hard disk: `cargo run --release -p extant-kero --example speed [FOLDER]`.
+//! What the layer costs on a modelled hard disk: `cargo run --release -p extant-kero --example speed [FOLDER [opening]]`.
 //!
 //! Times are those of the model's clock, so that what else the machine does has no share in them; look-ups are timed by the
 //! machine's. The device is a sparse file of 16 GiB in FOLDER.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blockdev::{BlockDevice, FileDevice, Model, OpenOptions, Parameters};
@@ -15,7 +16,7 @@ const LOG: u64 = 1 << 30;
 type Disk = Model<FileDevice>;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn disk(path: &std::path::Path, make: bool) -> Outcome<Disk> {
+fn disk(path: &Path, make: bool) -> Outcome<Disk> {
     if make {
         let file = std::fs::File::create(path)?;
         file.set_len(LEN)?;
@@ -24,7 +25,7 @@ fn disk(path: &std::path::Path, make: bool) -> Outcome<Disk> {
     Ok(Model::new(file, &Parameters::named("hdd")?)?)
 }
 
-fn layer(path: &std::path::Path, empty: bool) -> Outcome<Kero<Disk>> {
+fn layer(path: &Path, empty: bool) -> Outcome<Kero<Disk>> {
     let disk = disk(path, true)?;
     format(&disk, &FormatOptions { log: Some(LOG), empty, ..FormatOptions::default() })?;
     Ok(Kero::open(disk, Options::default())?)
@@ -50,15 +51,26 @@ fn main() -> Outcome<()> {
     let folder = std::env::args_os().nth(1).map_or_else(std::env::temp_dir, Into::into);
     let path = folder.join("kero-speed.img");
 
+    if std::env::args().nth(2).as_deref() != Some("opening") {
+        writes(&path)?;
+        let kero = opened(&path, "a log that wrapped, groups of 8")?;
+        drop(kero);
+    }
+    opening(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(())
+}
+
+fn writes(path: &Path) -> Outcome<()> {
     println!("4 KiB random writes, a flush behind each group:");
     for group in [1, 8, 64] {
         let count = 64 * group.max(8);
-        let plain = disk(&path, true)?;
+        let plain = disk(path, true)?;
         let begun = plain.clock();
         random(&plain, count, group, 1)?;
         let in_place = seconds(plain.clock() - begun) / count as f64;
         drop(plain);
-        let kero = layer(&path, false)?;
+        let kero = layer(path, false)?;
         random(&kero, 64, 1, 7)?;
         let (begun, before) = (kero.device().clock(), kero.stats());
         random(&kero, count, group, 1)?;
@@ -74,7 +86,7 @@ fn main() -> Outcome<()> {
     }
 
     println!("4 KiB random writes in groups of 8 until the log has been written three times:");
-    let kero = layer(&path, false)?;
+    let kero = layer(path, false)?;
     let begun = kero.device().clock();
     let (mut last, mut lap, mut count) = (begun, 0, 0);
     while lap < 3 {
@@ -99,25 +111,25 @@ fn main() -> Outcome<()> {
         stats.cleaning_groups,
         stats.table_memory as f64 / LOG as f64 * 100.0
     );
-    drop(kero);
+    Ok(())
+}
 
-    println!("opening after a crash:");
-    let opened = |what: &str| -> Outcome<Kero<Disk>> {
-        let disk = disk(&path, false)?;
-        let begun = Instant::now();
-        let kero = Kero::open(disk, Options::default())?;
-        println!(
-            "  {what}: {:.2} s of the disk, {:.2} s of the machine, {} MiB mapped",
-            seconds(kero.device().clock()),
-            seconds(begun.elapsed()),
-            kero.stats().log_mapped >> 20
-        );
-        Ok(kero)
-    };
-    let kero = opened("a log that wrapped, groups of 8")?;
-    drop(kero);
-    for group in [1, 64, 1024] {
-        let kero = layer(&path, false)?;
+fn opened(path: &Path, what: &str) -> Outcome<Kero<Disk>> {
+    let disk = disk(path, false)?;
+    let begun = Instant::now();
+    let kero = Kero::open(disk, Options::default())?;
+    println!(
+        "opening, {what}: {:.2} s of the disk, {:.2} s of the machine, {} MiB mapped",
+        seconds(kero.device().clock()),
+        seconds(begun.elapsed()),
+        kero.stats().log_mapped >> 20
+    );
+    Ok(kero)
+}
+
+fn opening(path: &Path) -> Outcome<()> {
+    for group in [64, 1, 1024] {
+        let kero = layer(path, false)?;
         let mut numbers = fastrand::Rng::with_seed(group);
         // full, and then as far behind a checkpoint as can be: of each group it is known what it takes
         let blocks = group + group / 255 + 1;
@@ -133,11 +145,11 @@ fn main() -> Outcome<()> {
             checkpoints = stats.checkpoints;
         }
         drop(kero);
-        drop(opened(&format!("groups of {group}, behind a checkpoint"))?);
+        drop(opened(path, &format!("groups of {group}, full, just before a checkpoint"))?);
     }
 
     println!("look-ups in a full table:");
-    let kero = opened("as it is")?;
+    let kero = opened(path, "as it is")?;
     let mut numbers = fastrand::Rng::with_seed(3);
     let addresses: Vec<u64> = (0..1 << 20).map(|_| numbers.u64(0..(8 << 30) / BLOCK) * BLOCK).collect();
     let begun = Instant::now();
@@ -150,6 +162,5 @@ fn main() -> Outcome<()> {
     let begun = disk.clock();
     drain(&disk, Options::default())?;
     println!("  {:.1} s of the disk", seconds(disk.clock() - begun));
-    std::fs::remove_file(&path)?;
     Ok(())
 }
