@@ -15,7 +15,9 @@ mod archive;
 mod failure;
 #[allow(dead_code, unused_imports, reason = "the program uses what the target does not")]
 mod fill;
+mod layer;
 mod made;
+mod nbd;
 mod output;
 mod progress;
 mod reading;
@@ -29,6 +31,8 @@ mod words;
 mod writing;
 
 pub use archive::{archive, fill};
+pub use layer::layer;
+pub use nbd::nbd;
 pub use reading::read;
 pub use session::session;
 pub use undo::undo;
@@ -60,7 +64,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 19] = [
     Target { name: "superblock", run: superblock, seeds: seeds::superblocks },
     Target { name: "directory_block", run: directory_block, seeds: seeds::blocks },
     Target { name: "extent_tree", run: extent_tree, seeds: seeds::blocks },
@@ -77,6 +81,8 @@ pub const TARGETS: [Target; 17] = [
     Target { name: "write", run: write, seeds: writing::workloads },
     Target { name: "fill", run: fill, seeds: archive::fillings },
     Target { name: "session", run: session, seeds: session::sequences },
+    Target { name: "layer", run: layer, seeds: layer::changes },
+    Target { name: "nbd", run: nbd, seeds: nbd::talks },
     Target { name: "text", run: text, seeds: words::texts },
 ];
 
@@ -366,6 +372,16 @@ mod tests {
     #[test]
     fn repair() {
         smoke("repair", 100);
+    }
+
+    #[test]
+    fn layer() {
+        smoke("layer", 300);
+    }
+
+    #[test]
+    fn nbd() {
+        smoke("nbd", 1_000);
     }
 
     #[test]
