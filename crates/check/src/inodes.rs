@@ -141,6 +141,10 @@ impl InodeCheck<'_> {
             return;
         }
         self.judge_role(inode, role, &raw);
+        let resizes = self.ctx.volume.features.compat.contains(Compat::RESIZE_INODE);
+        if inode == InodeNo::RESIZE && !resizes && raw.disk.i_block != [0; 60] {
+            self.report(Problem::new(Code::ResizeInodeNotClear).inode(inode));
+        }
         if !matches!(role, Role::Ordinary | Role::Root) && self.is_low_dtime(&raw) {
             self.report(Problem::new(Code::OrphanLinkInDeletionTime).inode(inode));
         }

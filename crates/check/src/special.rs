@@ -79,19 +79,11 @@ fn reserved_blocks(volume: &Volume) -> Range<u64> {
 }
 
 /// The resize inode: its doubly indirect block names the descriptor blocks kept for growth, in a ring that begins with
-/// the table's own length. What those blocks hold is checked when the rounds read them ([`names_copies`]). Without the
-/// feature it has no map.
+/// the table's own length. What those blocks hold is checked when the rounds read them ([`names_copies`]), and so is
+/// that it has no map without the feature.
 fn check_resize_inode(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let geometry = &volume.geometry;
-    if !volume.features.compat.contains(Compat::RESIZE_INODE) {
-        let slot = read_slot(scanner, volume, InodeNo::RESIZE);
-        let raw = slot.as_deref().and_then(RawInode::from_slot);
-        if raw.is_some_and(|raw| raw.disk.i_block != [0; 60]) {
-            problems.report(Problem::new(Code::ResizeInodeNotClear).inode(InodeNo::RESIZE));
-        }
-        return;
-    }
-    if geometry.first_meta_group != u32::MAX {
+    if !volume.features.compat.contains(Compat::RESIZE_INODE) || geometry.first_meta_group != u32::MAX {
         return;
     }
     let sound = || {
