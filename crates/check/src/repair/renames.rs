@@ -19,6 +19,9 @@ pub(super) struct Named {
 /// Bytes of the longest name.
 const LONGEST: usize = 255;
 
+/// Names of about the same length that are tried for one entry. A short name has few, which come round again.
+const TRIES: usize = 100;
+
 /// Leaves every name once: a second entry for the same inode goes. Of entries for several inodes that of the highest number
 /// has the name afterwards; the others get names of their own, or go too where names cannot be changed (`fixed`).
 pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> Vec<Named> {
@@ -38,6 +41,7 @@ pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> V
     let mut gone: HashSet<usize> = HashSet::new();
     // where to go on for each name: thousands may be equal, and none begins again at 0
     let mut last: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+    let mut counts: HashMap<Vec<u8>, u64> = HashMap::new();
     while !waiting.is_empty() {
         for group in &mut waiting {
             // every second one, as e2fsck does in a pass, and the rest in the next
@@ -48,9 +52,13 @@ pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> V
                     continue;
                 }
                 let mut name = last.get(&named.name).unwrap_or(&named.name).clone();
-                // ends: there are fewer names than ways to count on
-                while taken.contains(&key(&name)) {
+                let mut tries = 0;
+                while taken.contains(&key(&name)) && tries < TRIES {
                     name = successor(&name, folded);
+                    tries += 1;
+                }
+                if tries == TRIES {
+                    name = longer(&named.name, folded, &mut counts, |name| taken.contains(&key(name)));
                 }
                 taken.insert(key(&name));
                 last.insert(std::mem::replace(&mut named.name, name.clone()), name);
@@ -64,6 +72,30 @@ pub(super) fn make_unique(mut names: Vec<Named>, folded: bool, fixed: bool) -> V
     names
 }
 
+/// The name with `~` and a number behind it, however long; `counts` has the next number for each name.
+fn longer(name: &[u8], text: bool, counts: &mut HashMap<Vec<u8>, u64>, is_taken: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let count = counts.entry(name.to_vec()).or_default();
+    loop {
+        let number = format!("~{count}");
+        let most = name.len().min(LONGEST - number.len());
+        let next = [stem_of(name, most, text), number.as_bytes()].concat();
+        // ends: every number makes another name, and only as many are taken as there are entries
+        *count += 1;
+        if !is_taken(&next) {
+            return next;
+        }
+    }
+}
+
+/// At most so many bytes of a name; whole characters where it must stay text.
+fn stem_of(name: &[u8], most: usize, text: bool) -> &[u8] {
+    let stem = name.get(..most).unwrap_or(name);
+    if text && std::str::from_utf8(name).is_ok() {
+        return stem.utf8_chunks().next().map_or(&[], |chunk| chunk.valid().as_bytes());
+    }
+    stem
+}
+
 fn name_of<'n>(names: &'n [Named], group: &[usize]) -> &'n [u8] {
     group.first().and_then(|n| names.get(*n)).map_or(&[], |named| &named.name)
 }
@@ -75,11 +107,7 @@ fn successor(name: &[u8], text: bool) -> Vec<u8> {
     let stem = name.len() - digits;
     let Some(sign) = stem.checked_sub(1).filter(|at| digits > 0 && name.get(*at) == Some(&b'~')) else {
         let most = name.len().next_multiple_of(4).min(LONGEST) - 2;
-        let mut stem = name.get(..most).unwrap_or(name);
-        if text && std::str::from_utf8(name).is_ok() {
-            stem = stem.utf8_chunks().next().map_or(&[], |chunk| chunk.valid().as_bytes());
-        }
-        return [stem, b"~0"].concat();
+        return [stem_of(name, most, text), b"~0"].concat();
     };
     let mut next = name.to_vec();
     for byte in next.iter_mut().rev().take(digits) {
@@ -180,7 +208,18 @@ mod tests {
 
     #[test]
     fn thousands_of_one_name_take_no_time() {
-        let many: Vec<(u32, &str)> = (12..20_012).map(|inode| (inode, "thousands")).collect();
+        for name in ["thousands", "same", "a", "~9", &"x".repeat(255)] {
+            let many: Vec<(u32, &str)> = (12..20_012).map(|inode| (inode, name)).collect();
+            let names: HashSet<String> = after(&many).into_iter().map(|(_, name)| name).collect();
+            assert_eq!(names.len(), many.len());
+            assert!(names.iter().all(|name| (1..=255).contains(&name.len())));
+        }
+    }
+
+    #[test]
+    fn pairs_of_all_short_names_take_no_time() {
+        let short: Vec<String> = (0..30_000u32).map(|n| format!("{n:04x}")).collect();
+        let many: Vec<(u32, &str)> = (0..60_000u32).map(|n| (12 + n, short[n as usize / 2].as_str())).collect();
         let names: HashSet<String> = after(&many).into_iter().map(|(_, name)| name).collect();
         assert_eq!(names.len(), many.len());
     }
