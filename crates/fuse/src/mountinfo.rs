@@ -1,5 +1,6 @@
 //! What the kernel's list of mounts says of the one on a directory.
 
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
 use std::io;
@@ -44,32 +45,48 @@ struct Line {
 
 /// The file system that is seen on a directory: not one that another lies over.
 pub(crate) fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
-    Ok(find(&std::fs::read("/proc/self/mountinfo")?, dir))
+    Ok(find_from(&std::fs::read("/proc/self/mountinfo")?, dir, root()))
 }
 
 /// Where the file system with this number is seen.
 pub(crate) fn places_of(device: u32) -> io::Result<Vec<PathBuf>> {
-    Ok(find_places(&std::fs::read("/proc/self/mountinfo")?, device))
+    Ok(find_places(&std::fs::read("/proc/self/mountinfo")?, device, root()))
 }
 
-fn find_places(mounts: &[u8], device: u32) -> Vec<PathBuf> {
+/// The number of the mount in which this process's root lies; `None` where the kernel does not say. What was mounted over it
+/// later stands in the list and is seen by nothing that a path names.
+fn root() -> Option<u32> {
+    let asked = StatxFlags::MNT_ID;
+    let said = rustix::fs::statx(CWD, "/", AtFlags::STATX_DONT_SYNC, asked).ok()?;
+    StatxFlags::from_bits_retain(said.stx_mask).contains(asked).then(|| u32::try_from(said.stx_mnt_id).ok())?
+}
+
+fn find_places(mounts: &[u8], device: u32, root: Option<u32>) -> Vec<PathBuf> {
     let lines = lines(mounts);
     let of_it = lines.iter().filter(|line| line.mounted.device == device);
-    let seen = of_it.filter(|line| top(&lines, &line.point).is_some_and(|top| top.number == line.number));
+    let seen = of_it.filter(|line| top(&lines, &line.point, root).is_some_and(|top| top.number == line.number));
     seen.map(|line| line.point.clone()).collect()
 }
 
+/// As [`mounted_on`], by a list of mounts.
+#[cfg_attr(not(test), allow(dead_code, reason = "the fuzz targets read lists with it"))]
 pub(crate) fn find(mounts: &[u8], dir: &Path) -> Option<Mounted> {
+    find_from(mounts, dir, None)
+}
+
+fn find_from(mounts: &[u8], dir: &Path, root: Option<u32>) -> Option<Mounted> {
     let lines = lines(mounts);
-    top(&lines, dir).map(|line| line.mounted.clone())
+    top(&lines, dir, root).map(|line| line.mounted.clone())
 }
 
 /// The mount that is seen on a directory: a walk from the root leads into it. The order of the list says nothing of that, as
 /// mounts can be moved.
-fn top<'l>(lines: &'l [Line], dir: &Path) -> Option<&'l Line> {
-    let mut at: Option<&Line> = None;
+fn top<'l>(lines: &'l [Line], dir: &Path, root: Option<u32>) -> Option<&'l Line> {
+    let mut at: Option<&Line> = root.and_then(|root| lines.iter().find(|line| line.number == root));
     let prefixes: Vec<&Path> = dir.ancestors().collect();
-    for prefix in prefixes.into_iter().rev() {
+    // a walk begins in the root, not in what lies over it
+    let known = usize::from(at.is_some());
+    for prefix in prefixes.into_iter().rev().skip(known) {
         let lies_on = |line: &Line| match at {
             Some(below) => line.parent == below.number,
             // of the root, or of a process whose root is no mount point, the mount below is not in the list
@@ -170,7 +187,7 @@ mod tests {
         // an older mount was moved over a newer one
         let over = [line(42, 43, 5, "/m", "tmpfs"), line(43, 20, 6, "/m", "fuse.extant")];
         assert_eq!(seen(&over, "/m"), Some(5));
-        assert_eq!(find_places(format!("{root}{}", over.concat()).as_bytes(), 6), Vec::<PathBuf>::new());
+        assert_eq!(find_places(format!("{root}{}", over.concat()).as_bytes(), 6, None), Vec::<PathBuf>::new());
         // one is mounted over the folder above, in which there is another folder of that name
         let above = [line(30, 20, 6, "/p/m", "fuse.extant"), line(31, 20, 5, "/p", "tmpfs")];
         assert_eq!((seen(&above, "/p/m"), seen(&above, "/p")), (None, Some(5)));
@@ -179,7 +196,12 @@ mod tests {
         // the process's root is a folder of a mount that it does not see
         let lone = line(50, 49, 8, "/m", "fuse.extant") + &line(51, 50, 9, "/m/n", "tmpfs");
         assert_eq!(find(lone.as_bytes(), Path::new("/m/n")).map(|mounted| mounted.device), Some(9));
-        assert_eq!(find_places(lone.as_bytes(), 8), [Path::new("/m")]);
+        assert_eq!(find_places(lone.as_bytes(), 8, None), [Path::new("/m")]);
+        // what lies over the root of a process is not seen by it
+        let covered = format!("{root}{}{}", line(21, 20, 9, "/", "tmpfs"), line(30, 20, 6, "/m", "fuse.extant"));
+        assert_eq!(find_places(covered.as_bytes(), 6, Some(20)), [Path::new("/m")]);
+        assert_eq!(find_from(covered.as_bytes(), Path::new("/"), Some(20)).map(|mounted| mounted.device), Some(1));
+        assert_eq!(find_places(covered.as_bytes(), 6, None), Vec::<PathBuf>::new());
         // nonsense ends
         let circle = line(60, 61, 1, "/", "a") + &line(61, 60, 2, "/", "b") + &line(62, 62, 3, "/", "c");
         assert!(find(circle.as_bytes(), Path::new("/")).is_some());

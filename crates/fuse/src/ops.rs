@@ -40,10 +40,9 @@ use crate::transport::{Filesystem, Kernel};
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume, WriteHow};
 use holes::Holes;
-use opening::refuse_pages;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -127,8 +126,8 @@ pub(crate) struct Ops {
     capable: Mutex<HashSet<InodeNo>>,
     /// Whether there was ever one.
     any_capable: AtomicBool,
-    /// Files of which the kernel may have pages that it has not handed over.
-    may_have_pages: Mutex<HashSet<InodeNo>>,
+    /// Files of which the kernel may have pages that it has not handed over, and why one of them could not be written lately.
+    may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
     /// How unmounting the volume went, once it was.
     ended: Arc<Ended>,
     /// All changes are durable before the answer.
@@ -249,6 +248,15 @@ impl Filesystem for Ops {
         match request.operation {
             Operation::Rename { .. } => !lock(&self.may_have_pages).is_empty(),
             ref other => Self::locks_file(other),
+        }
+    }
+
+    fn prepare(&self, request: &Request<'_>) -> Answer<()> {
+        match request.operation {
+            Operation::Rename { name, to, new_name, flags } if flags & (RENAME_EXCHANGE | RENAME_NOREPLACE) == 0 => {
+                self.hand_over_before_replacing((request.node, name), (to, new_name))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -406,7 +414,8 @@ impl Ops {
             Operation::Rename { name, to, new_name, flags } => self.rename((node, name), (to, new_name), flags),
             Operation::Link { target, name } => self.link(target, node, name, reply),
             Operation::Write { offset, data, late: true, .. } if self.keeps_writes => {
-                let written = self.write_late(node, offset, data).inspect_err(|e| refuse_pages(*e, request, reply))?;
+                let written =
+                    self.write_late(node, offset, data).inspect_err(|e| self.refuse_page(*e, request, reply))?;
                 // how much space it takes now, which the kernel expects to change with its own requests only
                 reply.attributes_changed(node);
                 reply.written(written)
@@ -414,7 +423,7 @@ impl Ops {
             Operation::Write { offset, data, kill_privileges, append, late, direct, unordered, sync } => {
                 let how = WriteHow { append, in_any_order: unordered, pages: late, ..WriteHow::default() };
                 let written = self.write(node, (offset, data), how, kill_privileges, caller);
-                let written = written.inspect_err(|e| refuse_pages(*e, request, reply))?;
+                let written = written.inspect_err(|e| self.refuse_page(*e, request, reply))?;
                 if written.dropped || written.at != offset {
                     reply.attributes_changed(node);
                 }

@@ -105,7 +105,10 @@ impl Filesystem for WithSnapshots {
 
     fn prepare(&self, request: &Request<'_>) -> Answer<()> {
         let makes = matches!(request.operation, Operation::MkDir { .. }) && request.node == SNAPSHOTS;
-        if !makes || self.live.volume.consistency().is_none() {
+        if !makes {
+            return self.live.prepare(request);
+        }
+        if self.live.volume.consistency().is_none() {
             return Ok(());
         }
         self.may_change(&request.caller)?;

@@ -146,22 +146,28 @@ fn what_was_synced_is_on_the_device() {
 
 /// Writes a new file, or stores into a mapping of it, renames it over an old one, syncs another file, and waits.
 const REPLACES: &str = "import mmap, os, sys\n\
-    folder, how = sys.argv[1:]\n\
-    os.chdir(folder)\n\
+    folder, how, size = sys.argv[1:]\n\
+    os.chdir(folder); size = int(size)\n\
     f = os.open('new', os.O_RDWR | os.O_CREAT)\n\
     if how == 'mapped':\n\
-    \x20   os.ftruncate(f, 8192); m = mmap.mmap(f, 8192); m[:] = b'N' * 8192\n\
-    else: os.write(f, b'N' * 8192)\n\
+    \x20   os.ftruncate(f, size); m = mmap.mmap(f, size); m[:] = b'N' * size\n\
+    else: os.write(f, b'N' * size)\n\
     os.rename('new', 'old')\n\
     o = os.open('other', os.O_RDWR | os.O_CREAT); os.write(o, b'x'); os.fsync(o)\n\
-    print('done', flush=True); sys.stdin.read()\n";
+    print('done', end='', flush=True); sys.stdin.read()\n";
 
 #[test]
 fn a_file_that_replaces_another_is_there_before_the_other_goes() {
     if !ready() || !testkit::need(&["python3"]) {
         return;
     }
-    for (more, how) in [("writeback_cache", "written"), ("writeback_cache", "mapped"), ("commit=60", "mapped")] {
+    // each page that comes alone is a flush with `sync`, so that takes its time
+    for (more, how, size) in [
+        ("writeback_cache", "written", 8192),
+        ("writeback_cache", "mapped", 8192),
+        ("commit=60", "mapped", 8192),
+        ("sync", "mapped", 8 << 20),
+    ] {
         for transport in TRANSPORTS {
             let image = Image::mke2fs(&["-t", "ext4"], 32 << 20).build();
             let served = serve_writable(image.path(), &format!("{transport},{more}"));
@@ -171,17 +177,48 @@ fn a_file_that_replaces_another_is_there_before_the_other_goes() {
             let mut child = Command::new("python3")
                 .args(["-c", REPLACES])
                 .arg(served.path())
-                .arg(how)
+                .args([how, &size.to_string()])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
                 .expect("python3");
             let mut said = [0; 4];
             child.stdout.take().expect("a pipe").read_exact(&mut said).expect("it gets that far");
-            assert!(holds(image.path(), "old", &[b'N'; 8192]), "{transport} {more} {how}");
+            assert!(holds(image.path(), "old", &vec![b'N'; size]), "{transport} {more} {how}");
             drop(child.stdin.take());
             child.wait().expect("waiting");
         }
+    }
+}
+
+/// Stores into a mapping on a full volume, and renames the file over an old one.
+const REPLACES_FULL: &str = "import mmap, os, sys\n\
+    os.chdir(sys.argv[1])\n\
+    f = os.open('new', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 65536); m = mmap.mmap(f, 65536)\n\
+    fill = os.open('fill', os.O_WRONLY | os.O_CREAT)\n\
+    for size in (1 << 20, 1024):\n\
+    \x20   try:\n\
+    \x20       while True: os.write(fill, b'f' * size)\n\
+    \x20   except OSError: pass\n\
+    m[:] = b'N' * 65536\n\
+    try: os.rename('new', 'old'); print('renamed')\n\
+    except OSError as e: print(os.strerror(e.errno))\n\
+    print(open('old').read())\n";
+
+#[test]
+fn a_file_whose_content_has_no_space_replaces_no_other() {
+    if !ready() || !testkit::need(&["python3"]) {
+        return;
+    }
+    for transport in TRANSPORTS {
+        let image = Image::mke2fs(&["-t", "ext4", "-m", "0"], 16 << 20).build();
+        let served = serve_writable(image.path(), transport);
+        let old = File::create(served.path().join("old")).expect("create");
+        old.write_all_at(b"OLD", 0).expect("write");
+        old.sync_all().expect("fsync");
+        let ran = Command::new("python3").args(["-c", REPLACES_FULL]).arg(served.path()).output().expect("python3");
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "No space left on device\nOLD\n", "{transport}: {ran:?}");
+        assert!(holds(image.path(), "old", b"OLD"), "{transport}");
     }
 }
 

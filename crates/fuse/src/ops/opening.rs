@@ -9,8 +9,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// How long the kernel may take to hand over the pages of a file.
-const HAND_OVER: Duration = Duration::from_secs(1);
+/// How long the kernel may take to hand over the pages of a file that is about to be locked: a process that has one of them
+/// locked may wait for that request.
+const BEFORE_LOCKING: Duration = Duration::from_secs(1);
+/// The same before a file takes another's place: all that is waited for are requests that wait for none.
+const BEFORE_REPLACING: Duration = Duration::from_secs(60);
 
 impl Ops {
     /// Opens a file, where the kernel has to ask.
@@ -35,7 +38,7 @@ impl Ops {
     /// handed over. [`Ops::forget_pages`] ends that.
     pub(super) fn note_opened(&self, number: InodeNo, how: OFlags) {
         if how.contains(OFlags::RDWR) || (self.keeps_writes && how.contains(OFlags::WRONLY)) {
-            lock(&self.may_have_pages).insert(number);
+            lock(&self.may_have_pages).entry(number).or_default();
         }
     }
 
@@ -44,37 +47,69 @@ impl Ops {
         lock(&self.may_have_pages).remove(&number);
     }
 
-    /// A file is about to take the place of another one. The old content must not go before the new one is there, so the
-    /// kernel hands over what it has of it; ext4 writes it out then, too.
-    pub(super) fn hand_over_before_replacing(&self, from: (InodeNo, &[u8]), to: (InodeNo, &[u8])) {
-        if lock(&self.may_have_pages).is_empty() {
-            return;
-        }
-        let find = |(dir, name): (InodeNo, &[u8])| {
-            let dir = self.volume.inode(dir).ok()?;
-            self.volume.lookup(&dir, name).ok()
-        };
-        let Some(file) = find(from) else { return };
-        if lock(&self.may_have_pages).contains(&file) && find(to).is_some() {
-            self.hand_over(node_of(file));
+    /// Remembers that a page of a file could not be written.
+    fn note_lost_page(&self, node: u64, why: Errno) {
+        if let Ok(number) = self.number(node)
+            && let Some(lost) = lock(&self.may_have_pages).get_mut(&number)
+        {
+            *lost = Some(why);
         }
     }
 
-    /// Has the kernel hand over what it has of a file, and drop its pages.
-    pub(super) fn hand_over(&self, node: u64) {
+    /// A file is about to take the place of another one. The old content must not go before the new one is there, so the
+    /// kernel hands over what it has of it; ext4 writes it out then, too. Not called for members of a transaction: when that
+    /// is committed, all is handed over.
+    ///
+    /// # Errors
+    /// Why the new content cannot be written.
+    pub(super) fn hand_over_before_replacing(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Answer<()> {
+        if lock(&self.may_have_pages).is_empty() {
+            return Ok(());
+        }
+        let find = |(dir, name): (u64, &[u8])| {
+            let dir = self.volume.inode(self.number(dir).ok()?).ok()?;
+            self.volume.lookup(&dir, name).ok()
+        };
+        let Some(file) = find(from) else { return Ok(()) };
+        let lost = || lock(&self.may_have_pages).get_mut(&file).map(std::mem::take);
+        // what was lost before was reported to who synced it, and may be there again
+        if find(to).is_none_or(|replaced| replaced == file) || lost().is_none() {
+            return Ok(());
+        }
+        if !self.hand_over(node_of(file), BEFORE_REPLACING) {
+            return Err(Errno::IO);
+        }
+        lost().flatten().map_or(Ok(()), Err)
+    }
+
+    /// A page of the kernel's could not be written. Where that is because the file must not be changed so, the kernel has to
+    /// forget it: it shows it to everybody as what the file holds.
+    pub(super) fn refuse_page(&self, why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
+        let Operation::Write { offset, late: true, .. } = request.operation else { return };
+        self.note_lost_page(request.node, why);
+        if why == Errno::PERM {
+            reply.content_changed(request.node, offset);
+        }
+    }
+
+    /// As [`Ops::hand_over`], before a file becomes immutable or append-only.
+    pub(super) fn hand_over_before_locking(&self, node: u64) {
+        self.hand_over(node, BEFORE_LOCKING);
+    }
+
+    /// Has the kernel hand over what it has of a file, and drop its pages; whether that was done in time.
+    fn hand_over(&self, node: u64, longest: Duration) -> bool {
         let kernel = self.kernel.get().cloned();
         let (done, is_done) = std::sync::mpsc::channel();
         let hand_over = move || {
             if let Some(kernel) = kernel {
                 kernel.forget_inode(node);
             }
-            // after HAND_OVER there is no receiver any more
+            // later there is no receiver any more
             let _ = done.send(());
         };
-        // a process that has a page locked for longer may wait for this request
-        if std::thread::Builder::new().name("fuse-pages".to_owned()).spawn(hand_over).is_ok() {
-            let _ = is_done.recv_timeout(HAND_OVER);
-        }
+        let thread = std::thread::Builder::new().name("fuse-pages".to_owned()).spawn(hand_over);
+        thread.is_ok() && is_done.recv_timeout(longest).is_ok()
     }
 }
 
@@ -84,12 +119,4 @@ fn may_be_opened(how: OFlags, file: InodeFlags) -> Answer<()> {
     let appends = how.contains(OFlags::APPEND) && !how.contains(OFlags::TRUNC);
     let refused = file.contains(InodeFlags::IMMUTABLE) || (file.contains(InodeFlags::APPEND) && !appends);
     if writes && refused { Err(Errno::PERM) } else { Ok(()) }
-}
-
-/// Where a page of the kernel's was refused because the file must not be changed so, the kernel has to forget it: it shows it
-/// to everybody as what the file holds.
-pub(super) fn refuse_pages(why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
-    if let (Errno::PERM, Operation::Write { offset, late: true, .. }) = (why, &request.operation) {
-        reply.content_changed(request.node, *offset);
-    }
 }

@@ -194,9 +194,6 @@ impl Ops {
             whiteout: flags & RENAME_WHITEOUT != 0,
         };
         let (old_dir, new_dir) = (self.number(from.0)?, self.number(to.0)?);
-        if !flags.exchange && !flags.no_replace {
-            self.hand_over_before_replacing((old_dir, from.1), (new_dir, to.1));
-        }
         self.outcome(old_dir, self.volume.rename(old_dir, from.1, new_dir, to.1, flags))
     }
 
@@ -444,7 +441,7 @@ impl Ops {
         if a.kind != FileKind::Regular || !(flags & !a.flags).intersects(locking) {
             return;
         }
-        self.hand_over(node);
+        self.hand_over_before_locking(node);
     }
 
     /// Whether a request makes a file immutable or append-only, as far as it can be told from the request.
