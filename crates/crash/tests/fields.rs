@@ -10,7 +10,6 @@ use format::native::superblock::NativeSuperblock;
 use fs::mkfs::{Kind, MkfsOptions, make};
 use fs::{FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions, XattrMode};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -22,9 +21,8 @@ const SOUND: [(&str, &str, &str); 5] = [
     (
         "DiskEntry",
         "e_generation",
-        "another number in the range that a `Site` has: the same block, written in another generation. That it is not 0, not \
-         later than the node that leads to it, for a node not earlier than what it leads to, in a late entry later than the map, \
-         and the same in all generations that have the block is found",
+        "a lower number, of an entry in the map: the same block, written earlier and not changed since. That it is not 0, not \
+         later than the node that leads to it, in a late entry not earlier than the map, and the same in all snapshots is found",
     ),
     ("DiskSnapshot", "s_name", "a snapshot may have any name"),
     ("DiskSnapshot", "s_time", "what the clock said; it may have been wrong"),
@@ -155,13 +153,7 @@ struct Site {
     what: String,
     place: Place,
     offset: usize,
-    /// For an entry: the numbers of generations that may have written its block, as far as anything else on the volume knows. Other
-    /// generations that have the block know the one.
-    generations: RangeInclusive<u64>,
 }
-
-/// For a structure that is no entry, and an entry of a block that several generations have.
-const NO_OTHER: RangeInclusive<u64> = RangeInclusive::new(1, 0);
 
 /// The volume, block by block.
 struct Bytes<'a> {
@@ -277,50 +269,8 @@ impl<'a> Bytes<'a> {
         place.max(other) < self.shape.blocks() && self.block(place) == self.block(other)
     }
 
-    /// A number of eight bytes.
-    fn number(&self, place: Place, offset: usize) -> u64 {
-        let bytes = self.block(self.lies_in(place));
-        u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
-    }
-
-    /// What an entry of a map may have for a generation.
-    fn generations(&self, of: Of, found: &Found, others: &BTreeSet<u64>) -> RangeInclusive<u64> {
-        let (place, offset, number, kind) = *found;
-        if others.contains(&self.number(place, offset)) {
-            return NO_OTHER;
-        }
-        let Place::Node(_, level, _) = place else { unreachable!("an entry of a node") };
-        let (above, at) = self.above(place).expect("a node");
-        let newest = self.number(above, at + 8);
-        if kind != BlockKind::MapNode as u8 {
-            return 1..=newest;
-        }
-        self.newest_below(Place::Node(of, level - 1, number))..=newest
-    }
-
-    /// The newest generation of what a node leads to.
-    fn newest_below(&self, node: Place) -> u64 {
-        let bytes = self.block(self.lies_in(node));
-        let number = |entry: &[u8]| u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes"));
-        bytes.chunks(32).filter(|entry| entry[..8] != [0; 8]).map(number).max().unwrap_or(1)
-    }
-
-    /// The blocks of the device that a generation has.
-    fn places(&self, of: Of) -> BTreeSet<u64> {
-        let late = late_entries(&self.block(self.at));
-        let is_late = |number: u64| of == Of::Live && late.iter().any(|(index, _)| *index == number);
-        let counts = |found: &&Found| found.3 == BlockKind::MapNode as u8 || !is_late(found.2);
-        let entries = self.entries(of);
-        let mut places: BTreeSet<u64> =
-            entries.iter().filter(counts).map(|found| self.number(found.0, found.1)).collect();
-        if of == Of::Live {
-            places.extend(late.iter().map(|(_, offset)| self.number(Place::Superblock, offset + 8)));
-        }
-        places
-    }
-
     /// All entries of a map: where each stands, the index it leads to, and its kind. With those of nodes.
-    fn entries(&self, of: Of) -> Vec<Found> {
+    fn entries(&self, of: Of) -> Vec<(Place, usize, u64, u8)> {
         let mut found = Vec::new();
         let mut above = vec![0];
         for level in (0..self.shape.levels()).rev() {
@@ -340,9 +290,6 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// An entry of a map: its node, its offset there, the number of what it leads to, and its kind.
-type Found = (Place, usize, u64, u8);
-
 /// The index of each late entry, and where it stands in the superblock.
 fn late_entries(superblock: &[u8]) -> Vec<(u64, usize)> {
     let number = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().expect("eight bytes"));
@@ -353,61 +300,47 @@ fn late_entries(superblock: &[u8]) -> Vec<(u64, usize)> {
 /// Every structure on the volume, some of those of which there are many: each kind of entry in each map.
 fn sites(bytes: &Bytes<'_>) -> BTreeMap<&'static str, Vec<Site>> {
     let mut sites: BTreeMap<&'static str, Vec<Site>> = BTreeMap::new();
-    let mut add = |structure: &'static str, what: String, place: Place, offset: usize, generations| {
-        sites.entry(structure).or_default().push(Site { what, place, offset, generations });
+    let mut add = |structure: &'static str, what: String, place: Place, offset: usize| {
+        sites.entry(structure).or_default().push(Site { what, place, offset });
     };
-    let top = bytes.shape.levels() - 1;
-    let newest = bytes.number(Place::Superblock, 0x1F8);
-    let root = bytes.number(Place::Superblock, 0x28 + 8);
-    add("DiskNativeSuperblock", "in force".to_owned(), Place::Superblock, 0, NO_OTHER);
+    add("DiskNativeSuperblock", "in force".to_owned(), Place::Superblock, 0);
     for n in [1, 7] {
-        add("DiskSector", format!("sector {n}"), Place::Superblock, n * 512, NO_OTHER);
+        add("DiskSector", format!("sector {n}"), Place::Superblock, n * 512);
     }
+    add("DiskEntry", "the root's".to_owned(), Place::Superblock, 0x28);
     let late = late_entries(&bytes.block(bytes.at));
     assert!(late.len() > 2, "too few late entries");
-    let oldest_late =
-        late.iter().map(|(_, offset)| bytes.number(Place::Superblock, offset + 16)).filter(|n| *n > 0).min();
-    let roots = bytes.newest_below(Place::Node(Of::Live, top, 0))..=oldest_late.expect("a late entry") - 1;
-    add("DiskEntry", "the root's".to_owned(), Place::Superblock, 0x28, roots);
     for (index, offset) in &late {
-        add("DiskLateEntry", format!("of index {index}"), Place::Superblock, *offset, NO_OTHER);
-        add("DiskEntry", format!("late, of index {index}"), Place::Superblock, offset + 8, root + 1..=newest);
+        add("DiskLateEntry", format!("of index {index}"), Place::Superblock, *offset);
+        add("DiskEntry", format!("late, of index {index}"), Place::Superblock, offset + 8);
     }
-    for (of, other) in [(Of::Live, Of::Snapshot(0)), (Of::Snapshot(0), Of::Live)] {
+    for of in [Of::Live, Of::Snapshot(0)] {
         let mut seen = BTreeSet::new();
-        let others = bytes.places(other);
-        for found in bytes.entries(of) {
-            let (place, offset, number, kind) = found;
+        for (place, offset, number, kind) in bytes.entries(of) {
             // what a late entry stands for does not count
             let counts = of != Of::Live || kind == BlockKind::MapNode as u8 || bytes.late(number).is_none();
             let level = match place {
                 Place::Node(_, level, _) => level,
                 _ => 0,
             };
-            // of each kind what both generations have, what one of them has alone, and what was written before its leaf was
-            let generations = bytes.generations(of, &found, &others);
-            let shared = generations == NO_OTHER;
-            let old = bytes.number(place, offset + 8) < *generations.end();
-            if counts && seen.insert((kind, level, shared, old)) {
-                let whose = if shared { "both have it" } else { "alone" };
-                add("DiskEntry", format!("{of:?}, kind {kind}, level {level}, {whose}"), place, offset, generations);
+            if counts && seen.insert((kind, level)) {
+                add("DiskEntry", format!("{of:?}, kind {kind}, level {level}"), place, offset);
             }
         }
         let wanted = [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14];
-        let kinds: BTreeSet<u8> = seen.iter().map(|(kind, ..)| *kind).collect();
+        let kinds: BTreeSet<u8> = seen.iter().map(|(kind, _)| *kind).collect();
         assert!(of == Of::Live || wanted.iter().all(|kind| kinds.contains(kind)), "{of:?} lacks a kind: {kinds:?}");
-        assert!(seen.iter().any(|seen| seen.2) && seen.iter().any(|seen| !seen.2), "{of:?} shares all or nothing");
         let table = Place::Mapped(of, bytes.shape.table().start);
-        add("DiskChunk", format!("{of:?}"), table, 0, NO_OTHER);
-        add("DiskChunk", format!("{of:?}, not in use"), table, 55 * 72, NO_OTHER);
+        add("DiskChunk", format!("{of:?}"), table, 0);
+        add("DiskChunk", format!("{of:?}, not in use"), table, 55 * 72);
         if of != Of::Live {
             let (place, offset) = bytes.root_at(of);
-            add("DiskEntry", format!("{of:?}, the root's"), place, offset, NO_OTHER);
-            add("DiskSnapshot", format!("{of:?}"), place, offset - 0x80, NO_OTHER);
+            add("DiskEntry", format!("{of:?}, the root's"), place, offset);
+            add("DiskSnapshot", format!("{of:?}"), place, offset - 0x80);
         }
     }
     let list = Place::Mapped(Of::Live, bytes.shape.list().start);
-    add("DiskSnapshot", "not in use".to_owned(), list, 15 * 256, NO_OTHER);
+    add("DiskSnapshot", "not in use".to_owned(), list, 15 * 256);
     sites
 }
 
@@ -433,13 +366,7 @@ fn every_field_of_the_native_format_is_checked() {
             for site in &sites[structure.as_str()] {
                 let at = site.offset + offset;
                 let value = bytes.block(bytes.lies_in(site.place))[at..at + size].to_vec();
-                let mut values = others(&value);
-                if name == "e_generation" {
-                    let (from, to) = site.generations.clone().into_inner();
-                    let ends = [from, from.wrapping_sub(1), to, to.wrapping_add(1)].map(|n| n.to_le_bytes().to_vec());
-                    values.extend(ends.into_iter().filter(|other| *other != value));
-                }
-                for other in values {
+                for other in others(&value) {
                     // there may be the very same block from before
                     if name == "e_place" && bytes.has_the_same(&value, &other) {
                         continue;
@@ -453,11 +380,7 @@ fn every_field_of_the_native_format_is_checked() {
                     }
                     changes += 1;
                     if !is_found(&device) {
-                        let sound = SOUND.iter().find(|(of, field, _)| of == structure && field == name);
-                        let number = other.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-                        match sound
-                            .filter(|(_, field, _)| *field != "e_generation" || site.generations.contains(&number))
-                        {
+                        match SOUND.iter().find(|(of, field, _)| of == structure && field == name) {
                             Some(sound) => _ = needed.insert(sound.1),
                             None => missed
                                 .push(format!("{structure} ({}), {name}: {value:02x?} to {other:02x?}", site.what)),
