@@ -381,11 +381,14 @@ fn respond(
 fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
     let waits = link.filesystem.would_wait(request);
     let _waiting = waits.then(|| link.stand_ins.wait(queue)).transpose()?;
-    if waits {
-        link.filesystem.prepare(request)?;
-    }
+    let answer = || {
+        if waits {
+            link.filesystem.prepare(request)?;
+        }
+        link.filesystem.answer(request, reply)
+    };
     // nothing of a request outlives it; that what requests share is whole is the file system's care
-    match catch_unwind(AssertUnwindSafe(|| link.filesystem.answer(request, reply))) {
+    match catch_unwind(AssertUnwindSafe(answer)) {
         Ok(outcome) => {
             if let Some(node) = reply.changed() {
                 forget_attributes(link, node);

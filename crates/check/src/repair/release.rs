@@ -17,6 +17,9 @@ use zerocopy::FromBytes;
 
 /// Orphans that are worked off without a check at most.
 const MOST: usize = 1 << 16;
+/// Blocks that are freed without a check at most: they are remembered one by one, and a damaged map may name some again and
+/// again.
+const MOST_BLOCKS: u64 = 1 << 22;
 
 /// What is freed.
 #[derive(Default)]
@@ -71,6 +74,9 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
             }
             inode.disk_mut().i_dtime = 0.into();
         } else {
+            if freed.blocks.len() as u64 + mapped.blocks.len() as u64 > MOST_BLOCKS {
+                return Ok(None);
+            }
             for block in mapped.blocks {
                 let at = own.partition_point(|blocks| blocks.end <= block);
                 let metadata = own.get(at).is_some_and(|blocks| blocks.contains(&block));
@@ -173,7 +179,8 @@ fn extents(
         for extent in node.extents() {
             let (start, len) = (extent.start().get(), u64::from(extent.len()));
             let end = start.saturating_add(len);
-            if len == 0 || !work.volume().holds(start) || end > geometry.blocks {
+            let all = mapped.blocks.len() as u64 + len;
+            if len == 0 || !work.volume().holds(start) || end > geometry.blocks || all > MOST_BLOCKS {
                 return Ok(false);
             }
             mapped.blocks.extend(start..end);
@@ -184,6 +191,9 @@ fn extents(
     for index in node.indexes() {
         let child = index.child().get();
         let Some(bytes) = work.block(child)?.filter(|_| work.volume().holds(child)) else { return Ok(false) };
+        if mapped.blocks.len() as u64 >= MOST_BLOCKS {
+            return Ok(false);
+        }
         mapped.blocks.push(child);
         if !extents(work, number, inode, &bytes, Some(at - 1), mapped)? {
             return Ok(false);
@@ -199,7 +209,7 @@ fn indirect(work: &Work<'_>, block: u32, level: u32, first: u64, mapped: &mut Ma
     }
     let (volume, block) = (work.volume(), u64::from(block));
     // a map that leads into itself ends
-    if !volume.holds(block) || mapped.blocks.len() as u64 > volume.geometry.blocks {
+    if !volume.holds(block) || mapped.blocks.len() as u64 >= MOST_BLOCKS {
         return Ok(false);
     }
     mapped.blocks.push(block);
