@@ -6,7 +6,8 @@
 
 use crate::made::contents;
 use crate::seeds::{Volume, volumes};
-use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Record, undo};
+use blockdev::{BlockDevice, MemoryDevice, undo};
+use simdev::{Log, Logged, Record};
 use std::sync::Arc;
 use tempfile::tempdir;
 use testkit::Rng;

@@ -14,9 +14,10 @@ use crate::runner::{Peer, Sample, Series, Told, Watch, interleave, turns};
 use crate::strace;
 use crate::table::{Table, grouped, maybe, mib, spread};
 use crate::{Error, Reads, Result, Spread};
-use blockdev::{BlockDevice, Event, FileDevice, Parameters, Trace};
+use blockdev::{BlockDevice, FileDevice};
 use check::report::Report;
 use serde::Serialize;
+use simdev::{Event, Parameters, Trace};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

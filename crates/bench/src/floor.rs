@@ -4,7 +4,8 @@
 use crate::error::Trying;
 use crate::runner::{Worker, timed};
 use crate::{Peer, Result, Sample};
-use blockdev::{Event, Op};
+use blockdev::Op;
+use simdev::Event;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;

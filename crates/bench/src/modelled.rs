@@ -12,8 +12,9 @@
 
 use crate::table::{Table, grouped};
 use crate::{Error, Result};
-use blockdev::{BlockDevice, Event, FileDevice, Model, OpenOptions, Parameters, Report, Trace, time_trace};
+use blockdev::{BlockDevice, FileDevice, OpenOptions};
 use serde::Serialize;
+use simdev::{Event, Model, Parameters, Report, Trace, time_trace};
 use std::path::Path;
 
 /// What both checkers' reads take on one modelled disk.

@@ -12,10 +12,11 @@ use crate::age::{self, LARGEST};
 use crate::error::Trying;
 use crate::table::{Table, grouped};
 use crate::{Error, Result};
-use blockdev::{BlockDevice, FileDevice, MemoryDevice, Model, Parameters, Read};
+use blockdev::{BlockDevice, FileDevice, MemoryDevice, Read};
 use fs::mkfs::{FeatureEdits, Kind, MkfsOptions, make};
 use fs::{Consistency, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions};
 use serde::Serialize;
+use simdev::{Model, Parameters};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

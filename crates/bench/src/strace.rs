@@ -9,8 +9,9 @@
 use crate::error::Trying;
 use crate::process::{Program, find};
 use crate::{Error, Result};
-use blockdev::{Counts, Event, Op};
+use blockdev::Op;
 use serde::Serialize;
+use simdev::{Counts, Event};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 

@@ -1,13 +1,14 @@
 //! The checker on volumes with metadata regions: they are read in one pass, and judged as if they had been walked tree
 //! by tree.
 
-use blockdev::{BlockDevice, MemoryDevice, Trace};
+use blockdev::{BlockDevice, MemoryDevice};
 use check::report::Report;
 use check::{Options, check};
 use format::FsBlock;
 use format::indirect::IndirectTail;
 use fs::mkfs::{FeatureEdits, Kind, MkfsOptions, make};
 use fs::{Consistency, FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
+use simdev::Trace;
 use std::sync::Arc;
 
 const BLOCK: usize = 1024;

@@ -8,13 +8,10 @@
 //! | [`FileDevice`] | a regular file or a block device of the system, through the page cache or around it (O_DIRECT) |
 //! | [`MemoryDevice`] | bytes in memory |
 //! | [`ReadOnly`] | a device that refuses every change |
-//! | [`Trace`] | a device that counts requests, bytes and seeks |
-//! | [`Record`] | a device that logs every change; a [`Log`] makes any state again that it went through |
 //! | [`Overlay`] | memory over a base that is only read; a clone and a comparison cost nothing |
-//! | [`Faulty`] | a device that fails as a plan of [`Fault`]s says |
-//! | [`Model`] | a device with the speed of a hard disk or a flash disk, on a virtual clock |
 //!
-//! [`undo`] keeps what a device held before a change, and puts it back. [`open`] makes one from what a user writes on a
+//! Devices that measure, record and fail on purpose are crate `simdev`'s. [`undo`] keeps what a device held before a change,
+//! and puts it back. [`open`] makes one from what a user writes on a
 //! command line. Wrappers take any `D: BlockDevice`; a reference, a `Box` and an `Arc` of a device, of known type or
 //! `dyn`, are devices too.
 
@@ -23,39 +20,29 @@
 mod aligned;
 mod error;
 mod extent;
-mod fault;
 mod file;
 mod forward;
 mod job;
 mod lock;
-mod log;
 mod memory;
-mod model;
 mod mounts;
 mod overlay;
 mod readonly;
-mod record;
 mod spec;
 mod stack;
 mod threads;
-mod trace;
 pub mod undo;
 mod uring;
 
 pub use aligned::AlignedBuf;
 pub use error::{Error, Op, Result};
 pub use extent::Extent;
-pub use fault::{Fault, Faulty, Struck};
 pub use file::{Batching, FileDevice, OpenOptions};
-pub use log::{Entry, Log, Logged};
 pub use memory::MemoryDevice;
-pub use model::{DiskParameters, FlashParameters, Model, Order, Parameters, Rate, Report, time_trace};
 pub use mounts::{Mounted, mount_source, mounted};
 pub use overlay::Overlay;
 pub use readonly::ReadOnly;
-pub use record::Record;
-pub use spec::{Opener, Scheme, open, open_model, open_with, parse_size};
-pub use trace::{Counts, Event, Trace, TraceCounts};
+pub use spec::{Opener, Scheme, open, open_with, parse_size};
 
 /// What a device is: its size and what it can promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

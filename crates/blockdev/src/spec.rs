@@ -5,15 +5,15 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::{Model, Parameters};
 use crate::{BlockDevice, Error, FileDevice, MemoryDevice, OpenOptions, ReadOnly, Result};
 
 /// Schemes that are reserved: for devices to come, and for those that only some callers of [`open_with`] know.
-const RESERVED: [(&str, &str); 4] = [
+const RESERVED: [(&str, &str); 5] = [
     ("nbd://", "network block devices"),
     ("nbd+unix://", "network block devices"),
     ("s3://", "object stores"),
     ("kero:", "the block mapping layer"),
+    ("model:", "modelled devices"),
 ];
 
 /// A kind of device that this crate does not know, since it lies above: the caller of [`open_with`] brings it along.
@@ -40,15 +40,14 @@ pub fn open(spec: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn Blo
 ///
 /// - what a scheme of the table opens, at any depth: `model:hdd:kero:F` as well as `kero:model:hdd:F`;
 /// - the path of a regular file or a block device;
-/// - `mem:SIZE`, a device of zero bytes in memory;
-/// - `model:KIND:SPEC`, the device that SPEC names, with a virtual clock: see [`open_model`].
+/// - `mem:SIZE`, a device of zero bytes in memory.
 ///
 /// A file whose name begins like a scheme is reached by a path that does not: `./mem:1`. What is no text is a path.
 ///
 /// # Errors
-/// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, [`Error::Parameters`] for
-/// those of a model, and those of the table. `nbd://`, `nbd+unix://`, `s3://` and `kero:` are refused with the kind
-/// `Unsupported` where the table does not have them.
+/// [`Error::Open`] with the device's name and the reason, [`Error::Size`] for a wrong SIZE, and those of the
+/// table. `nbd://`, `nbd+unix://`, `s3://`, `kero:` and `model:` are refused with the kind `Unsupported` where the table
+/// does not have them.
 pub fn open_with(spec: impl AsRef<OsStr>, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
     let spec = spec.as_ref();
     match spec.to_str() {
@@ -66,9 +65,6 @@ fn open_text(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc
         let source = io::Error::new(io::ErrorKind::Unsupported, format!("{what} are not available in this version"));
         return Err(Error::Open { device: spec.to_owned(), source });
     }
-    if let Some(model) = model_with(spec, options, schemes)? {
-        return Ok(Arc::new(model));
-    }
     match spec.strip_prefix("mem:") {
         Some(size) => {
             let device = MemoryDevice::zeroed(parse_size(size)?)?;
@@ -76,27 +72,6 @@ fn open_text(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc
         }
         None => Ok(Arc::new(FileDevice::open(Path::new(spec), options)?)),
     }
-}
-
-/// Opens `model:KIND:SPEC`, the device that SPEC names as a [`Model`], whose clock the caller can read; `None` for what is
-/// no model. KIND is `hdd`, `ssd`, or the path of a file of parameters in whose name is no colon; such a file that is
-/// called `hdd` is reached as `./hdd`.
-///
-/// # Errors
-/// Those of [`open`] for SPEC; [`Error::Open`] if there is no SPEC or the parameters cannot be read;
-/// [`Error::Parameters`] if they are wrong, or describe a device that is shorter than what SPEC names.
-pub fn open_model(spec: &str, options: OpenOptions) -> Result<Option<Model<Arc<dyn BlockDevice>>>> {
-    model_with(spec, options, &[])
-}
-
-fn model_with(spec: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Option<Model<Arc<dyn BlockDevice>>>> {
-    let Some(rest) = spec.strip_prefix("model:") else { return Ok(None) };
-    let (kind, below) = rest.split_once(':').ok_or_else(|| {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "a model is written model:KIND:DEVICE");
-        Error::Open { device: spec.to_owned(), source }
-    })?;
-    let parameters = Parameters::named(kind)?;
-    Model::new(open_with(below, options, schemes)?, &parameters).map(Some)
 }
 
 /// Reads a size in bytes: a decimal number, alone or followed by one of `K M G T P E` in either case, which stand for
@@ -162,28 +137,6 @@ mod tests {
     }
 
     #[test]
-    fn models() {
-        let writable = OpenOptions { write: true, ..OpenOptions::default() };
-        assert!(open_model("mem:1M", writable).unwrap().is_none());
-        for kind in ["hdd", "ssd"] {
-            let model = open_model(&format!("model:{kind}:mem:1M"), writable).unwrap().unwrap();
-            assert_eq!((model.geometry().len, model.clock().as_nanos()), (1 << 20, 0));
-            model.write(4096, &[1; 4096]).unwrap();
-            assert!(model.clock().as_nanos() > 0);
-            assert!(open(format!("model:{kind}:mem:1M"), OpenOptions::default()).unwrap().geometry().read_only);
-        }
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "kind = disk\ncapacity = 1M\n").unwrap();
-        let spec = |size| format!("model:{}:mem:{size}", file.path().display());
-        assert_eq!(open(spec("1M"), writable).unwrap().geometry().len, 1 << 20);
-        assert!(matches!(open(spec("2M"), writable), Err(Error::Parameters(_))));
-        assert!(matches!(open("model:hdd", writable), Err(Error::Open { .. })));
-        assert!(matches!(open("model:hdd:", writable), Err(Error::Open { .. })));
-        assert!(matches!(open("model:tape:mem:1M", writable), Err(Error::Open { .. })));
-        assert!(matches!(open("model:hdd:mem:lots", writable), Err(Error::Size(_))));
-    }
-
-    #[test]
     fn a_table_opens_what_lies_above_at_any_depth() {
         // a device of which half is shown, twice over
         fn half(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
@@ -193,8 +146,7 @@ mod tests {
         let table = [Scheme { prefix: "half:", open: half }];
         let len = |spec: &str| open_with(spec, OpenOptions::default(), &table).map(|device| device.geometry().len);
         assert_eq!(len("half:mem:1M").unwrap(), 512 << 10);
-        assert_eq!(len("half:model:hdd:half:mem:4M").unwrap(), 1 << 20);
-        assert_eq!(len("model:ssd:half:mem:1M").unwrap(), 512 << 10);
+        assert_eq!(len("half:half:mem:4M").unwrap(), 1 << 20);
         assert!(matches!(len("half:mem:lots"), Err(Error::Size(_))));
         assert!(open("half:mem:1M", OpenOptions::default()).is_err(), "no such file");
         fn none(rest: &str, _: OpenOptions, _: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
@@ -206,7 +158,7 @@ mod tests {
 
     #[test]
     fn schemes_to_come_are_refused_by_name() {
-        for spec in ["nbd://host/x", "nbd+unix:///x?socket=y", "s3://bucket/x", "kero:image"] {
+        for spec in ["nbd://host/x", "nbd+unix:///x?socket=y", "s3://bucket/x", "kero:image", "model:hdd:x"] {
             let Err(Error::Open { device, source }) = open(spec, OpenOptions::default()) else {
                 panic!("{spec} opened")
             };

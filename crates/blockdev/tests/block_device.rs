@@ -1,14 +1,12 @@
 //! Block devices, on a loop device: needs root and a kernel with loop devices, and says so where it has to skip.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{DIRECT, WRITE, conforms, content, open, parts_of_sectors_from_many_threads};
 use extant_blockdev::{BlockDevice, Error, FileDevice, OpenOptions};
 use tempfile::{NamedTempFile, TempDir};
+use testkit::device::{DIRECT, WRITE, conforms, content, open, parts_of_sectors_from_many_threads};
 
 const LEN: u64 = 4 << 20;
 

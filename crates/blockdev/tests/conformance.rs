@@ -1,12 +1,11 @@
 //! The conformance test, on every device and on the ways to hold one.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{BATCHINGS, DIRECT, Numbers, WRITE, conforms, content};
-use extant_blockdev::{BlockDevice, Error, MemoryDevice, Op, ReadOnly, Trace, Write};
+use extant_blockdev::{BlockDevice, Error, MemoryDevice, Op, ReadOnly, Write};
+use simdev::Trace;
 use tempfile::NamedTempFile;
+use testkit::device::{BATCHINGS, DIRECT, Numbers, WRITE, conforms, content};
 
 fn file(len: u64) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
@@ -30,7 +29,7 @@ fn files() {
         for options in [WRITE, DIRECT] {
             for batching in BATCHINGS {
                 let file = file(len);
-                let Some(device) = common::open(file.path(), options) else { return };
+                let Some(device) = testkit::device::open(file.path(), options) else { return };
                 let device = device.with_batching(batching);
                 conforms(&device);
                 let seen = content(&device);
@@ -51,7 +50,7 @@ fn wrapped_and_pointed_to() {
     let boxed: Box<dyn BlockDevice> = Box::new(memory());
     conforms(&Trace::new(boxed));
     let file = file(256 << 10);
-    conforms(&Trace::new(Box::new(common::open(file.path(), WRITE).unwrap())));
+    conforms(&Trace::new(Box::new(testkit::device::open(file.path(), WRITE).unwrap())));
 }
 
 #[test]
@@ -76,7 +75,7 @@ fn read_only() {
 fn a_file_opened_for_reading_is_not_changed() {
     let file = file(4096);
     let before = std::fs::read(file.path()).unwrap();
-    let device = common::open(file.path(), Default::default()).unwrap();
+    let device = testkit::device::open(file.path(), Default::default()).unwrap();
     assert!(device.geometry().read_only);
     assert!(matches!(device.write(0, &[1]), Err(Error::ReadOnly(Op::Write))));
     assert!(matches!(device.flush(), Err(Error::ReadOnly(Op::Flush))));

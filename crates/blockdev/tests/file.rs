@@ -1,16 +1,14 @@
 //! What is particular to files: opening, locks, files that shrink, O_DIRECT, and that the strategies agree.
 
-mod common;
-
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{BATCHINGS, DIRECT, Numbers, WRITE, content, open};
 use extant_blockdev::{AlignedBuf, BlockDevice, Error, FileDevice, OpenOptions, Read, Write};
 use proptest::prelude::*;
 use tempfile::{NamedTempFile, TempDir};
+use testkit::device::{BATCHINGS, DIRECT, Numbers, WRITE, content, open};
 
 const EXCLUSIVE: OpenOptions = OpenOptions {
     write: false,
@@ -150,7 +148,7 @@ fn parts_of_sectors_from_many_threads() {
     for options in [WRITE, DIRECT] {
         let file = file(&[0; 256 << 10]);
         let Some(device) = open(file.path(), options) else { return };
-        common::parts_of_sectors_from_many_threads(&device);
+        testkit::device::parts_of_sectors_from_many_threads(&device);
     }
 }
 

@@ -1,13 +1,12 @@
 //! Overlays: each is a plain array of bytes, whatever is written to its clones and to those it was cloned from.
 
-mod common;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use common::{Numbers, conforms, content};
-use extant_blockdev::{BlockDevice, Fault, Faulty, MemoryDevice, Overlay, Read, ReadOnly};
+use extant_blockdev::{BlockDevice, MemoryDevice, Overlay, Read, ReadOnly};
 use proptest::prelude::*;
+use simdev::{Fault, Faulty};
+use testkit::device::{Numbers, conforms, content};
 
 const LEN: usize = 30_000; // seven pages and a part
 

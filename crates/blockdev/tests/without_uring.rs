@@ -1,13 +1,11 @@
 //! Where the kernel gives no io_uring: here because no file descriptor is left, for all that a program can arrange.
 //! A program of its own, for the limit is that of the process.
 
-mod common;
-
 use std::thread;
 
-use common::{Numbers, WRITE, conforms, content, open};
 use extant_blockdev::{Batching, BlockDevice, Read};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use testkit::device::{Numbers, WRITE, conforms, content, open};
 
 #[test]
 fn threads_take_over() {

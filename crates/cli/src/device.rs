@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The kinds of devices of the layers above `blockdev`.
-pub(crate) const SCHEMES: &[Scheme] = &[::kero::SCHEME];
+pub(crate) const SCHEMES: &[Scheme] = &[::kero::SCHEME, simdev::MODEL];
 
 /// Opens a device, whatever it contains.
 pub(crate) fn open(device: impl AsRef<OsStr>, options: OpenOptions) -> blockdev::Result<Arc<dyn BlockDevice>> {

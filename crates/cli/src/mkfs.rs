@@ -1,6 +1,6 @@
 //! `extant mkfs`: makes a volume.
 
-use crate::device::{Device, open_volume};
+use crate::device::{Device, SCHEMES, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
 use crate::fill::{Dress, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
@@ -293,7 +293,8 @@ impl Mkfs {
 
     /// Whether DEVICE is the path of a file that is not there.
     fn is_missing(&self) -> bool {
-        let scheme = ["mem:", "model:", "kero:"].iter().any(|scheme| self.device.starts_with(scheme));
+        let scheme =
+            SCHEMES.iter().map(|scheme| scheme.prefix).chain(["mem:"]).any(|prefix| self.device.starts_with(prefix));
         !scheme && matches!(std::fs::metadata(&self.device), Err(e) if e.kind() == ErrorKind::NotFound)
     }
 

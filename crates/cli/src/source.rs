@@ -3,10 +3,11 @@
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
 use crate::output::human;
-use blockdev::{BlockDevice, Trace};
+use blockdev::BlockDevice;
 use check::render::escape;
 use clap::Args;
 use fs::{FsBlock, Inode, InodeNo, Volume};
+use simdev::Trace;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;

@@ -16,7 +16,8 @@
 use std::fmt;
 use std::ops::{ControlFlow, Range};
 
-use blockdev::{BlockDevice, Log, Logged, Overlay, Result};
+use blockdev::{BlockDevice, Overlay, Result};
+use simdev::{Log, Logged};
 
 use crate::promise::Moment;
 
@@ -285,7 +286,8 @@ impl Maker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockdev::{MemoryDevice, Record};
+    use blockdev::MemoryDevice;
+    use simdev::Record;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 

@@ -19,9 +19,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use blockdev::{BlockDevice, Overlay, Record, Trace};
+use blockdev::{BlockDevice, Overlay};
 use rustix::io::Errno;
 use serde::Serialize;
+use simdev::{Record, Trace};
 
 use crate::enumerate::{self, BEGIN, Choice, Crash, END, Limits};
 use crate::history::History;
@@ -264,8 +265,8 @@ impl<'a> Explorer<'a> {
         };
         for entry in log.entries() {
             match entry.what {
-                blockdev::Logged::Write { len, .. } => judge.counts.writes += len.div_ceil(4096),
-                blockdev::Logged::Flush => judge.counts.flushes += 1,
+                simdev::Logged::Write { len, .. } => judge.counts.writes += len.div_ceil(4096),
+                simdev::Logged::Flush => judge.counts.flushes += 1,
                 _ => {}
             }
         }

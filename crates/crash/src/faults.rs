@@ -19,9 +19,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use blockdev::{BlockDevice, Error, Fault, Faulty, Geometry, Logged, Op as Request, Read, Record, Result, Write};
+use blockdev::{BlockDevice, Error, Geometry, Op as Request, Read, Result, Write};
 use rustix::io::Errno;
 use serde::Serialize;
+use simdev::{Fault, Faulty, Logged, Record};
 
 use crate::explore::{Explorer, Start, sound, words};
 use crate::history::History;

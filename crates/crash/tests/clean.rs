@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blockdev::{BlockDevice, Logged, Overlay, Record};
+use blockdev::{BlockDevice, Overlay};
 use extant_crash::campaign;
 use extant_crash::explore::Options;
 use extant_crash::ext::Ext;
@@ -10,6 +10,7 @@ use extant_crash::generate::Pairs;
 use extant_crash::op::{Op, Workload};
 use extant_crash::system::System;
 use fs::{OpenOptions, Volume};
+use simdev::{Logged, Record};
 
 /// Where `s_state` lies, whose lowest bit says that the volume is clean.
 const S_STATE: u64 = 1024 + 0x3A;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use blockdev::{BlockDevice, Geometry, Log, Logged, Overlay, Read, Record, Write};
+use blockdev::{BlockDevice, Geometry, Overlay, Read, Write};
 use extant_crash::directory::Directory;
 use extant_crash::enumerate::{self, Limits};
 use extant_crash::ext::Ext;
@@ -21,6 +21,7 @@ use extant_crash::model::State;
 use extant_crash::op::{Op, RenameHow};
 use extant_crash::promise::{self, Moment};
 use extant_crash::system::{Session, System};
+use simdev::{Log, Logged, Record};
 use testkit::{cases, tools};
 
 /// Threads that work at once.

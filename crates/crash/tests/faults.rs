@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blockdev::{BlockDevice, Fault, Faulty, MemoryDevice};
+use blockdev::{BlockDevice, MemoryDevice};
 use extant_crash::ext::Ext;
 use extant_crash::faults::{self, Counts};
 use extant_crash::generate;
@@ -11,6 +11,7 @@ use extant_crash::op::pattern;
 use extant_crash::system::System;
 use fs::{OpenOptions, Volume};
 use rustix::io::Errno;
+use simdev::{Fault, Faulty};
 
 /// Every request of a few workloads fails.
 fn loop_of_failures(mode: &str, format: &str) {

@@ -10,9 +10,10 @@
 //! | the superblock is written in pieces, and a cut leaves a volume that cannot be mended (fuse2fs) | here, canary `HalfSuperblock` |
 //! | a repair that is cut leaves what the next cannot mend (e2fsck: 12.6 % of the cuts) | `check/tests/damage/cuts.rs` |
 
-use blockdev::{BlockDevice, FileDevice, Logged, MemoryDevice, OpenOptions, Record};
+use blockdev::{BlockDevice, FileDevice, MemoryDevice, OpenOptions};
 use fs::{FileKind, InodeNo, NewFile, Volume, WriteOptions};
 use fuse::MountOptions;
+use simdev::{Logged, Record};
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use blockdev::{BlockDevice, Overlay, Record};
+use blockdev::{BlockDevice, Overlay};
 use extant_crash::ext::{Ext, FORMATS};
 use extant_crash::generate;
 use extant_crash::op::Workload;
 use extant_crash::system::System;
+use simdev::Record;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MODES: [&str; 7] =

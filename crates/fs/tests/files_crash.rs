@@ -3,9 +3,10 @@
 
 mod common;
 
-use blockdev::{BlockDevice, MemoryDevice, Record};
+use blockdev::{BlockDevice, MemoryDevice};
 use common::{assert_sound, content, number};
 use extant_fs::{AllocateMode, DataMode, FileBlock, InodeNo, OpenOptions, Place, Volume, WriteOptions};
+use simdev::Record;
 use std::sync::Arc;
 use testkit::{Image, Rng, cases, need, rounds};
 

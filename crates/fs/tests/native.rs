@@ -1,8 +1,9 @@
 //! Volumes of the native format: made, used, found again, filled to the last block, and seen by e2fsck through the map.
 
-use blockdev::{BlockDevice, MemoryDevice, Trace};
+use blockdev::{BlockDevice, MemoryDevice};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
 use extant_fs::{Consistency, Error, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions};
+use simdev::Trace;
 use std::sync::Arc;
 use store::native::{Mapped, superblock};
 use testkit::{Image, Rng, need};

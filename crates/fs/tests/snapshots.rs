@@ -1,11 +1,12 @@
 //! Snapshots of native volumes beside a model: each reads as the tree was at its moment, whatever happens to the volume, and
 //! what they held comes back to the last block.
 
-use blockdev::{BlockDevice, FileDevice, MemoryDevice, Trace};
+use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
 use extant_fs::{
     AllocateMode, Error, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions, rollback,
 };
+use simdev::Trace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::native::Facts;

@@ -3,10 +3,11 @@
 
 mod common;
 
-use blockdev::{BlockDevice, Fault, Faulty, FileDevice, MemoryDevice};
+use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use common::{assert_sound, open, open_writable};
 use extant_fs::{Consistency, Error, FileKind, GroupNo, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
 use format::superblock::DiskSuperblock;
+use simdev::{Fault, Faulty};
 use std::sync::Arc;
 use testkit::{Image, need};
 use zerocopy::{FromBytes, IntoBytes};

@@ -6,8 +6,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use blockdev::{BlockDevice, FileDevice, Model, OpenOptions, Parameters};
+use blockdev::{BlockDevice, FileDevice, OpenOptions};
 use extant_kero::{BLOCK, FormatOptions, Kero, Options, drain, format};
+use simdev::{Model, Parameters};
 
 const BYTES: usize = BLOCK as usize;
 const LEN: u64 = 16 << 30;

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use std::sync::Arc;
 
-use blockdev::{BlockDevice, MemoryDevice, Overlay, Record};
+use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use common::explore::{Count, Piece, Plan, explore, pieces};
 use common::{format_options, mutated};
 use extant_kero::{BLOCK, Kero, Mutant, format};
+use simdev::Record;
 use testkit::cases;
 
 /// Explores and says how much.

@@ -6,12 +6,13 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use blockdev::{BlockDevice, Fault, Faulty, MemoryDevice, Overlay, Record};
+use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use common::explore::{Piece, pieces};
 use common::{format_options, options};
 use extant_kero::bytes::{Placeholder, Record as Header, Superblock};
 use extant_kero::{BLOCK, Error, FormatOptions, Kero, Layout, Options, drain, format};
 use proptest::prelude::*;
+use simdev::{Fault, Faulty, Record};
 use testkit::{Rng, cases};
 
 const DEVICE: u64 = 3 << 20;
@@ -216,7 +217,7 @@ fn each_state(base: &Overlay, record: &Record<Overlay, Vec<u8>>, mut see: impl F
     let before = base.clone();
     let mut epoch: Vec<Piece> = Vec::new();
     for index in 0..=log.entries().len() {
-        let flush = log.entries().get(index).is_none_or(|entry| entry.what == blockdev::Logged::Flush);
+        let flush = log.entries().get(index).is_none_or(|entry| entry.what == simdev::Logged::Flush);
         if !flush {
             epoch.extend(pieces(&log, index));
             continue;

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use blockdev::{BlockDevice, Fault, Faulty, Geometry, MemoryDevice, Overlay};
+use blockdev::{BlockDevice, Geometry, MemoryDevice, Overlay};
 use common::{format_options, options};
 use extant_kero::{BLOCK, FormatOptions, Kero, format};
+use simdev::{Fault, Faulty};
 use testkit::Rng;
 
 const BYTES: usize = BLOCK as usize;

@@ -487,7 +487,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockdev::{MemoryDevice, Trace};
+    use blockdev::MemoryDevice;
+    use simdev::Trace;
 
     /// 256 blocks of 1 024 bytes, each filled with its number.
     fn device() -> Arc<Trace<MemoryDevice>> {

@@ -110,7 +110,8 @@ fn write_batch(device: &dyn BlockDevice, order: &[&PlannedWrite], buffer: &mut V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockdev::{MemoryDevice, Trace};
+    use blockdev::MemoryDevice;
+    use simdev::Trace;
 
     #[test]
     fn long_runs_are_cut() {

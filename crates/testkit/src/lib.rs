@@ -2,6 +2,7 @@
 //!
 //! - [`Image`] makes volumes with mke2fs and changes them with debugfs; [`Tree`] writes a folder of every kind of file
 //!   and knows what it wrote.
+//! - [`device::conforms`] is what every block device must do.
 //! - [`oracle`] asks what is not our code: e2fsck, debugfs, the kernel's mount. [`Manifest`] says all that a walk over
 //!   a tree can see, and names each difference to another.
 //! - [`damage`] spoils bytes; [`cases`] gives each random case a seed, and a failing case prints the line that repeats it.
@@ -15,6 +16,7 @@
 
 mod checksums;
 pub mod damage;
+pub mod device;
 mod image;
 mod manifest;
 pub mod oracle;

@@ -21,11 +21,16 @@ const fn layer(name: &'static str, level: u8, may_use: &'static [&'static str]) 
 
 const CLI: &str = "extant";
 const TESTKIT: &str = "extant-testkit";
+const SIMDEV: &str = "extant-simdev";
+/// What the tests of every crate may use, those of lower layers too.
+const INSTRUMENTS: [&str; 2] = [TESTKIT, SIMDEV];
 
 /// The frame, also of crates that do not exist yet.
 const TABLE: &[Layer] = &[
     layer("extant-blockdev", 0, &[]),
     layer("extant-format", 0, &[]),
+    // devices that measure, record and fail: beside the tests only what measures and explores uses them
+    layer(SIMDEV, 1, &["extant-blockdev"]),
     layer("extant-space", 1, &["extant-format"]),
     // what it writes is what the format calls wrong; knowing the checker, it would write what that finds
     layer("extant-damage", 1, &["extant-blockdev", "extant-format"]),
@@ -43,6 +48,7 @@ const TABLE: &[Layer] = &[
         &[
             "extant-blockdev",
             "extant-format",
+            "extant-simdev",
             "extant-space",
             "extant-kero",
             "extant-store",
@@ -53,13 +59,18 @@ const TABLE: &[Layer] = &[
             "extant-damage",
         ],
     ),
-    layer("extant-crash", 5, &["extant-blockdev", "extant-format", "extant-store", "extant-fs", "extant-check"]),
+    layer(
+        "extant-crash",
+        5,
+        &["extant-blockdev", "extant-format", "extant-simdev", "extant-store", "extant-fs", "extant-check"],
+    ),
     layer(
         CLI,
         6,
         &[
             "extant-blockdev",
             "extant-format",
+            "extant-simdev",
             "extant-space",
             "extant-kero",
             "extant-store",
@@ -100,9 +111,9 @@ fn wrong_edges(packages: &[Package]) -> Vec<String> {
                 Kind::Normal if !row.may_use.contains(&below.name) => {
                     wrong.push(format!("{} must not depend on {}: {}.", row.name, below.name, allowed(row)));
                 }
-                Kind::Dev if below.name != TESTKIT && below.level >= row.level => wrong.push(format!(
-                    "The tests of {} (layer {}) must not depend on {} (layer {}): only {TESTKIT} and lower layers may be added.",
-                    row.name, row.level, below.name, below.level
+                Kind::Dev if !INSTRUMENTS.contains(&below.name) && below.level >= row.level => wrong.push(format!(
+                    "The tests of {} (layer {}) must not depend on {} (layer {}): only {} and lower layers may be added.",
+                    row.name, row.level, below.name, below.level, INSTRUMENTS.join(", ")
                 )),
                 _ => {}
             }
@@ -129,7 +140,7 @@ mod tests {
     use serde_json::json;
 
     /// Findings for one package as `cargo metadata` would describe it.
-    fn judge(name: &str, dependencies: &[(&str, Option<&str>)]) -> Vec<String> {
+    fn findings(name: &str, dependencies: &[(&str, Option<&str>)]) -> Vec<String> {
         let dependencies: Vec<_> = dependencies
             .iter()
             .map(|(name, kind)| json!({ "name": name, "kind": kind, "path": format!("/x/{name}") }))
@@ -141,10 +152,11 @@ mod tests {
     #[test]
     fn right_edges_pass() {
         assert_eq!(
-            judge("extant-fs", &[("extant-store", None), ("extant-testkit", Some("dev"))]),
+            findings("extant-fs", &[("extant-store", None), ("extant-testkit", Some("dev"))]),
             Vec::<String>::new()
         );
-        assert_eq!(judge("extant-fs", &[("extant-space", Some("dev"))]), Vec::<String>::new());
+        assert_eq!(findings("extant-fs", &[("extant-space", Some("dev"))]), Vec::<String>::new());
+        assert_eq!(findings("extant-blockdev", &[("extant-simdev", Some("dev"))]), Vec::<String>::new());
     }
 
     #[test]
@@ -155,10 +167,12 @@ mod tests {
             ("extant-format", "extant-blockdev"),
             ("extant-kero", "extant-format"),
             ("extant-blockdev", "extant-testkit"),
+            ("extant-blockdev", "extant-simdev"),
+            ("extant-fs", "extant-simdev"),
             ("extant-fs", "extant-fuse"),
             ("xtask", "extant-format"),
         ] {
-            let found = judge(user, &[(used, None)]);
+            let found = findings(user, &[(used, None)]);
             assert_eq!(found.len(), 1, "{user} -> {used}: {found:?}");
             assert!(found[0].starts_with(&format!("{user} must not depend on {used}")), "{}", found[0]);
         }
@@ -166,19 +180,19 @@ mod tests {
 
     #[test]
     fn a_build_dependency_counts_as_one_of_the_crate() {
-        assert_eq!(judge("extant-check", &[("extant-fs", Some("build"))]).len(), 1);
+        assert_eq!(findings("extant-check", &[("extant-fs", Some("build"))]).len(), 1);
     }
 
     #[test]
     fn tests_may_not_reach_upwards_or_sideways() {
-        assert_eq!(judge("extant-store", &[("extant-fs", Some("dev"))]).len(), 1);
-        assert_eq!(judge("extant-check", &[("extant-fs", Some("dev"))]).len(), 1);
+        assert_eq!(findings("extant-store", &[("extant-fs", Some("dev"))]).len(), 1);
+        assert_eq!(findings("extant-check", &[("extant-fs", Some("dev"))]).len(), 1);
     }
 
     #[test]
     fn unknown_crates_are_refused_as_user_and_as_used() {
-        assert_eq!(judge("extant-mystery", &[]).len(), 1);
-        assert_eq!(judge("extant-fs", &[("extant-mystery", None)]).len(), 1);
+        assert_eq!(findings("extant-mystery", &[]).len(), 1);
+        assert_eq!(findings("extant-fs", &[("extant-mystery", None)]).len(), 1);
     }
 
     #[test]

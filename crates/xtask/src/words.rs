@@ -38,7 +38,7 @@ const TABLE: &[Retired] = &[
     retired(&["trail", "trails"], "scan log", 120),
     retired(&["ownfile", "ownfiles"], "system inode", 0),
     retired(&["recognise", "recognises", "recognised"], "identify", 11),
-    retired(&["judge", "judges", "judged", "judging"], "check, verify; compare", 632),
+    retired(&["judge", "judges", "judged", "judging"], "check, verify; compare", 623),
     retired(&["seal", "seals", "sealed", "sealing", "unsealed"], "set the checksum", 201),
     retired(&["kept"], "pinned, reserved, cached", 643),
     retired(&["keep", "keeps", "keeping", "keeper", "keepers"], "pin, reserve, cache; timeout", 540),

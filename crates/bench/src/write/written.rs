@@ -8,8 +8,9 @@
 use crate::error::Trying;
 use crate::process::{must, need};
 use crate::{Error, Result};
-use blockdev::{Event, Op};
+use blockdev::Op;
 use serde::Serialize;
+use simdev::Event;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;

@@ -2,9 +2,10 @@
 
 use crate::repaired::{contents, fix, options, spoil};
 use crate::volumes;
-use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Record, undo};
+use blockdev::{BlockDevice, MemoryDevice, undo};
 use extant_check::report::exit;
 use extant_check::{Repair, repair, unfinished};
+use simdev::{Log, Logged, Record};
 use std::sync::Arc;
 use testkit::{cases, need};
 

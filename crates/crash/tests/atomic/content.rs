@@ -1,9 +1,10 @@
 //! `data=cow`: content is what was written, and after a crash it is that of the newest whole generation.
 
 use crate::support::{MIB, assert_same, assert_sound, ground, made, new, open, reading, tree, work, write_options};
-use blockdev::{BlockDevice, MemoryDevice, Overlay, Record};
+use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_crash::enumerate::{Limits, states};
 use fs::{AllocateMode, Consistency, DataMode, FileKind, InodeNo, OpenOptions, Volume, WriteOptions};
+use simdev::Record;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use testkit::{Rng, cases, rounds};

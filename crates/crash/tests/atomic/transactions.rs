@@ -3,9 +3,10 @@
 use crate::support::{
     MIB, assert_same, assert_sound, copy, ground, made, new, open, reading, tree, work, write_options,
 };
-use blockdev::{BlockDevice, Overlay, Record};
+use blockdev::{BlockDevice, Overlay};
 use extant_crash::enumerate::{Limits, states};
 use fs::{DataMode, Error, FileKind, InodeNo, OpenOptions, RenameFlags, Volume, WriteOptions};
+use simdev::Record;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

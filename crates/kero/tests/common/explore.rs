@@ -9,8 +9,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Overlay, Record};
+use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_kero::{BLOCK, Kero, Mutant, Stats, format};
+use simdev::{Log, Logged, Record};
 use testkit::Rng;
 
 use super::{Content, MIB, Model, Step, format_options, mutated};

@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
-use blockdev::{BlockDevice, Fault, Faulty, FileDevice, MemoryDevice, OpenOptions};
+use blockdev::{BlockDevice, FileDevice, MemoryDevice, OpenOptions};
 use extant_serve::connection::Ended;
 use extant_serve::wire::{Errno, PAYLOAD_MAX, command, command_flag, export_flag};
+use simdev::{Fault, Faulty};
 
 use crate::client::{Client, export, pair};
 

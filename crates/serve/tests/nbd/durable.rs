@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use blockdev::{BlockDevice, Geometry, Logged, MemoryDevice, Record, Result};
+use blockdev::{BlockDevice, Geometry, MemoryDevice, Result};
 use extant_serve::Options;
 use extant_serve::wire::{command, command_flag};
+use simdev::{Logged, Record};
 
 use crate::client::{Client, Running};
 

@@ -1,14 +1,14 @@
 //! The engines `none` and `dirty-bit`: what goes over the device, in which order.
 
 use super::support::*;
-use blockdev::Logged;
 use extant_store::engine::{DirtyBit, Unordered};
+use simdev::Logged;
 use std::time::Duration;
 
 /// What went over the device: the byte of a mark, `w` for a block, `|` for a flush.
-fn story(device: &blockdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
+fn story(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
     let log = device.log().unwrap();
-    let tell = |(index, entry): (usize, &blockdev::Entry)| match entry.what {
+    let tell = |(index, entry): (usize, &simdev::Entry)| match entry.what {
         Logged::Write { offset: MARK_AT, .. } => char::from(log.pieces(index).next().unwrap().1[0]),
         Logged::Write { .. } => 'w',
         Logged::Flush => '|',

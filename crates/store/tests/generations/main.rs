@@ -4,9 +4,9 @@ mod engines;
 mod support;
 mod threads;
 
-use blockdev::{Fault, Faulty, Trace};
 use extant_store::{Cause, Error};
 use format::{FsBlock, InodeNo};
+use simdev::{Fault, Faulty, Trace};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! A client without a file system, an engine that shows what it is given, and a device that can be held.
 
-use blockdev::{BlockDevice, Geometry, MemoryDevice, Read, Record, Write};
+use blockdev::{BlockDevice, Geometry, MemoryDevice, Read, Write};
 use extant_store::engine::{Engine, Idle, Limits};
 use extant_store::{BlockWrite, Cause, Client, ClosedGeneration, Closing, Kind, Mark, Plan, PlannedWrite};
 use extant_store::{Result, Stage, Store, Tag};
 use format::{FsBlock, InodeNo};
+use simdev::Record;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;

@@ -1,11 +1,12 @@
 //! Every state that a loss of power can leave: replayed by us, by e2fsck and by the kernel.
 
 use crate::toy::{State, Volume, Work, open};
-use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Overlay, Record};
+use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_store::engine::JournalOptions;
 use format::feature::Incompat as VolumeIncompat;
 use format::jbd2::{Compat, Incompat};
 use format::superblock::DiskSuperblock;
+use simdev::{Log, Logged, Record};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::{Image, Rng, cases, need, oracle, tools};

@@ -1,10 +1,11 @@
 //! A journal used by many threads, and by the kernel in turn.
 
 use crate::toy::{Volume, open, tag};
-use blockdev::{BlockDevice, MemoryDevice, Trace};
+use blockdev::{BlockDevice, MemoryDevice};
 use extant_store::Kind;
 use extant_store::engine::Journal;
 use format::FsBlock;
+use simdev::Trace;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};

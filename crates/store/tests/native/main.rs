@@ -1,11 +1,12 @@
 //! The engine `snapshot` on a native volume without a file system: what each cut of its plans leaves, and what it costs.
 
-use blockdev::{BlockDevice, Log, Logged, MemoryDevice, Overlay, Record, Trace};
+use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use extant_store::engine::{Engine, Snapshot, first_chunks, make};
 use extant_store::native::{Mapped, superblock};
 use extant_store::{BlockWrite, Client, Closing, Error, Kind, Mark, Need, Result, Store, Tag};
 use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, Shape};
 use format::{FsBlock, InodeNo};
+use simdev::{Log, Logged, Record, Trace};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,16 +1,13 @@
 //! Modelled devices: the published figures of those that they stand for, and what holds for every sequence of requests.
 //! What is measured here is virtual time.
 
-mod common;
-
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Numbers, conforms};
-use extant_blockdev::{
-    BlockDevice, DiskParameters, Error, Event, FlashParameters, MemoryDevice, Model, Op, Order, Parameters, Read,
-    Report, Write, time_trace,
-};
+use blockdev::{BlockDevice, Error, MemoryDevice, Op, OpenOptions, Read, Write, open_with};
+use extant_simdev::{DiskParameters, Event, FlashParameters, MODEL, Model, Order, Parameters, Report, time_trace};
 use proptest::prelude::*;
+use testkit::device::{Numbers, conforms};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -370,4 +367,28 @@ proptest! {
         device.read_many(&mut reads);
         prop_assert!(device.clock() <= one_by_one.mul_f64(1.2) + Duration::from_millis(20), "{:?} {one_by_one:?}", device.clock());
     }
+}
+
+fn open(spec: &str, write: bool) -> Result<Arc<dyn BlockDevice>, Error> {
+    let options = OpenOptions { write, ..OpenOptions::default() };
+    open_with(spec, options, &[MODEL])
+}
+
+#[test]
+fn a_model_is_opened_by_its_name() {
+    for kind in ["hdd", "ssd"] {
+        let model = open(&format!("model:{kind}:mem:1M"), true).unwrap();
+        assert_eq!(model.geometry().len, MIB);
+        assert!(open(&format!("model:{kind}:mem:1M"), false).unwrap().geometry().read_only);
+        assert_eq!(open(&format!("model:ssd:model:{kind}:mem:1M"), true).unwrap().geometry().len, MIB);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "kind = disk\ncapacity = 1M\n").unwrap();
+    let spec = |size| format!("model:{}:mem:{size}", file.path().display());
+    assert_eq!(open(&spec("1M"), true).unwrap().geometry().len, MIB);
+    assert!(matches!(open(&spec("2M"), true), Err(Error::Parameters(_))));
+    assert!(matches!(open("model:hdd", true), Err(Error::Open { .. })));
+    assert!(matches!(open("model:hdd:", true), Err(Error::Open { .. })));
+    assert!(matches!(open("model:tape:mem:1M", true), Err(Error::Open { .. })));
+    assert!(matches!(open("model:hdd:mem:lots", true), Err(Error::Size(_))));
 }

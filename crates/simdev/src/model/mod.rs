@@ -13,13 +13,22 @@ mod flash;
 mod layout;
 mod parameters;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::{BlockDevice, Error, Event, Geometry, Op, Read, Result, Write};
+use crate::trace::Event;
+use blockdev::{BlockDevice, Error, Geometry, Op, OpenOptions, Read, Result, Scheme, Write, open_with};
 use disk::Disk;
 use flash::Flash;
 pub use parameters::{DiskParameters, FlashParameters, Order, Parameters, Rate};
+
+/// `model:KIND:DEVICE`, the device that DEVICE names, with a virtual clock. KIND is `hdd`, `ssd`, or the path of a file of
+/// parameters in whose name is no colon; such a file that is called `hdd` is reached as `./hdd`.
+///
+/// It fails with [`Error::Open`] if there is no DEVICE or the parameters cannot be read, and with [`Error::Parameters`] if
+/// they are wrong, or describe a device that is shorter than what DEVICE names.
+pub const MODEL: Scheme = Scheme { prefix: "model:", open };
 
 /// The longest device whose requests can be timed: 64 TiB, so that no time leaves 64 bits.
 const LONGEST: u64 = 1 << 46;
@@ -219,6 +228,15 @@ impl<D: BlockDevice> BlockDevice for Model<D> {
         self.make(Op::Discard, std::iter::once((offset, len)));
         self.device.discard(offset, len)
     }
+}
+
+fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn BlockDevice>> {
+    let (kind, below) = rest.split_once(':').ok_or_else(|| {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "a model is written model:KIND:DEVICE");
+        Error::Open { device: format!("{}{rest}", MODEL.prefix), source }
+    })?;
+    let parameters = Parameters::named(kind)?;
+    Ok(Arc::new(Model::new(open_with(below, options, schemes)?, &parameters)?))
 }
 
 /// What a device with these parameters would have taken for `events`, one after the other, on a device of `device_len`

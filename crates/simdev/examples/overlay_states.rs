@@ -2,14 +2,15 @@
 //! pages changed already, with five blocks of 4 KiB written on top, and its fingerprint looked up among those before.
 //! The blocks are written from memory, then the same from a log.
 //!
-//! `cargo run --release -p extant-blockdev --example overlay_states`
+//! `cargo run --release -p extant-simdev --example overlay_states`
 
 use std::collections::HashSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use extant_blockdev::{BlockDevice, MemoryDevice, Overlay, Record};
+use blockdev::{BlockDevice, MemoryDevice, Overlay};
+use extant_simdev::Record;
 
 const LEN: u64 = 4 << 20;
 const BLOCK: u64 = 4096;

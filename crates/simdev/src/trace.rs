@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{BlockDevice, Geometry, Op, Read, Result, Write};
+use blockdev::{BlockDevice, Geometry, Op, Read, Result, Write};
 
 /// Counts of one kind of request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
+    use blockdev::MemoryDevice;
 
     fn counts(requests: u64, bytes: u64, seeks: u64, backward_seeks: u64) -> Counts {
         Counts { requests, bytes, seeks, backward_seeks }

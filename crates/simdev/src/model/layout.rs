@@ -6,7 +6,7 @@
 //! all arithmetic on them is exact, for one nanosecond too late is a turn lost.
 
 use super::parameters::DiskParameters;
-use crate::{Error, Result};
+use blockdev::{Error, Result};
 
 /// Bytes in a sector.
 pub(super) const SECTOR: u64 = 512;

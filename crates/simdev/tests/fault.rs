@@ -1,13 +1,12 @@
 //! Faults happen exactly where the plan says, and nowhere else.
 
-mod common;
-
 use std::mem::discriminant;
 
-use common::{Numbers, conforms, content};
-use extant_blockdev::{BlockDevice, Error, Fault, Faulty, MemoryDevice, Op, Read, Struck, Write};
+use blockdev::{BlockDevice, Error, MemoryDevice, Op, Read, Write};
+use extant_simdev::{Fault, Faulty, Struck};
 use proptest::prelude::*;
 use rustix::io::Errno;
+use testkit::device::{Numbers, conforms, content};
 
 const LEN: u64 = 64 << 10;
 

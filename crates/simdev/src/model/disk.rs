@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::layout::{Layout, SECTOR};
 use super::parameters::{DiskParameters, Order};
 use super::{Extent, Report, nanoseconds, over};
-use crate::{Error, Result};
+use blockdev::{Error, Result};
 
 /// A stretch of the disk in the track buffer.
 #[derive(Debug, Clone)]

@@ -1,14 +1,14 @@
-//! What every device must do, written once. Each test program uses a part of it.
-#![allow(dead_code)]
+//! What every block device must do, written once.
 
 use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use extant_blockdev::{Batching, BlockDevice, Error, FileDevice, Op, OpenOptions, Read, Write};
+use blockdev::{Batching, BlockDevice, Error, FileDevice, Op, OpenOptions, Read, Write};
 
-pub(crate) const WRITE: OpenOptions = OpenOptions {
+/// How a device is opened to be written through the page cache.
+pub const WRITE: OpenOptions = OpenOptions {
     write: true,
     direct: false,
     exclusive: false,
@@ -16,7 +16,8 @@ pub(crate) const WRITE: OpenOptions = OpenOptions {
     mounted: false,
     patience: Duration::ZERO,
 };
-pub(crate) const DIRECT: OpenOptions = OpenOptions {
+/// How a device is opened to be written around it.
+pub const DIRECT: OpenOptions = OpenOptions {
     write: true,
     direct: true,
     exclusive: false,
@@ -24,24 +25,27 @@ pub(crate) const DIRECT: OpenOptions = OpenOptions {
     mounted: false,
     patience: Duration::ZERO,
 };
-pub(crate) const BATCHINGS: [Batching; 3] = [Batching::Serial, Batching::Threads, Batching::Queue];
+/// All ways to have many requests in flight.
+pub const BATCHINGS: [Batching; 3] = [Batching::Serial, Batching::Threads, Batching::Queue];
 
 /// Numbers that look random and are the same in every run.
-pub(crate) struct Numbers(pub(crate) u64);
+pub struct Numbers(pub u64);
 
 impl Numbers {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    /// The next number, less than `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+    /// That many bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.below(256) as u8).collect()
     }
 }
 
 /// Opens a file or block device; `None`, with the reason printed, where O_DIRECT is asked for and not to be had.
-pub(crate) fn open(path: &Path, options: OpenOptions) -> Option<FileDevice> {
+pub fn open(path: &Path, options: OpenOptions) -> Option<FileDevice> {
     match FileDevice::open(path, options) {
         Err(Error::Open { source, .. }) if options.direct && source.kind() == std::io::ErrorKind::Unsupported => {
             eprintln!("skipped: {}: {source}", path.display());
@@ -52,14 +56,14 @@ pub(crate) fn open(path: &Path, options: OpenOptions) -> Option<FileDevice> {
 }
 
 /// Reads the whole device.
-pub(crate) fn content(device: &dyn BlockDevice) -> Vec<u8> {
+pub fn content(device: &dyn BlockDevice) -> Vec<u8> {
     let mut bytes = vec![0; device.geometry().len as usize];
     device.read(0, &mut bytes).unwrap();
     bytes
 }
 
 /// The conformance test of a writable device of at least 256 KiB, whatever it holds.
-pub(crate) fn conforms(device: &dyn BlockDevice) {
+pub fn conforms(device: &dyn BlockDevice) {
     let geometry = device.geometry();
     assert!(!geometry.read_only && geometry.sector.is_power_of_two() && geometry.sector >= 512);
     assert!(geometry.len >= 256 << 10);
@@ -206,7 +210,7 @@ fn discards(device: &dyn BlockDevice, model: &mut [u8]) {
 
 /// Writes of parts of sectors beside writes of whole ones in the same page, on a device of at least 256 KiB: no byte of
 /// any may be lost.
-pub(crate) fn parts_of_sectors_from_many_threads(device: &dyn BlockDevice) {
+pub fn parts_of_sectors_from_many_threads(device: &dyn BlockDevice) {
     const THREADS: usize = 4;
     const UNITS: usize = 256;
     const UNIT: usize = 1024; // a sector written whole, and one written in pieces

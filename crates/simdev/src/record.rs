@@ -15,8 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::log::{header, kind, pieces, record};
-use crate::{BlockDevice, Error, Geometry, Log, Op, Read, Result, Write};
+use crate::log::{Log, header, kind, pieces, record};
+use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result, Write};
 
 #[derive(Debug)]
 struct Recorder<W> {

@@ -2,13 +2,13 @@
 //!
 //! The text has lines `key = value`; `#` begins a comment. `kind = disk` or `kind = flash` comes first; what is not set
 //! keeps the value it has in `model:hdd` or `model:ssd`. Times are written `9 ms`, `67 us`, `100 ns` or `1 s`, with a
-//! fraction if need be; rates `100 MB/s`, in powers of 1000; sizes as [`crate::parse_size`] takes them.
+//! fraction if need be; rates `100 MB/s`, in powers of 1000; sizes as [`parse_size`] takes them.
 
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::{Error, Result, parse_size};
+use blockdev::{Error, Result, parse_size};
 
 /// Bytes in a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

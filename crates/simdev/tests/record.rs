@@ -1,13 +1,12 @@
 //! Recorded devices: the log holds exactly what happened, and survives being cut off anywhere.
 
-mod common;
-
 use std::io;
 
-use common::{Numbers, conforms, content};
-use extant_blockdev::{BlockDevice, Error, Fault, Faulty, Log, Logged, MemoryDevice, Op, Record, Write};
+use blockdev::{BlockDevice, Error, MemoryDevice, Op, Write};
+use extant_simdev::{Fault, Faulty, Log, Logged, Record};
 use proptest::prelude::*;
 use tempfile::TempDir;
+use testkit::device::{Numbers, conforms, content};
 
 const LEN: usize = 70_001; // no multiple of anything
 

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{BlockDevice, Error, Geometry, Op, Read, Result};
+use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 
 /// One thing that goes wrong. Ranges are bytes of the device. Where several strike the same request, one that fails it
 /// goes before one that harms it in silence, and then the first of the plan counts.

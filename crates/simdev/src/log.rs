@@ -39,7 +39,7 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::{BlockDevice, Error, Op, Result};
+use blockdev::{BlockDevice, Error, Op, Result};
 
 pub(crate) const MAGIC: &[u8; 8] = b"EXTANTLG";
 pub(crate) const VERSION: u32 = 1;
