@@ -83,6 +83,23 @@ const TABLE: &[Layer] = &[
             "extant-damage",
         ],
     ),
+    layer(
+        "extant-fuzz",
+        6,
+        &[
+            "extant-blockdev",
+            "extant-simdev",
+            "extant-format",
+            "extant-kero",
+            "extant-store",
+            "extant-fs",
+            "extant-check",
+            "extant-fuse",
+            "extant-serve",
+            "extant-damage",
+            TESTKIT,
+        ],
+    ),
     layer(TESTKIT, 1, &["extant-blockdev", "extant-format"]),
     layer("xtask", 0, &[]),
 ];

@@ -87,7 +87,9 @@ fn package(json: &Value) -> Option<Package> {
         Some((dependency["name"].as_str()?.to_owned(), kind))
     };
     let root = |target: &Value| {
-        let of_the_product = target["kind"].as_array()?.iter().any(|kind| kind == "lib" || kind == "bin");
+        // one that is built with a feature only is a fuzz target: its macro exports a function to C
+        let of_the_product = target["required-features"].is_null()
+            && target["kind"].as_array()?.iter().any(|kind| kind == "lib" || kind == "bin");
         of_the_product.then(|| target["src_path"].as_str().map(PathBuf::from))?
     };
     Some(Package {
