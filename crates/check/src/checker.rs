@@ -1,29 +1,28 @@
 //! One check from beginning to end: phase 0 opens the volume, the rounds read it, the phases after compare what was kept.
 
-use crate::bitmaps::Bitmaps;
-use crate::connect;
-use crate::context::{Context, Volume};
-use crate::dirs::Names;
+use crate::context::Context;
 use crate::estimate;
-use crate::inodes::InlineDirectory;
-use crate::links;
-use crate::metadata;
-use crate::multiply::{Owners, Sharing};
+use crate::inode_records::{Directories, Directory};
 use crate::native::{self, Below, Identities, InUse, Version};
-use crate::open::{self, Refusal};
+use crate::options::{Options, Progress, Refusal};
 use crate::paths::Paths;
+use crate::phases::bitmaps::Bitmaps;
+use crate::phases::directories::Names;
+use crate::phases::inodes::xattrs;
+use crate::phases::multiply_claimed::{Owners, Sharing};
+use crate::phases::{connectivity, links, quota, superblock};
 use crate::problem::{Limits, Problem, Problems};
-use crate::quota;
-use crate::records::{Directories, Directory};
-use crate::regions::Layers;
 use crate::report::{Counts, Report, Scan};
-use crate::rounds::{BitmapKind, Outcome, Rounds, Visitor};
-use crate::rules::Rules;
-use crate::scan::{Counters, GAP, Scanner};
+use crate::scan::found::{DirRun, InlineDirectory, XattrRef};
+use crate::scan::log::Trail;
+use crate::scan::regions::Layers;
+use crate::scan::rounds::{Outcome, Rounds};
+use crate::scan::walk::{BitmapKind, Visitor};
+use crate::scan::{Counters, Scanner};
+use crate::system_zone;
 use crate::table::{Code, Phase};
-use crate::trail::Trail;
-use crate::trees::DirRun;
-use crate::xattrs::{self, XattrRef};
+use crate::view::{View, Walk};
+use crate::volume::Volume;
 use blockdev::BlockDevice;
 use format::feature::{Incompat, RoCompat};
 use format::native::superblock::NativeSuperblock;
@@ -33,80 +32,6 @@ use std::time::Instant;
 
 /// How long a check takes is foretold when one part in so many of the bytes was read.
 const FORETOLD_AT: u64 = 20;
-
-/// How to check.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The block of the superblock to use instead of the primary, in blocks of `block_size`.
-    pub superblock: Option<u64>,
-    /// Bytes in a block, where `superblock` is given; else every size is tried.
-    pub block_size: Option<u32>,
-    /// Threads that read and judge; at least 1.
-    pub threads: usize,
-    /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
-    pub gap: u64,
-    /// Snapshots of the block map that are taken of a pass, so that who owns a block claimed twice is found by reading only
-    /// parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
-    pub snapshots: Option<u32>,
-    /// How many problems are kept.
-    pub limits: Limits,
-    /// What is mended; only [`repair`](crate::repair()) looks at it.
-    pub repair: Repair,
-    /// Where an inode table cannot be found, [`Repair::All`] makes an empty one although files are lost with that.
-    pub empty_tables: bool,
-    /// The time that is written into what is mended, in seconds since 1970; none is the system's.
-    pub now: Option<u64>,
-    /// What is laid down for single problems; only [`repair`](crate::repair()) looks at it.
-    pub rules: Rules,
-}
-
-/// What is mended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Repair {
-    /// Nothing.
-    #[default]
-    No,
-    /// What cannot lose anything of the user's (`-p`); anything else stops the repair before it has changed anything.
-    Safe,
-    /// Everything (`-y`).
-    All,
-}
-
-impl Default for Options {
-    /// As many threads as the machine runs at once, up to 8.
-    fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-        Self {
-            superblock: None,
-            block_size: None,
-            threads,
-            gap: GAP,
-            snapshots: None,
-            limits: Limits::default(),
-            repair: Repair::No,
-            empty_tables: false,
-            now: None,
-            rules: Rules::default(),
-        }
-    }
-}
-
-/// Who is told how far a check has come.
-pub trait Progress: Sync {
-    /// A phase begins.
-    fn phase(&self, _phase: Phase) {}
-
-    /// So many bytes of about `total` were read and judged. Called from several threads.
-    fn advanced(&self, _done: u64, _total: u64) {}
-
-    /// Asked often; `true` ends the check early.
-    fn cancelled(&self) -> bool {
-        false
-    }
-}
-
-/// Nobody is told.
-impl Progress for () {}
 
 /// Checks the volume on `device`, which the report calls `name`. Nothing is written.
 ///
@@ -156,23 +81,6 @@ pub(crate) fn check_generation(
 ) -> Result<Report, Refusal> {
     let below = native::read_generation(device, superblock.clone());
     examine_versions(name, device, &below, options, progress, |_| ()).map(|(report, ())| report)
-}
-
-/// What one check knows when it is done, for whoever mends what it found.
-pub(crate) struct View<'a> {
-    pub(crate) volume: &'a Volume,
-    pub(crate) scanner: &'a Scanner<'a>,
-    pub(crate) problems: &'a Problems,
-    /// Missing where phase 0 ended the check.
-    pub(crate) walk: Option<Walk<'a>>,
-}
-
-/// What the phases after 0 have learnt.
-pub(crate) struct Walk<'a> {
-    pub(crate) ctx: &'a Context<'a>,
-    pub(crate) directories: &'a Directories,
-    pub(crate) used: &'a quota::Usage,
-    pub(crate) sharing: &'a Sharing,
 }
 
 /// Checks the volume and shows all that is known to `see` before the report is made.
@@ -257,7 +165,7 @@ fn examine_above<T>(
     };
     let problems = Problems::new(options.limits);
     progress.phase(Phase::Superblock);
-    let volume = open::open(&scanner, options, below.is_some(), &problems)?;
+    let volume = superblock::open(&scanner, options, below.is_some(), &problems)?;
     // what is wrong below any of them is said with the newest
     if let Some((below, version)) = below
         && std::ptr::eq(version, &below.live)
@@ -305,7 +213,7 @@ fn phases<T>(
     progress.phase(Phase::Inodes);
     let identities = below.map(|(below, version)| Identities::new(below, version));
     let ctx = Context { identities, ..Context::new(volume, problems) };
-    metadata::claim(&ctx);
+    system_zone::claim(&ctx);
     for blocks in below.iter().flat_map(|(_, version)| &version.taken) {
         ctx.claims.claim(ctx.claims.clusters_of(blocks));
     }
@@ -344,7 +252,7 @@ fn phases<T>(
         names.finish();
     }
     progress.phase(Phase::Connectivity);
-    connect::judge(&ctx, directories);
+    connectivity::judge(&ctx, directories);
     progress.phase(Phase::Links);
     links::judge(&ctx);
     progress.phase(Phase::Bitmaps);

@@ -2,7 +2,7 @@
 //!
 //! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is made when something in the group
 //! is first claimed. A claim that meets a bit already set is kept as a conflict; who the owners are is found afterwards,
-//! see [`crate::multiply`].
+//! see [`crate::phases::multiply_claimed`].
 //!
 //! The scan is divided into stretches, and what was claimed by the end of each is kept as a *snapshot*: a block of which
 //! one needs to know who claimed it first was claimed in the stretch before the first snapshot that has it. Groups that

@@ -1,67 +1,15 @@
 //! What all phases share: the volume's shape, the records they fill, and where they report.
 
 use crate::claims::Claims;
+use crate::inode_records::Inodes;
 use crate::native::Identities;
-use crate::policies::Policies;
+use crate::phases::inodes::encryption_policies::Policies;
+use crate::phases::inodes::value_inodes::Values;
 use crate::problem::{Problem, Problems};
-use crate::records::Inodes;
-use crate::xattrs::Values;
-use format::feature::Features;
-use format::group::Group;
+use crate::volume::Volume;
 use format::native::map::BlockKind;
-use format::superblock::{DiskSuperblock, Geometry};
-use format::{FsBlock, GroupNo, InodeNo};
-use std::collections::BTreeSet;
+use format::{FsBlock, InodeNo};
 use std::ops::Range;
-
-/// The volume as phase 0 accepted it. Where the superblock or descriptors had to be taken from a backup or corrected to
-/// make sense, these are the values the check goes on with.
-#[derive(Debug)]
-pub(crate) struct Volume {
-    /// The superblock's bytes.
-    pub(crate) disk: DiskSuperblock,
-    /// Its feature words.
-    pub(crate) features: Features,
-    /// The shape that follows.
-    pub(crate) geometry: Geometry,
-    /// The group descriptors.
-    pub(crate) groups: Vec<Group>,
-    /// For each group, how many inodes at the start of its table may be in use: fewer than the table has only where a
-    /// checksummed descriptor says so.
-    pub(crate) used_inodes: Vec<u32>,
-    /// Groups whose descriptor carries a wrong checksum, ascending: that their bitmaps were never written is not believed.
-    pub(crate) distrusted: Vec<GroupNo>,
-    /// Inodes without a name that stay as they are: those that were open when a snapshot was made.
-    pub(crate) orphans: BTreeSet<InodeNo>,
-}
-
-impl Volume {
-    /// The descriptor of a group; `None` where the group does not exist.
-    pub(crate) fn group(&self, group: GroupNo) -> Option<&Group> {
-        self.groups.get(group.get() as usize)
-    }
-
-    /// Whether file data or metadata of a file may lie at `block`.
-    #[inline]
-    pub(crate) fn holds(&self, block: u64) -> bool {
-        block >= u64::from(self.geometry.first_data_block).max(1) && block < self.geometry.blocks
-    }
-
-    /// Whether the superblock names the inode as a file of quota or orphans; e2fsck asks no feature in this.
-    #[inline]
-    pub(crate) fn keeps_for_itself(&self, inode: InodeNo) -> bool {
-        let disk = &self.disk;
-        [disk.s_usr_quota_inum, disk.s_grp_quota_inum, disk.s_prj_quota_inum, disk.s_orphan_file_inum]
-            .iter()
-            .any(|own| own.get() == inode.get())
-    }
-
-    /// A block's first byte on the device; blocks outside the volume have none.
-    #[inline]
-    pub(crate) fn offset(&self, block: u64) -> Option<u64> {
-        self.geometry.byte_offset(FsBlock(block))
-    }
-}
 
 /// What the phases after 0 work with.
 pub(crate) struct Context<'a> {

@@ -24,17 +24,17 @@
 //! The time is as good as the device's figures: those measured here on a device whose blocks the system has in memory are
 //! memory's.
 
-use crate::bitmaps;
-use crate::checker::Options;
-use crate::context::{Context, Volume};
-use crate::inodes::InlineDirectory;
-use crate::open::{self, Refusal};
+use crate::context::Context;
+use crate::inode_records::Directory;
+use crate::options::{Options, Refusal};
+use crate::phases::{bitmaps, superblock};
 use crate::problem::Problems;
-use crate::records::Directory;
-use crate::rounds::{BitmapKind, Rounds, Visitor};
+use crate::scan::found::{InlineDirectory, XattrRef};
+use crate::scan::log::Trail;
+use crate::scan::rounds::Rounds;
+use crate::scan::walk::{BitmapKind, Visitor};
 use crate::scan::{Counters, GAP, REQUEST, Scanner};
-use crate::trail::Trail;
-use crate::xattrs::XattrRef;
+use crate::volume::Volume;
 use blockdev::{BlockDevice, Read};
 use format::feature::Incompat;
 use format::{FsBlock, GroupNo, InodeNo};
@@ -143,7 +143,7 @@ pub fn estimate_by(
     let counters = Counters::default();
     let scanner =
         Scanner { device, threads: 1, gap: GAP, counters: &counters, cancelled: &|| false, advanced: &|_| () };
-    let volume = open::open(&scanner, options, false, &Problems::default())?;
+    let volume = superblock::open(&scanner, options, false, &Problems::default())?;
     let (only, all) = sampled_groups(&volume);
     // what is kept for growth belongs to an inode of the first group
     let kept_for_growth = has_own_regions(&volume) || !only.contains(&GroupNo(0));

@@ -5,9 +5,9 @@
 //! question, all directories are read once more, in disk order. A sound volume costs nothing.
 
 use crate::context::Context;
-use crate::records::{Directories, Directory, Marks};
+use crate::inode_records::{Directories, Directory, Marks};
+use crate::scan::found::DirRun;
 use crate::scan::{Item, REQUEST, Scanner};
-use crate::trees::DirRun;
 use format::InodeNo;
 use format::dir::{DirFormat, Entries, Entry};
 use format::feature::Incompat;

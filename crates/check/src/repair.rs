@@ -6,7 +6,7 @@
 //!    has to know what its work means for others: the next check tells.
 //! 3. It ends: a mender that changed nothing is not asked again before another has changed something, and one that led back
 //!    to a state that was there before is never asked again. What is left then is said, and the exit status is 4.
-//! 4. Only then is the device written, by [`apply`]. With [`Repair::Safe`] a problem that a person has to decide stops
+//! 4. Only then is the device written, by [`redo`]. With [`Repair::Safe`] a problem that a person has to decide stops
 //!    everything, and nothing but the journal's replay is written.
 //!
 //! | room | mends |
@@ -17,9 +17,7 @@
 //! | `inodes`, `maps`, `attributes`, `inline` | inodes |
 //! | `sharing` | blocks claimed more than once |
 //! | `directories`, `entries`, `rebuild`, `renames`, `connections` | directories, and what hangs on them |
-//! | `apply` | the device |
 
-mod apply;
 mod attributes;
 mod bitmaps;
 mod connections;
@@ -41,23 +39,24 @@ mod superblock;
 mod system_inodes;
 mod work;
 
-use crate::checker::{self, Options, Progress, Repair, View};
+use crate::checker;
 use crate::native;
-use crate::open::{self, Refusal};
+use crate::options::{Options, Progress, Refusal, Repair};
+use crate::phases::superblock::open;
 use crate::problem::{Limits, Problem, Problems};
+use crate::problem_rules::Rules;
+use crate::redo::{self, FreeBlocks};
 use crate::report::{Report, Reported, exit};
-use crate::rules::Rules;
 use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Mender, Preen, Severity};
-use apply::Spare;
+use crate::view::View;
 use blockdev::{BlockDevice, Overlay};
+use format::superblock::Geometry;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use work::Work;
-
-pub use apply::unfinished;
 
 /// Turns that are made at most: each one mends all problems of a kind, so that few volumes need ten.
 const TURNS: u32 = 200;
@@ -85,7 +84,7 @@ pub fn repair(
         return native::repair(name, &**device, options, progress);
     }
     let now = options.now.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()));
-    let finished = apply::finish(&**device, undo).map_err(failed)?;
+    let finished = redo::finish(&**device, undo).map_err(failed)?;
     // a second file could not begin where the first one did
     let undo = undo.filter(|_| !finished);
     let overlay = Overlay::new(Arc::clone(device));
@@ -101,7 +100,7 @@ pub fn repair(
         replayed: None,
         restore: options.superblock.is_some(),
         empty_tables: options.empty_tables,
-        spare: Spare::default(),
+        unclaimed: Unclaimed::default(),
     };
     let mut options = Options { limits: LIMITS, ..options.clone() };
     let mut seen = HashSet::from([overlay.fingerprint()]);
@@ -147,7 +146,7 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     let scanner =
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
-    let opened = open::open(&scanner, options, false, &problems);
+    let opened = open(&scanner, options, false, &problems);
     // nobody but us asks about the copies, and what is no fix is no reason to look further
     // but a volume that nobody can mount as it is
     let matters = |p: &Problem| {
@@ -170,21 +169,20 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool, 
     let scanner =
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
-    let volume = open::open(&scanner, options, false, &problems)?;
+    let volume = open(&scanner, options, false, &problems)?;
     let asked = problems.count(Code::JournalNotReplayed) + problems.count(Code::JournalRecoveryOfNothing);
     if problems.is_fatal() || asked == 0 {
         return Ok(false);
     }
     let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
-    let spare = Spare::default();
     let overlay = Overlay::new(Arc::clone(device));
     let replayed = replay::copy(&Work::new(&view, &overlay, 0)).map_err(failed)?;
     let Some(replayed) = replayed else { return Ok(false) };
-    apply::apply(&**device, &overlay, &spare, None).map_err(failed)?;
+    redo::write(&**device, &overlay, None, None).map_err(failed)?;
     // only now that all is in its place
     let overlay = Overlay::new(Arc::clone(device));
     replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
-    apply::apply(&**device, &overlay, &spare, None).map_err(failed)?;
+    redo::write(&**device, &overlay, None, None).map_err(failed)?;
     Ok(true)
 }
 
@@ -202,7 +200,7 @@ pub fn release_orphans(device: &Arc<dyn BlockDevice>, options: &Options) -> Resu
     let scanner =
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
     let problems = Problems::default();
-    let volume = open::open(&scanner, options, false, &problems)?;
+    let volume = open(&scanner, options, false, &problems)?;
     if problems.is_fatal() || problems.count(Code::OrphanPending) == 0 {
         return Ok(0);
     }
@@ -210,7 +208,7 @@ pub fn release_orphans(device: &Arc<dyn BlockDevice>, options: &Options) -> Resu
     let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
     let overlay = Overlay::new(Arc::clone(device));
     let Some(count) = release::list(&Work::new(&view, &overlay, now)).map_err(failed)? else { return Ok(0) };
-    apply::apply(&**device, &overlay, &Spare::default(), None).map_err(failed)?;
+    redo::write(&**device, &overlay, None, None).map_err(failed)?;
     Ok(count)
 }
 
@@ -248,13 +246,48 @@ struct Turns<'a> {
     /// Inode tables that cannot be found are made anew, whatever is lost with them.
     empty_tables: bool,
     /// Blocks that no turn saw in use.
-    spare: Spare,
+    unclaimed: Unclaimed,
+}
+
+/// The blocks that no check of this repair saw in use.
+#[derive(Default)]
+enum Unclaimed {
+    #[default]
+    NothingChecked,
+    Known(FreeBlocks),
+    /// Not all checks went so far as to tell, or they saw volumes of different geometries.
+    Unknown,
+}
+
+impl Unclaimed {
+    /// Takes out what a check found in use.
+    fn exclude(&mut self, view: &View<'_>) {
+        let geometry = &view.volume.geometry;
+        if matches!(self, Self::NothingChecked) {
+            *self = Self::Known(FreeBlocks::all(geometry));
+        }
+        let key = |g: &Geometry| (g.block_size, g.blocks, g.first_data_block, g.blocks_per_group, g.cluster_blocks);
+        match (&mut *self, &view.walk) {
+            (Self::Known(free), Some(walk)) if key(free.geometry()) == key(geometry) => {
+                free.exclude(|group, n| walk.ctx.claims.word(group, n));
+            }
+            _ => *self = Self::Unknown,
+        }
+    }
+
+    /// The free blocks, where all checks went to their end and saw the same volume.
+    fn known(&self) -> Option<&FreeBlocks> {
+        match self {
+            Self::Known(free) => Some(free),
+            Self::NothingChecked | Self::Unknown => None,
+        }
+    }
 }
 
 impl Turns<'_> {
     /// Lets menders work on what a check found.
     fn turn(&mut self, view: &View<'_>) -> blockdev::Result<Step> {
-        self.spare.exclude(view);
+        self.unclaimed.exclude(view);
         let problems = view.problems.snapshot();
         let work = Work::new(view, self.overlay, self.now);
         if std::mem::take(&mut self.restore) && self.mode == Repair::All {
@@ -356,11 +389,11 @@ impl Turns<'_> {
         let mut made_valid = false;
         if self.mode != Repair::No && !stopped {
             made_valid = superblock::mark(final_state, self.now, !left).map_err(failed)?;
-            if let Some(shape) = self.spare.shape() {
-                superblock::copy(final_state, &**device, shape).map_err(failed)?;
+            if let Some(free) = self.unclaimed.known() {
+                superblock::copy(final_state, &**device, free.geometry()).map_err(failed)?;
             }
         }
-        apply::apply(&**device, final_state, &self.spare, undo).map_err(failed)?;
+        redo::write(&**device, final_state, self.unclaimed.known(), undo).map_err(failed)?;
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
         let mut listed = HashSet::new();

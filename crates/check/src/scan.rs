@@ -13,7 +13,13 @@
 //!    is known, so invariant 1 holds for what was added, too.
 //! 5. A request that fails is split into its items, so that one bad sector costs one item.
 
-use crate::context::Volume;
+pub(crate) mod found;
+pub(crate) mod log;
+pub(crate) mod regions;
+pub(crate) mod rounds;
+pub(crate) mod walk;
+
+use crate::volume::Volume;
 use blockdev::{BlockDevice, Error, Read};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -2,9 +2,9 @@
 //!
 //! The rounds judge these inodes like any other. Here they are only followed, so that their content can be judged.
 
-use crate::context::Volume;
+use crate::phases::inodes::block_maps::words;
 use crate::scan::{Item, Scanner};
-use crate::trees::words;
+use crate::volume::Volume;
 use format::InodeNo;
 use format::extent::{self, RawNode};
 use format::inode::{FileKind, InodeFlags, RawInode};

@@ -1,6 +1,6 @@
 //! The two superblocks of a native volume: one is in force, the other is what is left when that is lost.
 
-use super::SIZE;
+use super::layer::SIZE;
 use blockdev::BlockDevice;
 use format::native::map::Node;
 use format::native::superblock::{COPIES, NativeSuperblock};

@@ -3,10 +3,10 @@
 //! Blocks that belong to an inode are judged when they are read ([`Identities::judge`]); those of the groups, and that nothing
 //! leads to a block that nobody uses, when all is read ([`Identities::judge_rest`]).
 
-use super::{Below, Version};
+use super::layer::{Below, Version};
 use crate::context::Context;
-use crate::metadata;
 use crate::problem::{Problem, Problems};
+use crate::system_zone;
 use crate::table::Code;
 use format::inode::FileKind;
 use format::native::map::{BlockKind, Entry};
@@ -52,7 +52,7 @@ impl<'a> Identities<'a> {
     /// The blocks of the groups, and those that nobody uses.
     pub(crate) fn judge_rest(&self, ctx: &Context<'_>) {
         let shape = &self.below.superblock.shape;
-        let parts = metadata::kinds(ctx.volume);
+        let parts = system_zone::kinds(ctx.volume);
         let (mut unused, mut first) = (0u64, None);
         self.below.each_entry(self.version, |index, entry| {
             let Some(block) = shape.block_of(index).filter(|_| index >= shape.front()) else { return };

@@ -1,6 +1,6 @@
 //! The volume above a map, as a device for the ext4 check.
 
-use super::{Below, SIZE, Version};
+use super::layer::{Below, SIZE, Version};
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 use format::FsBlock;
 

@@ -7,8 +7,8 @@ use super::rebuild;
 use super::renames::Named;
 use super::superblock;
 use super::work::Work;
+use crate::inode_records::kind_number;
 use crate::problem::Problem;
-use crate::records::kind_number;
 use crate::table::Code;
 use blockdev::Result;
 use format::InodeNo;
@@ -122,7 +122,7 @@ fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
             && let Some(record) = walk.ctx.inodes.get(named.inode)
             && record.kind == Some(FileKind::Directory)
         {
-            let encrypted = record.marks.contains(crate::records::Marks::ENCRYPTED);
+            let encrypted = record.marks.contains(crate::inode_records::Marks::ENCRYPTED);
             return Ok(Some(named.inode).filter(|_| !encrypted));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::superblock;
 use super::work::Work;
-use crate::itables::Seeker;
+use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;

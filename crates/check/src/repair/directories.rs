@@ -5,7 +5,7 @@ use super::inline;
 use super::maps;
 use super::rebuild;
 use super::work::Work;
-use crate::htree::{Shape, index_format};
+use crate::phases::directories::hash_tree::{Shape, index_format};
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;

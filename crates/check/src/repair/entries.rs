@@ -2,7 +2,7 @@
 
 use super::renames::Named;
 use super::work::Work;
-use crate::records::{Marks, kind_number};
+use crate::inode_records::{Marks, kind_number};
 use blockdev::Result;
 use format::dir::{self, DirEntry, EntryHash, decode_rec_len, encode_rec_len};
 use format::feature::Incompat;

@@ -3,7 +3,7 @@
 use super::maps;
 use super::replay;
 use super::work::Work;
-use crate::journal::{self, Journal};
+use crate::phases::superblock::journal::{self, Journal};
 use crate::problem::Problem;
 use crate::system_inode::{self, SystemInode};
 use crate::table::Code;

@@ -1,8 +1,8 @@
 //! Block maps: what of one is sound is read out of it, and a map is written that holds just that.
 
 use super::work::Work;
-use crate::files::{Facts, beyond_limit};
-use crate::trees::{check_header, root_header_fits};
+use crate::phases::inodes::block_maps::{check_header, root_header_fits};
+use crate::phases::inodes::file_totals::{Facts, beyond_limit};
 use blockdev::Result;
 use format::extent::{self, Child, Extent, OwnedExtentTail, RawNode};
 use format::feature::{Incompat, RoCompat};

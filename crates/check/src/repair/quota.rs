@@ -2,8 +2,8 @@
 
 use super::maps;
 use super::work::Work;
+use crate::phases::quota::{self, Use};
 use crate::problem::Problem;
-use crate::quota::{self, Use};
 use blockdev::Result;
 use format::InodeNo;
 use format::inode::{FileKind, InodeFlags};

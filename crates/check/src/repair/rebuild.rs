@@ -6,7 +6,7 @@ use super::entries::{self, Judge, Verdict};
 use super::maps;
 use super::renames::{Named, make_unique};
 use super::work::Work;
-use crate::htree::hasher;
+use crate::phases::directories::hash_tree::hasher;
 use blockdev::Result;
 use format::dir::{DirEntry, DirFormat, FileType, entry_len, write_entry};
 use format::feature::Compat;

@@ -2,8 +2,8 @@
 //! a mount does it. What is not plainly so is left to the check.
 
 use super::work::Work;
-use crate::metadata;
-use crate::trees::check_header;
+use crate::phases::inodes::block_maps::check_header;
+use crate::system_zone;
 use blockdev::Result;
 use format::extent::RawNode;
 use format::feature::{Compat, Incompat, RoCompat};
@@ -42,7 +42,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
             && !geometry.has_regions()
             && volume.distrusted.is_empty();
     let own: Vec<Range<u64>> = {
-        let mut own: Vec<_> = metadata::blocks(volume).collect();
+        let mut own: Vec<_> = system_zone::blocks(volume).collect();
         own.sort_unstable_by_key(|blocks| blocks.start);
         own
     };
@@ -165,7 +165,7 @@ fn extents(
     let Some(node) = RawNode::from_bytes(bytes) else { return Ok(false) };
     let at = node.header.eh_depth.get();
     let sound = match depth {
-        None => crate::trees::root_header_fits(&node),
+        None => crate::phases::inodes::block_maps::root_header_fits(&node),
         Some(depth) => {
             let seed = inode.raw().seed(geometry, number);
             let seen = check_header(&node, (number, seed), depth, bytes, geometry);

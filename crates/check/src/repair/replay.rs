@@ -4,7 +4,7 @@
 //! second copies. A transaction whose checksums do not match ends the log, as the kernel and e2fsck have it.
 
 use super::work::Work;
-use crate::journal::{self, Journal};
+use crate::phases::superblock::journal::{self, Journal};
 use crate::system_inode::SystemInode;
 use blockdev::Result;
 use format::feature::Incompat;

@@ -2,9 +2,9 @@
 
 use super::descriptors;
 use super::work::{Work, read_superblock, write_superblock};
+use crate::phases::{quota, superblock};
 use crate::problem::Problem;
 use crate::table::Code;
-use crate::{open, quota};
 use blockdev::{BlockDevice, Overlay, Result};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, Flags, Geometry, OFFSET, State};
@@ -65,7 +65,8 @@ pub(super) fn take_shape(work: &Work<'_>) -> Result<()> {
     let (volume, mut superblock) = (work.volume(), work.superblock()?);
     let flexible = |disk: &DiskSuperblock| disk.features().incompat.contains(Incompat::FLEX_BG);
     let fits = |disk: &DiskSuperblock| {
-        flexible(disk) == flexible(&volume.disk) && open::shape_of(disk).is_some_and(|shape| shape == volume.geometry)
+        flexible(disk) == flexible(&volume.disk)
+            && superblock::shape_of(disk).is_some_and(|shape| shape == volume.geometry)
     };
     if fits(&superblock) {
         return Ok(());
@@ -125,7 +126,7 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
             (sb.s_wtime, sb.s_wtime_hi) = (now.0.into(), now.1);
         }
         Code::SystemInodeWithoutFeature => {
-            for (field, _) in open::own_files_without_feature(sb, geometry) {
+            for (field, _) in superblock::own_files_without_feature(sb, geometry) {
                 *own_file(sb, field) = 0.into();
             }
         }

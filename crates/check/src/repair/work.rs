@@ -4,8 +4,8 @@
 //! that check; blocks that are let go in a turn are free in the next.
 
 use super::entries;
-use crate::checker::{View, Walk};
-use crate::context::Volume;
+use crate::view::{View, Walk};
+use crate::volume::Volume;
 use blockdev::{BlockDevice, Overlay, Result};
 use format::group::Group;
 use format::htree::{write_index_checksum, write_index_owner};

@@ -1,0 +1,133 @@
+//! The physical layer of a native volume: its metadata maps, and what lies below the volumes above them.
+
+use crate::problem::{Problem, Problems};
+use crate::table::Code;
+use format::FsBlock;
+use format::native::map::{ENTRIES, Entry, Node};
+use format::native::places::Chunk;
+use format::native::superblock::NativeSuperblock;
+use format::native::{BLOCK_SIZE, Shape};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+pub(super) const SIZE: u64 = BLOCK_SIZE as u64;
+/// Bits of an index that choose an entry of a node.
+pub(super) const BITS: u32 = ENTRIES.ilog2();
+
+/// What is known of a native volume before the volumes above its maps are checked.
+pub(crate) struct Below {
+    pub(crate) superblock: NativeSuperblock,
+    pub(super) nodes: Nodes,
+    /// The newest generation.
+    pub(crate) live: Version,
+    /// The snapshots that can be looked at, in the order of their list.
+    pub(crate) snapshots: Vec<Version>,
+    /// What is wrong: the device's block, and what with it.
+    pub(crate) wrong: Vec<(u64, String)>,
+    /// Why the newest generation cannot be read: what is wrong with its map, or with what every mount reads.
+    pub(crate) unreadable: Option<(u64, String)>,
+    /// The superblock that is damaged, of the two: its block, and what with it.
+    pub(super) damaged: Option<(u64, String)>,
+    /// Snapshots that stand in the list and were not looked at.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// A generation: the newest, or one that a snapshot keeps.
+pub(crate) struct Version {
+    /// The snapshot's.
+    pub(crate) name: Option<String>,
+    pub(crate) root: Entry,
+    /// Entries that are newer than its map; only the newest generation has any.
+    pub(super) late: Late,
+    /// The chunks of its regions, ascending.
+    pub(super) chunks: Vec<Chunk>,
+    /// Blocks of the volume above that are in use by what lies below it.
+    pub(crate) taken: Vec<Range<u64>>,
+}
+
+/// Entries that count instead of those in the leaves, by index.
+pub(super) type Late = BTreeMap<u64, Option<Entry>>;
+
+/// Nodes of the map that were read and are sound.
+pub(super) type Nodes = HashMap<NodeName, Node>;
+
+/// A node as an entry leads to it, in a position of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct NodeName {
+    pub(super) level: u8,
+    pub(super) number: u64,
+    pub(super) place: u64,
+    pub(super) checksum: u32,
+}
+
+impl NodeName {
+    pub(super) fn new(entry: &Entry, level: u8, number: u64) -> Self {
+        Self { level, number, place: entry.place, checksum: entry.checksum }
+    }
+}
+
+/// The entry of a metadata block in the map below a root; `None` where it was never written, or a node on the way is not
+/// sound.
+pub(super) fn entry_of(nodes: &Nodes, shape: &Shape, root: &Entry, index: u64) -> Option<Entry> {
+    let mut entry = *root;
+    for level in (0..shape.levels()).rev() {
+        let number = index >> (BITS * (u32::from(level) + 1));
+        let slot = (index >> (BITS * u32::from(level))) as usize % ENTRIES;
+        entry = nodes.get(&NodeName::new(&entry, level, number))?.get(slot)?;
+    }
+    Some(entry)
+}
+
+impl Version {
+    /// The newest generation, of which nothing is known yet.
+    pub(super) fn of_root(root: Entry) -> Self {
+        Self { name: None, root, late: Late::new(), chunks: Vec::new(), taken: Vec::new() }
+    }
+
+    pub(super) fn entry(&self, nodes: &Nodes, shape: &Shape, index: u64) -> Option<Entry> {
+        self.late.get(&index).copied().unwrap_or_else(|| entry_of(nodes, shape, &self.root, index))
+    }
+}
+
+impl Below {
+    /// The entry of a metadata block in a generation.
+    pub(super) fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
+        version.entry(&self.nodes, &self.superblock.shape, index)
+    }
+
+    /// Shows every entry of a generation that leads to a metadata block, as far as the nodes on the way are sound.
+    pub(super) fn each_entry(&self, version: &Version, mut see: impl FnMut(u64, Entry)) {
+        let mut above = vec![(0u64, version.root)];
+        for level in (0..self.superblock.shape.levels()).rev() {
+            let mut below = Vec::new();
+            for (number, entry) in above {
+                let Some(node) = self.nodes.get(&NodeName::new(&entry, level, number)) else { continue };
+                below.extend(node.present().map(|(slot, entry)| (number << BITS | slot as u64, entry)));
+            }
+            above = below;
+        }
+        let old = above.into_iter().filter(|(index, _)| !version.late.contains_key(index));
+        let late = version.late.iter().filter_map(|(index, entry)| Some((*index, (*entry)?)));
+        old.chain(late).for_each(|(index, entry)| see(index, entry));
+    }
+
+    /// Reports what was found.
+    pub(crate) fn report(&self, problems: &Problems) {
+        if let Some((place, what)) = &self.damaged {
+            problems.report(Problem::new(Code::NativeSuperblockDamaged).block(FsBlock(*place)).name(what));
+        }
+        let mut wrong = self.wrong.clone();
+        wrong.sort_unstable();
+        wrong.dedup();
+        for (place, what) in wrong {
+            problems.report(Problem::new(Code::NativeStructureWrong).block(FsBlock(place)).name(what));
+        }
+    }
+
+    /// The snapshots whose volumes are to be checked beside the newest generation's: those that are not the same as it,
+    /// or as one before them in the list.
+    pub(crate) fn others(&self) -> Vec<&Version> {
+        let mut seen = HashSet::from([(self.live.root.place, self.live.root.checksum)]);
+        self.snapshots.iter().filter(|version| seen.insert((version.root.place, version.root.checksum))).collect()
+    }
+}

@@ -1,0 +1,129 @@
+//! A native volume that is in use. What a snapshot keeps does not change, so one that is made for the check stands for the
+//! volume as it was at that moment: its map leads to the list of snapshots of then, and its descriptors count what those
+//! held. The snapshots in that list do not change either, unless somebody deletes them while the check runs.
+//!
+//! Only the superblocks are looked at as they are. Making a snapshot writes the older one anew, so they are looked at before,
+//! too.
+
+use super::layer::{Below, Version};
+use super::reader::Reader;
+use super::{copies, read_listed};
+use crate::render::escape;
+use blockdev::BlockDevice;
+use format::native::snapshots::{self, Snapshot};
+use format::native::superblock::NativeSuperblock;
+use std::time::Duration;
+
+/// How often a snapshot is looked for on a device that is in use, and how long it waits in between.
+const TRIES: u32 = 50;
+/// How often a superblock that is not sound is looked at again: it may be the one that is being written.
+const LOOKS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The two superblocks of a volume in use, as they are before a snapshot is made for the check.
+#[derive(Debug, Clone, Default)]
+pub struct Glance {
+    damaged: Option<(u64, String)>,
+}
+
+impl Glance {
+    /// Looks at them.
+    #[must_use]
+    pub fn of(device: &dyn BlockDevice) -> Self {
+        let mut damaged = None;
+        for look in 0..LOOKS {
+            if look > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let blocks = copies::read(device);
+            damaged = match NativeSuperblock::newest(&blocks) {
+                Ok((superblock, at)) => copies::damage(device, &blocks, &superblock, at),
+                Err(e) => Some((0, format!("{}: {e}", copies::NONE_LEFT))),
+            };
+            if damaged.is_none() {
+                break;
+            }
+        }
+        Self { damaged }
+    }
+}
+
+/// Which generation of a volume in use is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct InUse<'a> {
+    /// The name of the snapshot that was made for it.
+    pub snapshot: &'a [u8],
+    /// The superblocks before it was made.
+    pub before: &'a Glance,
+    /// The other snapshots are left out: they come and go.
+    pub alone: bool,
+}
+
+/// Reads everything that lies below the volumes of the generation and of the snapshots that it has in its list, and nothing
+/// else: the device may be in use.
+///
+/// # Errors
+/// A sentence, where there is no such snapshot, or none to be found.
+pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<Below, String> {
+    let (superblock, present) = list(device)?;
+    let made = present.iter().find(|snapshot| snapshot.name == what.snapshot).ok_or("there is no such snapshot")?;
+    let then = NativeSuperblock {
+        root: made.root,
+        generation: made.generation,
+        chunks: made.chunks,
+        late: Vec::new(),
+        unordered: false,
+        ..superblock
+    };
+    let wanted = |snapshot: &Snapshot| !what.alone && present.contains(snapshot);
+    let below = read_listed(device, then, None, &wanted);
+    let damaged = Glance::of(device).damaged;
+    let healed = || {
+        let (block, how) = what.before.damaged.clone()?;
+        Some((block, format!("{how}; the snapshot for this check was written over it")))
+    };
+    Ok(Below { damaged: damaged.or_else(healed), ..below })
+}
+
+/// The snapshots of what was read that are not there any more: what they alone held may be in use for something else, so
+/// what was found there means nothing.
+///
+/// # Errors
+/// A sentence, where the snapshot that was made for the check is gone as well, or the list cannot be read.
+pub(crate) fn gone_of(device: &dyn BlockDevice, below: &Below, what: &InUse<'_>) -> Result<Vec<String>, String> {
+    let (_, present) = list(device)?;
+    let is_there = |version: &Version| present.iter().any(|snapshot| snapshot.root == version.root);
+    if !is_there(&below.live) {
+        return Err(format!("the snapshot {} was deleted while the check ran", escape(what.snapshot)));
+    }
+    Ok(below.snapshots.iter().filter(|version| !is_there(version)).filter_map(|version| version.name.clone()).collect())
+}
+
+/// The snapshots of the newest generation. What leads to their list may be written over while it is read.
+fn list(device: &dyn BlockDevice) -> Result<(NativeSuperblock, Vec<Snapshot>), String> {
+    let mut why = String::new();
+    for _ in 0..TRIES {
+        match try_list(device) {
+            Ok(found) => return Ok(found),
+            Err(e) => why = e,
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(why)
+}
+
+fn try_list(device: &dyn BlockDevice) -> Result<(NativeSuperblock, Vec<Snapshot>), String> {
+    let blocks = copies::read(device);
+    let (superblock, _) = NativeSuperblock::newest(&blocks).map_err(|e| e.to_string())?;
+    let mut reader = Reader::new(device, &superblock);
+    let live = Version::of_root(superblock.root);
+    for block in 0..u64::from(superblock.snapshots).div_ceil(snapshots::RECORDS as u64) {
+        reader.go_to(&live.root, superblock.shape.list().start + block);
+    }
+    let list = reader.list(&live, Some(superblock.snapshots));
+    match reader.wrong.pop() {
+        Some((place, what)) => Err(format!("block {place} of the device: {what}")),
+        // every checksum on the way was right, so this is the list of that very generation
+        None => Ok((superblock, list)),
+    }
+}

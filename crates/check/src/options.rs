@@ -1,0 +1,97 @@
+//! How to check, who is told how far it has come, and why there may be nothing to check.
+
+use crate::problem::Limits;
+use crate::problem_rules::Rules;
+use crate::report::exit;
+use crate::scan::GAP;
+use crate::table::Phase;
+
+/// How to check.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The block of the superblock to use instead of the primary, in blocks of `block_size`.
+    pub superblock: Option<u64>,
+    /// Bytes in a block, where `superblock` is given; else every size is tried.
+    pub block_size: Option<u32>,
+    /// Threads that read and judge; at least 1.
+    pub threads: usize,
+    /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
+    pub gap: u64,
+    /// Snapshots of the block map that are taken of a pass, so that who owns a block claimed twice is found by reading only
+    /// parts of it again; at least 1. `None` is what the machine's memory allows, up to 32.
+    pub snapshots: Option<u32>,
+    /// How many problems are kept.
+    pub limits: Limits,
+    /// What is mended; only [`repair`](crate::repair()) looks at it.
+    pub repair: Repair,
+    /// Where an inode table cannot be found, [`Repair::All`] makes an empty one although files are lost with that.
+    pub empty_tables: bool,
+    /// The time that is written into what is mended, in seconds since 1970; none is the system's.
+    pub now: Option<u64>,
+    /// What is laid down for single problems; only [`repair`](crate::repair()) looks at it.
+    pub rules: Rules,
+}
+
+/// What is mended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Repair {
+    /// Nothing.
+    #[default]
+    No,
+    /// What cannot lose anything of the user's (`-p`); anything else stops the repair before it has changed anything.
+    Safe,
+    /// Everything (`-y`).
+    All,
+}
+
+impl Default for Options {
+    /// As many threads as the machine runs at once, up to 8.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+        Self {
+            superblock: None,
+            block_size: None,
+            threads,
+            gap: GAP,
+            snapshots: None,
+            limits: Limits::default(),
+            repair: Repair::No,
+            empty_tables: false,
+            now: None,
+            rules: Rules::default(),
+        }
+    }
+}
+
+/// Who is told how far a check has come.
+pub trait Progress: Sync {
+    /// A phase begins.
+    fn phase(&self, _phase: Phase) {}
+
+    /// So many bytes of about `total` were read and judged. Called from several threads.
+    fn advanced(&self, _done: u64, _total: u64) {}
+
+    /// Asked often; `true` ends the check early.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody is told.
+impl Progress for () {}
+
+/// Why there is nothing to check.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence}")]
+pub struct Refusal {
+    /// One sentence for people, without the device's name.
+    pub sentence: String,
+    /// The exit status, see [`crate::report::exit`].
+    pub exit: u8,
+}
+
+impl Refusal {
+    pub(crate) fn new(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), exit: exit::OPERATIONAL }
+    }
+}

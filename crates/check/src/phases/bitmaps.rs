@@ -1,0 +1,454 @@
+//! Phase 5: the bitmaps and free counts of the groups against what the other phases found in use.
+//!
+//! The bitmaps come early (round 0 reads them on its way), the truth late (every claim must be made). In between they
+//! are kept as words without trailing zeros, so that empty and full groups cost nothing.
+//!
+//! With BLOCK_UNINIT a group has no block bitmap on the device: its own metadata is in use and nothing else. The flag is
+//! believed only under a right descriptor checksum; else the block is read, and the metadata counts as marked all the
+//! same. With INODE_UNINIT nothing is in use.
+
+use crate::context::Context;
+use crate::phases::superblock::descriptors;
+use crate::problem::Problem;
+use crate::report::Counts;
+use crate::scan::walk::BitmapKind;
+use crate::table::Code;
+use crate::volume::Volume;
+use format::group::{Group, GroupFlags, bitmap_checksum};
+use format::{FsBlock, GroupNo};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// Whether a bitmap lies on the device and has to be read: not so where a descriptor that can be trusted says that it was
+/// never written.
+pub(crate) fn is_written(volume: &Volume, group: GroupNo, kind: BitmapKind) -> bool {
+    let never = match kind {
+        BitmapKind::Block => GroupFlags::BLOCK_UNINIT,
+        BitmapKind::Inode => GroupFlags::INODE_UNINIT,
+    };
+    let flagged = volume.group(group).is_some_and(|descriptor| descriptor.flags.contains(never));
+    !(flagged && is_trusted(volume, group))
+}
+
+/// The descriptor has a checksum, and it is right.
+fn is_trusted(volume: &Volume, group: GroupNo) -> bool {
+    let geometry = &volume.geometry;
+    (geometry.metadata_csum || geometry.gdt_csum) && volume.distrusted.binary_search(&group).is_err()
+}
+
+/// The bitmaps of all groups as they stand on the device.
+pub(crate) struct Bitmaps<'a> {
+    volume: &'a Volume,
+    groups: Box<[Pair]>,
+}
+
+/// A group's two bitmaps; empty until they arrive.
+#[derive(Default)]
+struct Pair {
+    blocks: OnceLock<Arrived>,
+    inodes: OnceLock<Arrived>,
+}
+
+/// What is kept of a bitmap.
+struct Arrived {
+    bits: Bits,
+    /// All bits beyond the last that counts are set, as they should be.
+    padded: bool,
+    /// Computed over the bits that count; 0 without metadata_csum.
+    checksum: u32,
+}
+
+enum Bits {
+    /// The device gave an error instead.
+    Unreadable(Box<str>),
+    /// Every bit is set.
+    Full,
+    /// The bits, the lowest first; what is missing at the end is zero.
+    Words(Box<[u64]>),
+}
+
+impl<'a> Bitmaps<'a> {
+    /// Nothing has come yet.
+    pub(crate) fn new(volume: &'a Volume) -> Self {
+        Self { volume, groups: volume.groups.iter().map(|_| Pair::default()).collect() }
+    }
+
+    /// Takes in the block of a bitmap. May be called from several threads, once for each bitmap.
+    pub(crate) fn put(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>) {
+        let Some(pair) = self.groups.get(group.get() as usize) else { return };
+        let arrived = match bytes {
+            Ok(bytes) => self.take(group, kind, bytes),
+            Err(error) => Arrived { bits: Bits::Unreadable(error.to_string().into()), padded: true, checksum: 0 },
+        };
+        // a second arrival would be the same bytes
+        let _ = pair.of(kind).set(arrived);
+    }
+
+    fn take(&self, group: GroupNo, kind: BitmapKind, bytes: &[u8]) -> Arrived {
+        let geometry = &self.volume.geometry;
+        let (all, used) = match kind {
+            BitmapKind::Block => (geometry.clusters_per_group(), clusters_in(self.volume, group)),
+            BitmapKind::Inode => (geometry.inodes_per_group, geometry.inodes_per_group),
+        };
+        let padded = is_padded(bytes, used);
+        let checksum = if geometry.metadata_csum { bitmap_checksum(geometry, bytes, all) } else { 0 };
+        Arrived { bits: Bits::of(bytes, used), padded, checksum }
+    }
+
+    /// Compares everything and completes the counts. `blocks` are those that there are: the groups of a native volume behind
+    /// them hold numbers for its metadata, and no room.
+    pub(crate) fn compare(&self, ctx: &Context<'_>, blocks: u64, counts: &mut Counts) {
+        let geometry = &self.volume.geometry;
+        let (mut free_clusters, mut free_inodes, mut room) = (0u64, 0u64, 0u64);
+        for ((group, descriptor), pair) in geometry.group_numbers().zip(&self.volume.groups).zip(&self.groups) {
+            let comparison = Comparison { ctx, group, descriptor, trusted: is_trusted(self.volume, group) };
+            let free = u64::from(comparison.blocks(pair.blocks.get()));
+            free_clusters += free;
+            room += if geometry.group_blocks(group).start < blocks { free } else { 0 };
+            free_inodes += u64::from(comparison.inodes(pair.inodes.get()));
+        }
+        let free_blocks = free_clusters * u64::from(geometry.cluster_blocks);
+        let said = self.volume.disk.free_blocks_count();
+        if said != free_blocks {
+            ctx.report(Problem::new(Code::FreeBlockCountWrong).found(said).expected(free_blocks));
+        }
+        let said = u64::from(self.volume.disk.s_free_inodes_count.get());
+        if said != free_inodes {
+            ctx.report(Problem::new(Code::FreeInodeCountWrong).found(said).expected(free_inodes));
+        }
+        counts.blocks_total = blocks;
+        counts.blocks = blocks.saturating_sub(room * u64::from(geometry.cluster_blocks));
+        counts.inodes_total = u64::from(geometry.inodes);
+    }
+}
+
+impl Pair {
+    fn of(&self, kind: BitmapKind) -> &OnceLock<Arrived> {
+        match kind {
+            BitmapKind::Block => &self.blocks,
+            BitmapKind::Inode => &self.inodes,
+        }
+    }
+}
+
+impl Bits {
+    fn of(bytes: &[u8], bits: u32) -> Self {
+        let mut words: Vec<u64> =
+            bytes.chunks_exact(8).take(bits.div_ceil(64) as usize).map(|c| u64::from_le_bytes(array(c))).collect();
+        let rest = bits % 64;
+        if words.len() == bits.div_ceil(64) as usize {
+            if let Some(last) = words.last_mut().filter(|_| rest > 0) {
+                *last |= u64::MAX << rest;
+            }
+            if words.iter().all(|w| *w == u64::MAX) {
+                return Bits::Full;
+            }
+            if let Some(last) = words.last_mut().filter(|_| rest > 0) {
+                *last &= !(u64::MAX << rest);
+            }
+        }
+        words.truncate(words.iter().rposition(|w| *w != 0).map_or(0, |n| n + 1));
+        Bits::Words(words.into())
+    }
+
+    fn word(&self, n: usize) -> u64 {
+        match self {
+            Bits::Full => u64::MAX,
+            Bits::Words(words) => words.get(n).copied().unwrap_or(0),
+            Bits::Unreadable(_) => 0,
+        }
+    }
+}
+
+fn array(bytes: &[u8]) -> [u8; 8] {
+    bytes.try_into().unwrap_or_default()
+}
+
+/// Whether every bit from `bits` on is set.
+fn is_padded(bytes: &[u8], bits: u32) -> bool {
+    let (whole, rest) = (bits as usize / 8, bits % 8);
+    let tail = bytes.get(whole..).unwrap_or_default();
+    match tail.split_first() {
+        Some((first, others)) => *first | !(0xFF << rest) as u8 == 0xFF && others.iter().all(|b| *b == 0xFF),
+        None => true,
+    }
+}
+
+/// Clusters of a group; the last group may be short.
+fn clusters_in(volume: &Volume, group: GroupNo) -> u32 {
+    let blocks = volume.geometry.group_blocks(group);
+    // fits: at most `blocks_per_group`
+    (blocks.end - blocks.start).div_ceil(u64::from(volume.geometry.cluster_blocks)) as u32
+}
+
+/// One group being compared.
+struct Comparison<'a> {
+    ctx: &'a Context<'a>,
+    group: GroupNo,
+    descriptor: &'a Group,
+    /// What the descriptor says of bitmaps that were never written is believed.
+    trusted: bool,
+}
+
+impl Comparison<'_> {
+    fn report(&self, problem: Problem) {
+        self.ctx.report(problem.group(self.group));
+    }
+
+    /// Compares the block bitmap; the clusters that are free.
+    fn blocks(&self, arrived: Option<&Arrived>) -> u32 {
+        let volume = self.ctx.volume;
+        let clusters = clusters_in(volume, self.group);
+        let uninit = self.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
+        let own = if uninit { self.own_metadata(clusters) } else { Vec::new() };
+        let own = |n: usize| own.get(n).copied().unwrap_or(0);
+        let expected = |n: usize| self.ctx.claims.word(self.group, n);
+        if uninit && self.trusted {
+            let mut in_use = false;
+            differences(clusters, own, expected, |_, _| in_use = true);
+            if in_use {
+                self.report(Problem::new(Code::GroupBlockUninitInUse));
+            }
+        } else if let Some(arrived) = self.readable(arrived, self.descriptor.block_bitmap) {
+            if !arrived.padded {
+                self.report(Problem::new(Code::BlockBitmapPaddingWrong).block(self.descriptor.block_bitmap));
+            }
+            let stored = self.descriptor.block_bitmap_csum;
+            if volume.geometry.metadata_csum && !uninit && stored != arrived.checksum {
+                let problem = Problem::new(Code::BlockBitmapChecksumWrong);
+                self.report(problem.found(stored.into()).expected(arrived.checksum.into()));
+            }
+            let found = |n: usize| arrived.bits.word(n) | own(n);
+            differences(clusters, found, expected, |run, marked| self.report(self.block_run(&run, marked)));
+        }
+        let used: u32 =
+            (0..clusters.div_ceil(64)).map(|n| (expected(n as usize) & mask(clusters, n)).count_ones()).sum();
+        let free = clusters.saturating_sub(used);
+        if self.descriptor.free_clusters != free {
+            let said = self.descriptor.free_clusters;
+            self.report(Problem::new(Code::GroupFreeBlockCountWrong).found(said.into()).expected(free.into()));
+        }
+        free
+    }
+
+    /// Compares the inode bitmap; the inodes that are free.
+    fn inodes(&self, arrived: Option<&Arrived>) -> u32 {
+        let geometry = &self.ctx.volume.geometry;
+        let per_group = geometry.inodes_per_group;
+        let (used, directories) = self.ctx.inodes.used_in_group(self.group);
+        let count: u32 = used.iter().map(|word| word.count_ones()).sum();
+        let checksums = geometry.metadata_csum || geometry.gdt_csum;
+        let flagged = self.descriptor.flags.contains(GroupFlags::INODE_UNINIT);
+        // without checksums neither the flag nor the count is believed, but both are held against inodes in use
+        let unused = self.descriptor.itable_unused;
+        let first_unused = per_group.saturating_sub(unused);
+        let beyond = !checksums && unused > 0 && holds_any_from(&used, first_unused);
+        if flagged && count > 0 || beyond {
+            self.report(Problem::new(Code::GroupInodeUninitInUse));
+        }
+        let uninit = checksums && flagged;
+        if !(uninit && self.trusted)
+            && let Some(arrived) = self.readable(arrived, self.descriptor.inode_bitmap)
+        {
+            if !arrived.padded {
+                self.report(Problem::new(Code::InodeBitmapPaddingWrong).block(self.descriptor.inode_bitmap));
+            }
+            if !uninit {
+                let stored = self.descriptor.inode_bitmap_csum;
+                if geometry.metadata_csum && stored != arrived.checksum {
+                    let problem = Problem::new(Code::InodeBitmapChecksumWrong);
+                    self.report(problem.found(stored.into()).expected(arrived.checksum.into()));
+                }
+                let expected = |n: usize| used.get(n).copied().unwrap_or(0);
+                let found = |n: usize| arrived.bits.word(n);
+                differences(per_group, found, expected, |run, marked| self.report(self.inode_run(&run, marked)));
+            }
+        }
+        let free = per_group.saturating_sub(count);
+        let pairs = [
+            (Code::GroupFreeInodeCountWrong, self.descriptor.free_inodes, free),
+            (Code::GroupDirectoryCountWrong, self.descriptor.directories, directories),
+        ];
+        for (code, said, counted) in pairs {
+            if said != counted {
+                self.report(Problem::new(code).found(said.into()).expected(counted.into()));
+            }
+        }
+        free
+    }
+
+    /// A bitmap that can be compared. One that lies outside the volume never came; phase 0 has said so.
+    fn readable<'b>(&self, arrived: Option<&'b Arrived>, block: FsBlock) -> Option<&'b Arrived> {
+        let arrived = arrived?;
+        if let Bits::Unreadable(error) = &arrived.bits {
+            self.report(Problem::new(Code::ReadError).block(block).name(error.as_bytes()));
+            return None;
+        }
+        Some(arrived)
+    }
+
+    /// The clusters of the group that its superblock, descriptors, bitmaps and inode table take.
+    fn own_metadata(&self, clusters: u32) -> Vec<u64> {
+        let volume = self.ctx.volume;
+        let blocks = volume.geometry.group_blocks(self.group);
+        let first = self.ctx.claims.cluster_of(blocks.start);
+        let mut words = vec![0u64; clusters.div_ceil(64) as usize];
+        for own in descriptors::own_blocks(&volume.geometry, self.group, self.descriptor) {
+            let own = own.start.max(blocks.start)..own.end.min(blocks.end);
+            for cluster in self.ctx.claims.clusters_of(&own) {
+                let place = cluster.saturating_sub(first);
+                if let Some(word) = words.get_mut((place / 64) as usize) {
+                    *word |= 1 << (place % 64);
+                }
+            }
+        }
+        words
+    }
+
+    fn block_run(&self, run: &Range<u32>, marked: bool) -> Problem {
+        let geometry = &self.ctx.volume.geometry;
+        let ratio = u64::from(geometry.cluster_blocks);
+        let first = geometry.group_start(self.group).get() + u64::from(run.start) * ratio;
+        let blocks = u64::from(run.end - run.start) * ratio;
+        let code = match (marked, blocks) {
+            (true, 1) => Code::BlockMarkedButUnused,
+            (true, _) => Code::BlockRangeMarkedButUnused,
+            (false, 1) => Code::BlockUsedButUnmarked,
+            (false, _) => Code::BlockRangeUsedButUnmarked,
+        };
+        Problem::new(code).block(FsBlock(first)).count(blocks)
+    }
+
+    fn inode_run(&self, run: &Range<u32>, marked: bool) -> Problem {
+        let inodes = run.end - run.start;
+        let code = match (marked, inodes) {
+            (true, 1) => Code::InodeMarkedButUnused,
+            (true, _) => Code::InodeRangeMarkedButUnused,
+            (false, 1) => Code::InodeUsedButUnmarked,
+            (false, _) => Code::InodeRangeUsedButUnmarked,
+        };
+        Problem::new(code).inode(self.ctx.volume.geometry.inode_at(self.group, run.start)).count(inodes.into())
+    }
+}
+
+/// Whether a bit from `first` on is set.
+fn holds_any_from(words: &[u64], first: u32) -> bool {
+    let later = words.iter().skip(first as usize / 64);
+    later.enumerate().any(|(n, word)| if n == 0 { word >> (first % 64) != 0 } else { *word != 0 })
+}
+
+/// The bits of word `n` that count, of a bitmap of `bits`.
+fn mask(bits: u32, n: u32) -> u64 {
+    match bits.saturating_sub(n * 64) {
+        0 => 0,
+        left @ 1..64 => (1 << left) - 1,
+        _ => u64::MAX,
+    }
+}
+
+/// Calls `run` with each longest run of bits that differ in one direction; `true` where `found` has them set.
+fn differences(
+    bits: u32,
+    found: impl Fn(usize) -> u64,
+    expected: impl Fn(usize) -> u64,
+    mut run: impl FnMut(Range<u32>, bool),
+) {
+    let mut open: Option<(Range<u32>, bool)> = None;
+    for n in 0..bits.div_ceil(64) {
+        let found = found(n as usize);
+        let mut differ = (found ^ expected(n as usize)) & mask(bits, n);
+        while differ != 0 {
+            let start = differ.trailing_zeros();
+            let marked = found >> start & 1 == 1;
+            let same = differ & if marked { found } else { !found };
+            let length = (same >> start).trailing_ones();
+            let at = n * 64 + start;
+            match &mut open {
+                Some((range, direction)) if range.end == at && *direction == marked => range.end += length,
+                _ => {
+                    if let Some((range, marked)) = open.replace((at..at + length, marked)) {
+                        run(range, marked);
+                    }
+                }
+            }
+            differ &= if start + length >= 64 { 0 } else { u64::MAX << (start + length) };
+        }
+    }
+    if let Some((range, marked)) = open {
+        run(range, marked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(bits: u32, found: &[u64], expected: &[u64]) -> Vec<(Range<u32>, bool)> {
+        let word = |words: &[u64], n: usize| words.get(n).copied().unwrap_or(0);
+        let mut all = Vec::new();
+        differences(bits, |n| word(found, n), |n| word(expected, n), |range, marked| all.push((range, marked)));
+        all
+    }
+
+    #[test]
+    fn runs_cross_words_and_end_where_the_direction_changes() {
+        assert_eq!(runs(200, &[7, 1 << 63], &[7, 1 << 63]), []);
+        assert_eq!(runs(200, &[u64::MAX, 1], &[0, 0]), [(0..65, true)]);
+        assert_eq!(runs(200, &[1 << 63, 0], &[0, 3]), [(63..64, true), (64..66, false)]);
+        assert_eq!(runs(70, &[0, u64::MAX], &[0, 0]), [(64..70, true)]);
+        assert_eq!(runs(128, &[0b0110, 0], &[0b1001, 0]), [(0..1, false), (1..3, true), (3..4, false)]);
+        assert_eq!(runs(0, &[1], &[0]), []);
+    }
+
+    #[test]
+    fn runs_agree_with_a_walk_bit_by_bit() {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state & state << 17 | state >> 40
+        };
+        for bits in [1, 63, 64, 65, 500] {
+            let (found, expected): (Vec<_>, Vec<_>) = (0..8).map(|_| (next(), next())).unzip();
+            let bit = |words: &[u64], n: u32| words[n as usize / 64] >> (n % 64) & 1 == 1;
+            let slow = (0..bits).filter(|n| bit(&found, *n) != bit(&expected, *n));
+            let slow: Vec<_> = slow.map(|n| (n, bit(&found, n))).collect();
+            let runs = runs(bits, &found, &expected);
+            assert!(runs.windows(2).all(|w| w[0].0.end < w[1].0.start || w[0].1 != w[1].1));
+            let fast: Vec<_> = runs.into_iter().flat_map(|(r, marked)| r.map(move |n| (n, marked))).collect();
+            assert_eq!(fast, slow);
+        }
+    }
+
+    #[test]
+    fn padding_is_all_bits_beyond_the_last() {
+        assert!(is_padded(&[0, 0xFF, 0xFF], 8));
+        assert!(is_padded(&[0, 0xF0, 0xFF], 12));
+        assert!(!is_padded(&[0, 0xE0, 0xFF], 12));
+        assert!(!is_padded(&[0, 0xFF, 0x7F], 8));
+        assert!(is_padded(&[0, 0], 16));
+    }
+
+    #[test]
+    fn bits_from_a_place_on() {
+        let words = [1 << 5, 0, 1 << 63];
+        assert!(holds_any_from(&words, 0) && holds_any_from(&words, 5) && holds_any_from(&words, 191));
+        assert!(!holds_any_from(&words[..2], 6) && !holds_any_from(&words, 192) && !holds_any_from(&[], 0));
+    }
+
+    #[test]
+    fn empty_and_full_bitmaps_keep_no_words() {
+        let words = |bytes: &[u8], bits| match Bits::of(bytes, bits) {
+            Bits::Full => None,
+            Bits::Words(words) => Some(words.into_vec()),
+            Bits::Unreadable(_) => panic!("was read"),
+        };
+        assert_eq!(words(&[0xFF; 16], 100), None);
+        assert_eq!(words(&[0; 16], 100), Some(vec![]));
+        assert_eq!(words(&[1; 16], 60), Some(vec![0x0101_0101_0101_0101]));
+        let mut nearly = [0xFF; 16];
+        nearly[12] = 0xF7;
+        assert_eq!(words(&nearly, 100), Some(vec![u64::MAX, 0x7_FFFF_FFFF]));
+        nearly[12] = 0x1F;
+        assert_eq!(words(&nearly, 100), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! Phase 3: whether the root reaches every directory, and whether each `..` names the parent.
+//!
+//! The parent of a directory is the directory whose entry names it; phase 2 found it for each. From any directory the
+//! chain of parents leads to the root, to a directory without a parent, or round in a circle. Each directory is walked
+//! over once: a chain ends where it meets one whose end is known.
+
+use crate::context::Context;
+use crate::inode_records::{Directories, Directory, Marks};
+use crate::problem::Problem;
+use crate::table::Code;
+use format::InodeNo;
+
+/// Judges all directories and marks those that the root reaches as [`Marks::CONNECTED`].
+pub(crate) fn judge(ctx: &Context<'_>, directories: &Directories) {
+    // one that is no directory was reported with the inodes
+    if ctx.inodes.get(InodeNo::ROOT).is_none_or(|root| root.links == 0) {
+        ctx.report(Problem::new(Code::RootMissing).inode(InodeNo::ROOT));
+    }
+    let mut ends = vec![End::Unknown; directories.iter().len()];
+    let mut chain = Vec::new();
+    for start in 0..ends.len() {
+        walk(ctx, directories, start, &mut ends, &mut chain);
+    }
+    for directory in directories.iter() {
+        judge_dotdot(ctx, directory);
+    }
+}
+
+/// Where the chain of parents of a directory ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Unknown,
+    /// The walk under way came through here.
+    Underway,
+    Root,
+    Elsewhere,
+}
+
+/// Follows the parents of one directory as far as they are not known, and settles all it met.
+fn walk(ctx: &Context<'_>, directories: &Directories, start: usize, ends: &mut [End], chain: &mut Vec<usize>) {
+    chain.clear();
+    let mut at = start;
+    let end = loop {
+        let (Some(end), Some(directory)) = (ends.get_mut(at), directories.nth(at)) else { return };
+        match *end {
+            End::Root => break End::Root,
+            End::Elsewhere => break End::Elsewhere,
+            End::Underway => {
+                // one problem a circle, at its first directory
+                let ring = chain.iter().skip_while(|n| **n != at).copied();
+                if let Some(first) = ring.min().and_then(|n| directories.nth(n)) {
+                    report_astray(ctx, Code::DirectoryLoop, first);
+                }
+                break End::Elsewhere;
+            }
+            End::Unknown => {}
+        }
+        chain.push(at);
+        if directory.inode == InodeNo::ROOT {
+            break End::Root;
+        }
+        *end = End::Underway;
+        match directory.parent().and_then(|parent| directories.place(parent)) {
+            Some(parent) => at = parent,
+            None => {
+                report_astray(ctx, Code::DirectoryUnconnected, directory);
+                break End::Elsewhere;
+            }
+        }
+    };
+    for n in chain.iter() {
+        if let Some(slot) = ends.get_mut(*n) {
+            *slot = end;
+        }
+        if end == End::Root
+            && let Some(directory) = directories.nth(*n)
+        {
+            ctx.inodes.mark(directory.inode, Marks::CONNECTED);
+        }
+    }
+}
+
+fn report_astray(ctx: &Context<'_>, code: Code, directory: &Directory) {
+    let dotdot = directory.dotdot().map_or(0, InodeNo::get);
+    ctx.report(Problem::new(code).inode(directory.inode).found(u64::from(dotdot)));
+}
+
+/// The root is its own parent. A directory nobody names has no parent to compare with.
+fn judge_dotdot(ctx: &Context<'_>, directory: &Directory) {
+    let parent = if directory.inode == InodeNo::ROOT { Some(InodeNo::ROOT) } else { directory.parent() };
+    let dotdot = directory.dotdot();
+    if let Some(parent) = parent
+        && dotdot != Some(parent)
+    {
+        let found = dotdot.map_or(0, InodeNo::get);
+        ctx.report(
+            Problem::new(Code::DotDotWrong)
+                .inode(directory.inode)
+                .found(u64::from(found))
+                .expected(u64::from(parent.get())),
+        );
+    }
+}

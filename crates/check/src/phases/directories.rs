@@ -1,0 +1,429 @@
+//! Phase 2: the blocks of directories and their entries.
+//!
+//! How it is called, all after every inode is known:
+//! 1. [`Names::judge_block`], [`judge_inline`](Names::judge_inline) and [`judge_hole`](Names::judge_hole) for every
+//!    block of every directory, in any order, on any threads.
+//! 2. [`Names::again`] with the places of all directory blocks: what has to be read a second time, mostly nothing.
+//!    [`Names::judge_again`] for each of these blocks, in any order, on any threads.
+//! 3. [`Names::finish`], once all attributes were judged too. Then the parents and `..` of all directories are known, and
+//!    the names of all inodes counted.
+//!
+//! Invariants
+//! 1. Nothing is mended, so each entry is judged as it stands: an entry with a problem is counted as a name of its inode
+//!    all the same, unless that inode cannot be.
+//! 2. The chain of entries of a block is followed as far as it makes sense; what lies behind a break is not guessed at.
+//! 3. What is found does not depend on the order of arrival. Where two entries name one directory, which is the parent
+//!    is settled at the end: the one that `..` names, else the first by directory, block and place.
+
+mod entry;
+pub(crate) mod hash_tree;
+mod parents;
+mod seen;
+
+use crate::context::Context;
+use crate::inode_records::{Directories, Directory, Marks};
+use crate::phases::directories::hash_tree::{HashRange, HashTrees, Shape, hash_of, index_format};
+use crate::problem::Problem;
+use crate::scan::found::DirRun;
+use crate::scan::{Item, REQUEST};
+use crate::table::Code;
+use format::dir::{ChecksumState, DirFormat, LeafTail, OwnedDirTail};
+use format::feature::Incompat;
+use format::hash::Hasher;
+use format::htree::IndexFormat;
+use format::inode::FileKind;
+use format::native::map::BlockKind;
+use format::{FileBlock, FsBlock, InodeNo, casefold};
+use parents::{Claim, Rivals};
+use seen::Seen;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+
+/// The first four bytes of an inline directory: the inode that `..` names.
+const INLINE_PARENT: usize = 4;
+
+/// Judges the entries of all directories.
+pub(crate) struct Names<'a> {
+    ctx: &'a Context<'a>,
+    directories: &'a Directories,
+    /// As all directories are but those both casefolded and encrypted.
+    index_format: IndexFormat,
+    /// What leaf blocks end in.
+    leaf_tail: LeafTail,
+    /// Names in casefolded directories have to be valid in the volume's encoding.
+    strict: bool,
+    trees: HashTrees<'a>,
+    rivals: Mutex<Rivals>,
+    lost_and_found: AtomicBool,
+    /// Problems that are some only if attributes not read yet make them so.
+    suspects: Mutex<Vec<Problem>>,
+    /// Directories hashed otherwise than the superblock says, known once all blocks came.
+    foreign: BTreeMap<InodeNo, Hasher>,
+    /// Leaves that share a hash with another, known then too, and the names that have such a hash.
+    borders: BTreeMap<(InodeNo, u32), Vec<u32>>,
+    at_borders: Mutex<AtBorders>,
+}
+
+/// By directory and name, entries whose hash another leaf has, too.
+type AtBorders = BTreeMap<(InodeNo, Vec<u8>), BTreeSet<AtBorder>>;
+
+/// One of them: the leaf, the inode, and the name as it stands.
+type AtBorder = (u32, InodeNo, Vec<u8>);
+
+/// A directory whose block is judged.
+struct Dir<'a> {
+    record: &'a Directory,
+    inode: InodeNo,
+    marks: Marks,
+    format: IndexFormat,
+    file_block: u32,
+}
+
+impl Dir<'_> {
+    fn problem(&self, code: Code) -> Problem {
+        Problem::new(code).dir(self.inode).file_block(FileBlock(u64::from(self.file_block)))
+    }
+
+    fn is_encrypted(&self) -> bool {
+        self.marks.contains(Marks::ENCRYPTED)
+    }
+
+    fn is_folded(&self) -> bool {
+        self.marks.contains(Marks::CASEFOLD)
+    }
+}
+
+/// One entry with the bytes as they stand.
+#[derive(Clone, Copy)]
+struct Entry<'b> {
+    inode: InodeNo,
+    rec_len: usize,
+    name: &'b [u8],
+    file_type: u8,
+    /// The byte behind the name, where the entry has one.
+    terminator: Option<u8>,
+}
+
+/// Which entry of a directory it is: the first two are special.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Dot,
+    DotDot,
+    Other,
+}
+
+impl Place {
+    fn next(self) -> Self {
+        match self {
+            Self::Dot => Self::DotDot,
+            Self::DotDot | Self::Other => Self::Other,
+        }
+    }
+}
+
+impl<'a> Names<'a> {
+    /// Nothing was judged yet.
+    pub(crate) fn new(ctx: &'a Context<'a>, directories: &'a Directories) -> Self {
+        let volume = ctx.volume;
+        let incompat = volume.features.incompat;
+        let format = DirFormat {
+            block_size: volume.geometry.block_size,
+            file_type: incompat.contains(Incompat::FILETYPE),
+            hashed: false,
+        };
+        let encoding_flags = volume.disk.s_encoding_flags.get();
+        Self {
+            ctx,
+            directories,
+            index_format: index_format(ctx, format),
+            leaf_tail: volume.geometry.leaf_tail(),
+            strict: incompat.contains(Incompat::CASEFOLD) && encoding_flags & casefold::FLAG_STRICT != 0,
+            trees: HashTrees::new(ctx),
+            rivals: Mutex::default(),
+            lost_and_found: AtomicBool::new(false),
+            suspects: Mutex::default(),
+            foreign: BTreeMap::new(),
+            borders: BTreeMap::new(),
+            at_borders: Mutex::default(),
+        }
+    }
+
+    fn dir(&self, inode: InodeNo, file_block: u32) -> Option<Dir<'a>> {
+        let record = self.directories.get(inode)?;
+        let mut marks = self.ctx.inodes.get(inode)?.marks;
+        let incompat = self.ctx.volume.features.incompat;
+        for (feature, mark) in [(Incompat::CASEFOLD, Marks::CASEFOLD), (Incompat::ENCRYPT, Marks::ENCRYPTED)] {
+            // without the feature the flag means nothing
+            if !incompat.contains(feature) {
+                marks.remove(mark);
+            }
+        }
+        let mut format = self.index_format;
+        format.dir.hashed = marks.contains(Marks::ENCRYPTED | Marks::CASEFOLD);
+        Some(Dir { record, inode, marks, format, file_block })
+    }
+
+    /// Judges a block of a directory.
+    pub(crate) fn judge_block(
+        &self,
+        dir: InodeNo,
+        file_block: u32,
+        block: FsBlock,
+        bytes: Result<&[u8], &blockdev::Error>,
+    ) {
+        let Some(dir) = self.dir(dir, file_block) else { return };
+        let indexed = dir.marks.contains(Marks::INDEX);
+        let Ok(bytes) = bytes else {
+            self.ctx.report(dir.problem(Code::DirectoryBlockUnreadable).block(block));
+            if indexed && file_block != 0 {
+                self.trees.leaf(dir.inode, file_block, HashRange::EMPTY);
+            }
+            return;
+        };
+        let shape = if indexed { Shape::of(bytes, file_block, &dir.format) } else { Shape::Leaf };
+        let leaf = shape == Shape::Leaf;
+        let kind = if leaf { BlockKind::Directory } else { BlockKind::DirectoryIndex };
+        self.ctx.identify(block, kind, &[dir.inode]);
+        let tail = if leaf && self.leaf_tail.ends(bytes) { self.leaf_tail.size() } else { 0 };
+        let mut seen = Some(Seen::new(bytes.len(), dir.is_folded()));
+        let hasher = self.trees.hasher().filter(|_| leaf && indexed && !dir.format.dir.hashed);
+        let first = if file_block == 0 { Place::Dot } else { Place::Other };
+        let mut range = HashRange::EMPTY;
+        let end = self.judge_chain(&dir, bytes, 0..bytes.len() - tail, first, &mut seen, |name| {
+            if let Some(hasher) = hasher {
+                range.add(hasher, name, dir.is_folded());
+            }
+        });
+        if !leaf {
+            self.trees.index_block(dir.record, file_block, shape, bytes, &dir.format);
+            return;
+        }
+        if indexed {
+            self.trees.leaf(dir.inode, file_block, range);
+        }
+        if dir.format.checksums {
+            self.judge_checksum(&dir, block, bytes, end);
+        }
+    }
+
+    fn judge_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], end: Option<usize>) {
+        // a tail that names another block is none of this one
+        let foreign = self.leaf_tail == LeafTail::Owned
+            && OwnedDirTail::of(bytes)
+                .is_some_and(|tail| (tail.dt_owner.get(), tail.dt_block.get()) != (dir.inode.get(), dir.file_block));
+        let state = if end == Some(bytes.len()) || foreign {
+            ChecksumState::Missing
+        } else {
+            self.leaf_tail.check(bytes, dir.record.seed)
+        };
+        match state {
+            ChecksumState::Good => {}
+            ChecksumState::Missing => {
+                self.ctx.report(dir.problem(Code::DirectoryChecksumTailMissing).block(block));
+            }
+            ChecksumState::Bad { stored, computed } if end.is_some() => self.ctx.report(
+                dir.problem(Code::DirectoryBlockChecksumWrong)
+                    .block(block)
+                    .found(u64::from(stored))
+                    .expected(u64::from(computed)),
+            ),
+            // that the block is broken was said
+            ChecksumState::Bad { .. } => {}
+        }
+    }
+
+    /// Judges a directory whose entries stand in its inode: `i_block`, and the value of the attribute `system.data`.
+    pub(crate) fn judge_inline(&self, dir: InodeNo, i_block: &[u8; 60], system_data: &[u8]) {
+        let Some(dir) = self.dir(dir, 0) else { return };
+        let [a, b, c, d, ..] = i_block;
+        let parent = InodeNo(u32::from_le_bytes([*a, *b, *c, *d]));
+        let file_type = if dir.format.dir.file_type { entry::file_type(FileKind::Directory) } else { 0 };
+        // "." and ".." are not stored, but count as if they were
+        let implied = |inode, name| Entry { inode, rec_len: 12, name, file_type, terminator: None };
+        for (entry, place) in [(implied(dir.inode, b"."), Place::Dot), (implied(parent, b".."), Place::DotDot)] {
+            if self.judge_entry(&dir, &entry, place) {
+                self.ctx.inodes.count_name(entry.inode);
+            }
+        }
+        // two chains, but the names of one directory
+        let all = [i_block, system_data].concat();
+        let mut seen = Some(Seen::new(all.len(), dir.is_folded()));
+        self.judge_chain(&dir, i_block, INLINE_PARENT..i_block.len(), Place::Other, &mut seen, |_| ());
+        self.judge_chain(&dir, &all, i_block.len()..all.len(), Place::Other, &mut seen, |_| ());
+    }
+
+    /// Reports a block that a directory should have but does not map.
+    pub(crate) fn judge_hole(&self, dir: InodeNo, file_block: u32) {
+        if let Some(dir) = self.dir(dir, file_block) {
+            self.ctx.report(dir.problem(Code::DirectoryHole));
+        }
+    }
+
+    /// Walks the chain of entries in `range` of a block or an inline directory and judges each. `seen` are the names that
+    /// came before, until one comes twice; `named` is told each name. Where the chain ended; `None` where it broke.
+    fn judge_chain(
+        &self,
+        dir: &Dir<'_>,
+        bytes: &[u8],
+        range: Range<usize>,
+        first: Place,
+        seen: &mut Option<Seen>,
+        mut named: impl FnMut(&[u8]),
+    ) -> Option<usize> {
+        let mut chain = bytes.get(..range.end)?;
+        let mut place = first;
+        let mut offset = range.start;
+        while offset < chain.len() {
+            let mut entry = entry::parse(chain, offset, &dir.format.dir, place);
+            if entry.is_none() {
+                // what looked like a tail may be part of an entry
+                chain = bytes;
+                entry = entry::parse(chain, offset, &dir.format.dir, place);
+            }
+            let Some(entry) = entry else {
+                self.ctx.report(dir.problem(Code::DirectoryBlockCorrupt).found(offset as u64));
+                return None;
+            };
+            if self.judge_entry(dir, &entry, place) {
+                named(entry.name);
+                if let Some(names) = seen
+                    && !names.insert(chain, offset, entry.name)
+                {
+                    self.ctx.report(dir.problem(Code::EntryDuplicate).inode(entry.inode).name(entry.name));
+                    // one a block: the rest is only found again
+                    *seen = None;
+                }
+                self.ctx.inodes.count_name(entry.inode);
+            }
+            place = place.next();
+            offset += entry.rec_len;
+        }
+        Some(offset)
+    }
+
+    /// What has to be read a second time, in disk order, now that all blocks were judged: blocks of directories hashed
+    /// otherwise than the superblock says, those of directories that hold one of several entries for one directory, and leaves
+    /// that share a hash with another. `runs` are the places of all directory blocks.
+    pub(crate) fn again(&mut self, runs: &[DirRun]) -> Vec<Item<Again>> {
+        self.foreign = self.trees.foreign();
+        let rivals = self.rivals.get_mut().unwrap_or_else(PoisonError::into_inner).dirs();
+        self.borders = self.trees.borders(&self.foreign);
+        if self.foreign.is_empty() && rivals.is_empty() && self.borders.is_empty() {
+            return Vec::new();
+        }
+        let block_size = self.ctx.volume.geometry.block_size;
+        let most = (REQUEST as u32) / block_size;
+        let mut items = Vec::new();
+        let mut read = |run: &DirRun, skip: u32, blocks: u32| {
+            if let Some(offset) = self.ctx.volume.offset(run.block.saturating_add(u64::from(skip))) {
+                let tag = Again { dir: run.inode, file_block: run.first.saturating_add(skip) };
+                items.push(Item { offset, len: blocks * block_size, tag });
+            }
+        };
+        for run in runs {
+            if self.foreign.contains_key(&run.inode) || rivals.contains(&run.inode) {
+                let mut skip = 0;
+                while skip < run.len {
+                    let blocks = most.min(run.len - skip);
+                    read(run, skip, blocks);
+                    skip += blocks;
+                }
+            } else {
+                let leaves = (run.inode, run.first)..(run.inode, run.first.saturating_add(run.len));
+                self.borders.range(leaves).for_each(|((_, leaf), _)| read(run, leaf - run.first, 1));
+            }
+        }
+        items.sort_by_key(|i| i.offset);
+        items
+    }
+
+    /// Judges blocks that [`again`](Self::again) asked for. One that cannot be read was reported the first time.
+    pub(crate) fn judge_again(&self, again: &Again, bytes: Result<&[u8], &blockdev::Error>) {
+        let Ok(bytes) = bytes else { return };
+        let blocks = bytes.chunks_exact(self.ctx.volume.geometry.block_size as usize);
+        for (file_block, block) in (again.file_block..).zip(blocks) {
+            if let Some(dir) = self.dir(again.dir, file_block) {
+                self.judge_block_again(&dir, block);
+            }
+        }
+    }
+
+    fn judge_block_again(&self, dir: &Dir<'_>, bytes: &[u8]) {
+        let shape =
+            if dir.marks.contains(Marks::INDEX) { Shape::of(bytes, dir.file_block, &dir.format) } else { Shape::Leaf };
+        let hasher = self.foreign.get(&dir.inode).filter(|_| shape == Shape::Leaf);
+        let border = self.trees.hasher().zip(self.borders.get(&(dir.inode, dir.file_block)));
+        let mut place = if dir.file_block == 0 { Place::Dot } else { Place::Other };
+        let mut range = HashRange::EMPTY;
+        let mut offset = 0;
+        while let Some(entry) = entry::parse(bytes, offset, &dir.format.dir, place) {
+            if self.may_name(entry.inode) {
+                if let Some(hasher) = hasher {
+                    range.add(hasher, entry.name, dir.is_folded());
+                }
+                if let Some((hasher, hashes)) = border
+                    && hashes.contains(&hash_of(hasher, entry.name, dir.is_folded()))
+                {
+                    let folded = dir.is_folded().then(|| casefold::fold(entry.name)).flatten();
+                    let key = (dir.inode, folded.unwrap_or_else(|| entry.name.to_vec()));
+                    let mut names = self.at_borders.lock().unwrap_or_else(PoisonError::into_inner);
+                    names.entry(key).or_default().insert((dir.file_block, entry.inode, entry.name.to_vec()));
+                }
+                if place == Place::Other && self.misplaced(dir, &entry, place).is_none() {
+                    let mut rivals = self.rivals.lock().unwrap_or_else(PoisonError::into_inner);
+                    if rivals.wants(entry.inode) {
+                        let (dir, file_block, name) = (dir.inode, dir.file_block, Some(entry.name.into()));
+                        rivals.found(entry.inode, Claim { dir, file_block, offset, name });
+                    }
+                }
+            }
+            place = place.next();
+            offset += entry.rec_len;
+        }
+        if hasher.is_some() {
+            self.trees.rehash(dir.inode, dir.file_block, range);
+        }
+    }
+
+    /// Ends the phase: settles parents, and compares index blocks with what they refer to.
+    pub(crate) fn finish(self) {
+        let rivals = self.rivals.into_inner().unwrap_or_else(PoisonError::into_inner);
+        rivals.settle(self.ctx, self.directories);
+        self.trees.finish();
+        for ((dir, _), entries) in self.at_borders.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            // two in one leaf were reported with the leaf
+            if let (Some((first, ..)), Some((last, inode, name))) = (entries.first(), entries.last())
+                && first != last
+            {
+                let problem = Problem::new(Code::EntryDuplicate).dir(dir).file_block(FileBlock(u64::from(*last)));
+                self.ctx.report(problem.inode(*inode).name(name));
+            }
+        }
+        for problem in self.suspects.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let (Some(dir), Some(inode)) = (problem.dir, problem.inode) else { continue };
+            let is_one = match problem.code {
+                Code::EncryptionPolicyDiffers => self.ctx.policies.differ(dir, inode) == Some(true),
+                _ => self.ctx.inodes.get(inode).is_some_and(|record| record.marks.contains(Marks::VALUE)),
+            };
+            if is_one {
+                self.ctx.report(problem);
+            }
+        }
+        if !self.lost_and_found.into_inner() {
+            self.ctx.report(Problem::new(Code::LostAndFoundMissing).dir(InodeNo::ROOT));
+        }
+    }
+}
+
+/// Directory blocks to be read a second time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Again {
+    dir: InodeNo,
+    /// Which block of the directory the first one is.
+    file_block: u32,
+}
+
+#[cfg(test)]
+mod tests;

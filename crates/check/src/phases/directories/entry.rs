@@ -1,0 +1,242 @@
+//! The rules for one entry.
+
+use super::{Dir, Entry, Names, Place};
+use crate::inode_records::{InodeRecord, Marks};
+use crate::table::Code;
+use format::InodeNo;
+use format::dir::{DirEntry, DirFormat, decode_rec_len, entry_len};
+use format::group::GroupFlags;
+use format::inode::FileKind;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// The shortest entry in bytes.
+const MIN_REC_LEN: usize = 12;
+/// The shortest encrypted name in bytes: one cipher block.
+const MIN_ENCRYPTED: usize = 16;
+/// A record of "." longer than this could hold another entry beside it.
+const DOT_REC_LEN: usize = 12 + MIN_REC_LEN;
+
+/// So many problems are remembered that depend on attributes yet to be read.
+const MAX_SUSPECTS: usize = 1 << 16;
+
+/// The number of a file's type in its entries.
+pub(super) fn file_type(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Regular => 1,
+        FileKind::Directory => 2,
+        FileKind::CharDevice => 3,
+        FileKind::BlockDevice => 4,
+        FileKind::Fifo => 5,
+        FileKind::Socket => 6,
+        FileKind::Symlink => 7,
+    }
+}
+
+/// The entry at `offset` of a region; `None` where it does not fit there.
+#[inline]
+pub(super) fn parse<'b>(region: &'b [u8], offset: usize, format: &DirFormat, place: Place) -> Option<Entry<'b>> {
+    let rest = region.get(offset..)?;
+    let [i0, i1, i2, i3, r0, r1, name_len, file_type] = *rest.first_chunk::<{ DirEntry::SIZE }>()?;
+    let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), format.block_size) as usize;
+    if rec_len < MIN_REC_LEN || !rec_len.is_multiple_of(4) || rec_len < entry_len(name_len, false) {
+        return None;
+    }
+    let record = rest.get(..rec_len)?;
+    let end = DirEntry::SIZE + usize::from(name_len);
+    let name = record.get(DirEntry::SIZE..end)?;
+    if format.hashed && place == Place::Other && rec_len < entry_len(name_len, !is_dot(name)) {
+        return None;
+    }
+    let inode = InodeNo(u32::from_le_bytes([i0, i1, i2, i3]));
+    Some(Entry { inode, rec_len, name, file_type, terminator: record.get(end).copied() })
+}
+
+fn is_dot(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+impl Names<'_> {
+    /// Whether an entry may name this inode: the root, or one that is not reserved.
+    #[inline]
+    pub(super) fn may_name(&self, inode: InodeNo) -> bool {
+        let volume = self.ctx.volume;
+        let ordinary = volume.geometry.first_inode..=volume.geometry.inodes;
+        (inode == InodeNo::ROOT || ordinary.contains(&inode.get())) && !volume.keeps_for_itself(inode)
+    }
+
+    /// Judges an entry. Whether it counts as a name of its inode.
+    #[inline]
+    pub(super) fn judge_entry(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> bool {
+        match place {
+            Place::Dot => self.judge_dot(dir, entry),
+            Place::DotDot => self.judge_dotdot(dir, entry),
+            Place::Other => {}
+        }
+        if entry.inode.get() == 0 {
+            return false;
+        }
+        if !self.may_name(entry.inode) {
+            self.report(dir, entry, Code::EntryInodeOutOfRange);
+            return false;
+        }
+        // an entry that cannot be a subdirectory's makes nobody its parent
+        let mut adopts = place == Place::Other;
+        if let Some(code) = self.misplaced(dir, entry, place) {
+            self.report(dir, entry, code);
+            adopts = false;
+        }
+        match self.ctx.inodes.get(entry.inode) {
+            Some(target) => self.judge_target(dir, entry, place, target, adopts),
+            None => self.judge_unused(dir, entry),
+        }
+        self.judge_name(dir, entry, place);
+        true
+    }
+
+    fn report(&self, dir: &Dir<'_>, entry: &Entry<'_>, code: Code) {
+        self.ctx.report(dir.problem(code).inode(entry.inode).name(entry.name));
+    }
+
+    /// What no entry behind the first two may be.
+    #[inline]
+    pub(super) fn misplaced(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> Option<Code> {
+        if place != Place::Other {
+            return None;
+        }
+        match entry.name {
+            b"." => Some(Code::DotDuplicate),
+            b".." => Some(Code::DotDotDuplicate),
+            _ if entry.inode == dir.inode => Some(Code::EntryLinksItself),
+            _ if entry.inode == InodeNo::ROOT => Some(Code::EntryLinksRoot),
+            b"" => Some(Code::EntryNameEmpty),
+            _ => None,
+        }
+    }
+
+    /// The first entry of block 0.
+    fn judge_dot(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+        let problem = |code| dir.problem(code).inode(entry.inode).name(entry.name);
+        if entry.inode.get() == 0 {
+            self.ctx.report(problem(Code::DotMissing));
+        } else if entry.name != b"." {
+            self.ctx.report(problem(Code::FirstEntryNotDot));
+        } else if entry.terminator.is_some_and(|b| b != 0) {
+            self.ctx.report(problem(Code::DotNotTerminated));
+        }
+        if entry.inode != dir.inode && entry.inode.get() != 0 {
+            self.ctx.report(problem(Code::DotInodeWrong).found(u64::from(entry.inode.get())));
+        }
+        if entry.rec_len > DOT_REC_LEN {
+            self.ctx.report(problem(Code::DotEntryLarge).found(entry.rec_len as u64));
+        }
+    }
+
+    /// The second entry of block 0.
+    fn judge_dotdot(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+        let problem = |code| dir.problem(code).inode(entry.inode).name(entry.name);
+        if entry.inode.get() == 0 {
+            self.ctx.report(problem(Code::DotDotMissing));
+        } else if entry.name != b".." {
+            self.ctx.report(problem(Code::SecondEntryNotDotDot));
+        } else if entry.terminator.is_some_and(|b| b != 0) {
+            self.ctx.report(problem(Code::DotDotNotTerminated));
+        } else {
+            dir.record.set_dotdot(entry.inode);
+        }
+    }
+
+    /// What the entry says of the inode, and whether the two may go together.
+    #[inline]
+    fn judge_target(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place, target: InodeRecord, adopts: bool) {
+        let expected = target.kind.map_or(0, file_type);
+        if !dir.format.dir.file_type {
+            if entry.file_type != 0 {
+                self.report_type(dir, entry, Code::EntryTypeWithoutFeature, expected);
+            }
+        } else if entry.file_type != expected {
+            let code = if entry.file_type == 0 { Code::EntryTypeMissing } else { Code::EntryTypeWrong };
+            self.report_type(dir, entry, code, expected);
+        }
+        if place != Place::Other {
+            return;
+        }
+        if target.marks.contains(Marks::EA_INODE) {
+            self.suspect(dir, entry, Code::EntryLinksXattrInode);
+        }
+        if dir.is_encrypted() && target.marks.contains(Marks::ENCRYPTED) {
+            match self.ctx.policies.differ(dir.inode, entry.inode) {
+                Some(false) => {}
+                Some(true) => self.report(dir, entry, Code::EncryptionPolicyDiffers),
+                // it stands in an attribute block still to be read
+                None => self.suspect(dir, entry, Code::EncryptionPolicyDiffers),
+            }
+        }
+        let encryptable = matches!(target.kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
+        if dir.is_encrypted() && encryptable && !target.marks.contains(Marks::ENCRYPTED) {
+            self.report(dir, entry, Code::EntryNotEncrypted);
+        }
+        if adopts && target.kind == Some(FileKind::Directory) {
+            self.adopt(dir, entry);
+        }
+    }
+
+    /// Remembers a problem that is one only if something not yet known turns out so.
+    #[cold]
+    fn suspect(&self, dir: &Dir<'_>, entry: &Entry<'_>, code: Code) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if suspects.len() < MAX_SUSPECTS {
+            suspects.push(dir.problem(code).inode(entry.inode).name(entry.name));
+        }
+    }
+
+    fn report_type(&self, dir: &Dir<'_>, entry: &Entry<'_>, code: Code, expected: u8) {
+        let problem = dir.problem(code).inode(entry.inode).name(entry.name);
+        self.ctx.report(problem.found(u64::from(entry.file_type)).expected(u64::from(expected)));
+    }
+
+    /// A directory named by its parent, or by one more.
+    fn adopt(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+        if dir.inode == InodeNo::ROOT && entry.name == b"lost+found" {
+            self.lost_and_found.store(true, Ordering::Relaxed);
+        }
+        let Some(child) = self.directories.get(entry.inode) else { return };
+        if !child.set_parent(dir.inode) {
+            self.rivals.lock().unwrap_or_else(PoisonError::into_inner).add(child, dir.inode);
+        }
+    }
+
+    /// An inode that is not in use, or lies where its group says that none is.
+    #[cold]
+    fn judge_unused(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+        let volume = self.ctx.volume;
+        let mut problem = dir.problem(Code::EntryInodeUnused);
+        if let Some(slot) = volume.geometry.inode_slot(entry.inode)
+            && volume.used_inodes.get(slot.group.get() as usize).is_some_and(|used| slot.index >= *used)
+            && let Some(group) = volume.group(slot.group)
+        {
+            let uninit = group.flags.contains(GroupFlags::INODE_UNINIT);
+            problem.code = if uninit { Code::EntryInodeGroupUninit } else { Code::EntryInodeInUnusedPart };
+            problem = problem.group(slot.group);
+        }
+        self.ctx.report(problem.inode(entry.inode).name(entry.name));
+    }
+
+    /// The bytes of the name.
+    #[inline]
+    fn judge_name(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) {
+        if dir.is_encrypted() {
+            // any bytes, but no less than the cipher makes
+            if place == Place::Other && entry.name.len() < MIN_ENCRYPTED {
+                self.report(dir, entry, Code::EntryEncryptedNameTooShort);
+            }
+            return;
+        }
+        if entry.name.iter().fold(false, |bad, b| bad | matches!(b, 0 | b'/')) {
+            self.report(dir, entry, Code::EntryNameIllegal);
+        }
+        if self.strict && dir.is_folded() && place == Place::Other && std::str::from_utf8(entry.name).is_err() {
+            self.report(dir, entry, Code::EntryNameBadEncoding);
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The hash trees of indexed directories.
+//!
+//! Blocks arrive in any order and on several threads, so that nothing about the tree is known when one comes. Of each
+//! block of an indexed directory only what it is and the range of its names' hashes is kept, of each index entry whom
+//! it refers to and the range it promises. When all have come, [`HashTrees::finish`] puts the two together.
+//!
+//! Invariants
+//! 1. A leaf's hashes are taken on arrival with the hash function the superblock names. Where the root of the directory
+//!    names another, [`HashTrees::foreign`] says so, and the leaves are to be read once more.
+//! 2. No walk in a tree takes more steps than the deepest tree has levels, whatever its blocks refer to.
+
+use crate::context::Context;
+use crate::inode_records::Directory;
+use crate::problem::Problem;
+use crate::table::Code;
+use format::dir::{ChecksumState, DirEntry, decode_rec_len};
+use format::feature::RoCompat;
+use format::hash::{CONTINUES, HashVersion, Hasher};
+use format::htree::{DxEntry, DxRootInfo, DxTail, IndexFormat, index_checksum, index_owner};
+use format::superblock::Flags;
+use format::{FileBlock, InodeNo, casefold};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use zerocopy::FromBytes;
+
+/// Where an entry says the type of its inode.
+const FILE_TYPE: usize = 7;
+/// Where [`DxRootInfo`] lies in block 0.
+const ROOT_INFO: usize = 24;
+/// Levels of the deepest tree there can be, under large_dir, the root's included.
+const MAX_DEPTH: u8 = 3;
+/// The part of an index entry's block number that counts.
+const BLOCK_MASK: u32 = 0x0FFF_FFFF;
+/// The highest hash a block may be asked to hold.
+const MAX_HASH: u32 = !CONTINUES;
+/// Bit 0 of `unused_flags`: something no version of the format has defined.
+const FLAG_INCOMPATIBLE: u8 = 1;
+
+/// What a block of an indexed directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Block 0.
+    Root,
+    /// Looks like one unused entry with an array of the right size behind it.
+    Node,
+    /// Anything else: names.
+    Leaf,
+}
+
+impl Shape {
+    /// What block `file_block` of an indexed directory is.
+    pub(crate) fn of(bytes: &[u8], file_block: u32, format: &IndexFormat) -> Self {
+        if file_block == 0 {
+            return Self::Root;
+        }
+        let Ok((head, rest)) = DirEntry::ref_from_prefix(bytes) else { return Self::Leaf };
+        let limit = rest.first_chunk::<2>().map_or(0, |l| u16::from_le_bytes(*l));
+        let node = head.inode.get() == 0
+            && head.name_len == 0
+            && decode_rec_len(head.rec_len.get(), format.dir.block_size) as usize == bytes.len()
+            && usize::from(limit) == format.node_limit();
+        if node { Self::Node } else { Self::Leaf }
+    }
+}
+
+/// The hashes of a leaf's names: lowest and highest. `min > max` where there are none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HashRange {
+    min: u32,
+    max: u32,
+}
+
+impl HashRange {
+    /// Of no names.
+    pub(crate) const EMPTY: Self = Self { min: u32::MAX, max: 0 };
+
+    /// Takes in a name; `folded` where the directory compares names without case.
+    #[inline]
+    pub(crate) fn add(&mut self, hasher: &Hasher, name: &[u8], folded: bool) {
+        let hash = hash_of(hasher, name, folded);
+        self.min = self.min.min(hash);
+        self.max = self.max.max(hash);
+    }
+}
+
+/// The hash of a name; `folded` where the directory compares names without case.
+#[inline]
+pub(crate) fn hash_of(hasher: &Hasher, name: &[u8], folded: bool) -> u32 {
+    match folded.then(|| casefold::fold(name)).flatten() {
+        Some(folded) => hasher.hash(&folded).hash,
+        None => hasher.hash(name).hash,
+    }
+}
+
+/// A block of an indexed directory.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    dir: InodeNo,
+    file_block: u32,
+    kind: Kind,
+}
+
+impl Block {
+    fn key(&self) -> (InodeNo, u32) {
+        (self.dir, self.file_block)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Root { version: u8, levels: u8 },
+    Node,
+    Leaf(HashRange),
+}
+
+/// An index entry: block `node` of the directory refers to block `child`.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    dir: InodeNo,
+    child: u32,
+    node: u32,
+    /// The lowest and the highest hash it promises.
+    low: u32,
+    high: u32,
+}
+
+/// What is kept of all indexed directories.
+pub(crate) struct HashTrees<'a> {
+    ctx: &'a Context<'a>,
+    /// What the superblock names; `None` where that is no function a checker can compute.
+    hasher: Option<Hasher>,
+    blocks: Mutex<Vec<Block>>,
+    links: Mutex<Vec<Link>>,
+}
+
+impl<'a> HashTrees<'a> {
+    /// Nothing has come yet.
+    pub(crate) fn new(ctx: &'a Context<'a>) -> Self {
+        let hasher = HashVersion::from_raw(ctx.volume.disk.s_def_hash_version).and_then(|named| hasher(ctx, named));
+        Self { ctx, hasher, blocks: Mutex::default(), links: Mutex::default() }
+    }
+
+    /// The hash function that leaves are judged with when they come.
+    pub(crate) fn hasher(&self) -> Option<&Hasher> {
+        self.hasher.as_ref()
+    }
+
+    /// Takes in a leaf.
+    pub(crate) fn leaf(&self, dir: InodeNo, file_block: u32, range: HashRange) {
+        self.push(Block { dir, file_block, kind: Kind::Leaf(range) });
+    }
+
+    fn push(&self, block: Block) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+    }
+
+    /// Judges a root or node for itself and takes in what it refers to.
+    pub(crate) fn index_block(
+        &self,
+        directory: &Directory,
+        file_block: u32,
+        shape: Shape,
+        bytes: &[u8],
+        format: &IndexFormat,
+    ) {
+        self.judge_checksum(directory, file_block, bytes, format);
+        let start = if shape == Shape::Root {
+            let Some(info) = DxRootInfo::of(bytes) else { return };
+            let kind = Kind::Root { version: info.hash_version, levels: info.indirect_levels };
+            self.push(Block { dir: directory.inode, file_block, kind });
+            self.judge_root(directory.inode, info, format);
+            ROOT_INFO + usize::from(info.info_length)
+        } else {
+            self.push(Block { dir: directory.inode, file_block, kind: Kind::Node });
+            DirEntry::SIZE
+        };
+        let room = if shape == Shape::Root {
+            let tail = if format.checksums { DxTail::SIZE } else { 0 };
+            bytes.len().saturating_sub(start + tail) / DxEntry::SIZE
+        } else {
+            format.node_limit()
+        };
+        self.take_entries(directory, file_block, bytes.get(start..).unwrap_or_default(), room);
+    }
+
+    fn judge_checksum(&self, directory: &Directory, file_block: u32, bytes: &[u8], format: &IndexFormat) {
+        if !format.checksums {
+            return;
+        }
+        let state = match bytes.get(FILE_TYPE) {
+            // an entry that hides a node has no type; the kernel does not look, but e2fsck finds no checksum then
+            Some(1..) if file_block != 0 => ChecksumState::Missing,
+            _ => index_checksum(bytes, format.dir.block_size, directory.seed),
+        };
+        // block 0 may still be the leaf it was, with its own checksum in place
+        let geometry = &self.ctx.volume.geometry;
+        let foreign = geometry.is_owned()
+            && index_owner(bytes, format.dir.block_size).is_some_and(|owner| owner != directory.inode);
+        if state == ChecksumState::Good && !foreign
+            || geometry.leaf_tail().check(bytes, directory.seed) == ChecksumState::Good
+        {
+            return;
+        }
+        let code = if file_block == 0 { Code::HtreeRootChecksumWrong } else { Code::HtreeNodeChecksumWrong };
+        let problem = Problem::new(code).dir(directory.inode).file_block(FileBlock(u64::from(file_block)));
+        self.ctx.report(match state {
+            ChecksumState::Bad { stored, computed } => problem
+                .name(format!("{stored:#x}, computed is {computed:#x}"))
+                .found(u64::from(stored))
+                .expected(u64::from(computed)),
+            ChecksumState::Good => problem.name("it is a block of another directory"),
+            ChecksumState::Missing => problem.name("it has none"),
+        });
+    }
+
+    fn judge_root(&self, dir: InodeNo, info: &DxRootInfo, format: &IndexFormat) {
+        let report = |code, found: u8| self.ctx.report(Problem::new(code).inode(dir).dir(dir).found(u64::from(found)));
+        let head = info.reserved_zero.get() == 0 && usize::from(info.info_length) >= DxRootInfo::SIZE;
+        if !head {
+            report(Code::HtreeRootBad, info.info_length);
+        }
+        match HashVersion::from_raw(info.hash_version) {
+            Some(HashVersion::SipHash) if format.dir.hashed => {}
+            Some(HashVersion::SipHash) => report(Code::HtreeCannotUseSiphash, info.hash_version),
+            // the unsigned forms are never written: the superblock's flags tell
+            Some(HashVersion::Legacy | HashVersion::HalfMd4 | HashVersion::Tea) => {
+                if format.dir.hashed {
+                    report(Code::HtreeNeedsSiphash, info.hash_version);
+                }
+            }
+            _ => report(Code::HtreeHashVersionUnknown, info.hash_version),
+        }
+        if info.unused_flags & FLAG_INCOMPATIBLE != 0 {
+            report(Code::HtreeFlagsUnknown, info.unused_flags);
+        }
+        if info.indirect_levels >= MAX_DEPTH {
+            let problem = Problem::new(Code::HtreeTooDeep).inode(dir).found(u64::from(info.indirect_levels));
+            self.ctx.report(problem.expected(u64::from(format.max_indirect_levels())));
+        }
+        if !head || info.indirect_levels > format.max_indirect_levels() {
+            report(Code::HtreeRootInvalid, info.indirect_levels);
+        }
+    }
+
+    /// Judges the array of an index block, which starts with `bytes` and has room for `room` entries.
+    fn take_entries(&self, directory: &Directory, file_block: u32, bytes: &[u8], room: usize) {
+        let report = |code, found: u64, expected: u64| {
+            let place = Problem::new(code).dir(directory.inode).file_block(FileBlock(u64::from(file_block)));
+            self.ctx.report(place.found(found).expected(expected));
+        };
+        let Some([a, b, c, d]) = bytes.first_chunk::<4>() else { return };
+        let (limit, count) = (u16::from_le_bytes([*a, *b]), u16::from_le_bytes([*c, *d]));
+        if usize::from(limit) != room {
+            report(Code::HtreeLimitWrong, u64::from(limit), room as u64);
+        }
+        if usize::from(count) > room {
+            report(Code::HtreeCountWrong, u64::from(count), room as u64);
+        }
+        let count = usize::from(count).min(room);
+        let Ok((entries, _)) = <[DxEntry]>::ref_from_prefix_with_elems(bytes, count) else { return };
+        let hash = |n: usize| match n {
+            0 => Some(0),
+            _ => entries.get(n).map(|e| e.hash.get() & !CONTINUES),
+        };
+        let mut links = Vec::with_capacity(count);
+        let mut before = 0;
+        for (n, entry) in entries.iter().enumerate() {
+            let child = entry.block.get() & BLOCK_MASK;
+            let low = hash(n).unwrap_or(0);
+            let high = hash(n + 1).unwrap_or(MAX_HASH);
+            if child >= directory.blocks {
+                report(Code::HtreeBlockOutOfRange, u64::from(child), u64::from(directory.blocks));
+                continue;
+            }
+            if low < before {
+                report(Code::HtreeHashOrderWrong, u64::from(low), u64::from(before));
+            }
+            before = low;
+            links.push(Link { dir: directory.inode, child, node: file_block, low, high });
+        }
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).append(&mut links);
+    }
+
+    /// After all blocks came: the directories whose root names another hash function than the superblock, with it.
+    pub(crate) fn foreign(&mut self) -> BTreeMap<InodeNo, Hasher> {
+        let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        blocks.sort_unstable_by_key(Block::key);
+        let roots = blocks.iter().filter_map(|b| match b.kind {
+            Kind::Root { version, .. } => Some((b.dir, hasher(self.ctx, HashVersion::from_raw(version)?)?)),
+            _ => None,
+        });
+        roots.filter(|(_, hasher)| Some(*hasher) != self.hasher).collect()
+    }
+
+    /// After [`foreign`](Self::foreign): leaves whose lowest or highest hash another one has, too, with these hashes. Only such
+    /// may hold one name between them twice, where the tree is sound.
+    pub(crate) fn borders(&mut self, foreign: &BTreeMap<InodeNo, Hasher>) -> BTreeMap<(InodeNo, u32), Vec<u32>> {
+        let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut borders: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        for blocks in blocks.chunk_by(|a, b| a.dir == b.dir) {
+            let leaves = blocks.iter().filter(|block| !foreign.contains_key(&block.dir));
+            let mut leaves: Vec<_> = leaves
+                .filter_map(|block| match block.kind {
+                    Kind::Leaf(range) if range.min <= range.max => Some((range.min, range.max, block.key())),
+                    _ => None,
+                })
+                .collect();
+            leaves.sort_unstable();
+            for (a, b) in leaves.iter().zip(leaves.iter().skip(1)).filter(|(a, b)| a.1 == b.0) {
+                borders.entry(a.2).or_default().push(a.1);
+                borders.entry(b.2).or_default().push(a.1);
+            }
+        }
+        borders
+    }
+
+    /// Gives a leaf of one of these directories the hashes that its root means.
+    pub(crate) fn rehash(&self, dir: InodeNo, file_block: u32, range: HashRange) {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(at) = blocks.binary_search_by_key(&(dir, file_block), Block::key)
+            && let Some(Block { kind: Kind::Leaf(old), .. }) = blocks.get_mut(at)
+        {
+            *old = range;
+        }
+    }
+
+    /// Puts blocks and references together.
+    pub(crate) fn finish(self) {
+        let mut blocks = self.blocks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.into_inner().unwrap_or_else(PoisonError::into_inner);
+        blocks.sort_unstable_by_key(Block::key);
+        links.sort_unstable_by_key(|l| (l.dir, l.child, l.node));
+        let mut links = links.as_slice();
+        for blocks in blocks.chunk_by(|a, b| a.dir == b.dir) {
+            let Some(dir) = blocks.first().map(|b| b.dir) else { continue };
+            let (_, rest) = links.split_at(links.partition_point(|l| l.dir < dir));
+            let (own, rest) = rest.split_at(rest.partition_point(|l| l.dir == dir));
+            links = rest;
+            Tree { ctx: self.ctx, dir, blocks, links: own }.judge();
+        }
+    }
+}
+
+/// The hash function that a root means: with the sign that the superblock tells. `None` for SipHash.
+pub(crate) fn hasher(ctx: &Context<'_>, version: HashVersion) -> Option<Hasher> {
+    let disk = &ctx.volume.disk;
+    let unsigned = Flags::from_bits_retain(disk.s_flags.get()).contains(Flags::UNSIGNED_HASH);
+    Hasher::new(if unsigned { version.to_unsigned() } else { version }, disk.hash_seed())
+}
+
+/// Format of the index blocks of a directory; `hashed` where it is both casefolded and encrypted.
+pub(crate) fn index_format(ctx: &Context<'_>, dir: format::dir::DirFormat) -> IndexFormat {
+    let volume = ctx.volume;
+    IndexFormat {
+        dir,
+        checksums: volume.features.ro_compat.contains(RoCompat::METADATA_CSUM),
+        large_dir: volume.features.incompat.contains(format::feature::Incompat::LARGE_DIR),
+    }
+}
+
+/// One directory: its blocks by number, its links by child.
+struct Tree<'a> {
+    ctx: &'a Context<'a>,
+    dir: InodeNo,
+    blocks: &'a [Block],
+    links: &'a [Link],
+}
+
+impl Tree<'_> {
+    fn judge(&self) {
+        // without a root there is nothing to compare with; that it is missing was said
+        let Some(Block { file_block: 0, kind: Kind::Root { levels, .. }, .. }) = self.blocks.first() else { return };
+        let mut sound = true;
+        for block in self.blocks {
+            sound &= self.judge_references(block);
+            if block.file_block != 0 {
+                sound &= self.judge_place(block, *levels);
+            }
+        }
+        if !sound {
+            self.ctx.report(Problem::new(Code::HtreeInvalid).dir(self.dir));
+        }
+    }
+
+    fn report(&self, code: Code, file_block: u32, values: Option<(u32, u32)>) -> bool {
+        let mut problem = Problem::new(code).dir(self.dir).file_block(FileBlock(u64::from(file_block)));
+        if let Some((found, expected)) = values {
+            problem = problem.found(u64::from(found)).expected(u64::from(expected));
+        }
+        self.ctx.report(problem);
+        false
+    }
+
+    /// The links to a block, lowest node first.
+    fn links_to(&self, child: u32) -> &[Link] {
+        let start = self.links.partition_point(|l| l.child < child);
+        let rest = self.links.get(start..).unwrap_or_default();
+        rest.get(..rest.partition_point(|l| l.child == child)).unwrap_or_default()
+    }
+
+    /// Each block has one reference, the root none. Whether that is so.
+    fn judge_references(&self, block: &Block) -> bool {
+        match (self.links_to(block.file_block).len(), block.file_block) {
+            (0, 0) | (1, 1..) => true,
+            (0, 1..) => self.report(Code::HtreeBlockUnreferenced, block.file_block, None),
+            _ => self.report(Code::HtreeBlockReferencedTwice, block.file_block, None),
+        }
+    }
+
+    /// The level of a referenced block, and the range that all references above it leave to its hashes. (e2fsck compares
+    /// an upper bound with the leaves right below it only, though a lookup for what lies beyond never comes there.)
+    fn judge_place(&self, block: &Block, levels: u8) -> bool {
+        let Some(link) = self.links_to(block.file_block).first() else { return true };
+        let (mut low, mut high) = (link.low, link.high);
+        let mut depth = 1;
+        let mut node = link.node;
+        let mut sound = true;
+        while node != 0 && depth <= MAX_DEPTH {
+            let Some(above) = self.links_to(node).first() else { break };
+            if depth == 1 && link.low != 0 {
+                // the entry itself lies in the range of the node that holds it
+                if link.low < above.low {
+                    sound = self.report(Code::HtreeMinimumHashWrong, node, Some((link.low, above.low)));
+                } else if link.low > above.high {
+                    sound = self.report(Code::HtreeMaximumHashWrong, node, Some((link.low, above.high)));
+                }
+            }
+            low = low.max(above.low);
+            high = high.min(above.high);
+            depth += 1;
+            node = above.node;
+        }
+        let leaf_depth = levels.saturating_add(1);
+        let in_place = match block.kind {
+            Kind::Leaf(_) => node == 0 && depth == leaf_depth,
+            _ => node == 0 && depth < leaf_depth,
+        };
+        if !in_place {
+            let values = Some((u32::from(depth), u32::from(leaf_depth)));
+            return self.report(Code::HtreeDepthWrong, block.file_block, values);
+        }
+        if let Kind::Leaf(range) = block.kind
+            && range.min <= range.max
+        {
+            if range.min < low {
+                sound = self.report(Code::HtreeMinimumHashWrong, block.file_block, Some((range.min, low)));
+            }
+            if range.max > high {
+                sound = self.report(Code::HtreeMaximumHashWrong, block.file_block, Some((range.max, high)));
+            }
+        }
+        sound
+    }
+}

@@ -1,0 +1,80 @@
+//! Directories that more than one entry names: which of them is the parent.
+
+use crate::context::Context;
+use crate::inode_records::{Directories, Directory, Marks};
+use crate::problem::Problem;
+use crate::table::Code;
+use format::{FileBlock, InodeNo};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An entry that names a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Claim {
+    pub(super) dir: InodeNo,
+    pub(super) file_block: u32,
+    pub(super) offset: usize,
+    /// Not known of an entry in an inline directory, which is not read a second time.
+    pub(super) name: Option<Box<[u8]>>,
+}
+
+/// All directories with more than one parent.
+///
+/// Which entry came first depends on the threads, and the name of the first is gone by the time the second comes. So
+/// the directories that hold any of them are read once more.
+#[derive(Debug, Default)]
+pub(super) struct Rivals {
+    children: BTreeMap<InodeNo, (BTreeSet<InodeNo>, Vec<Claim>)>,
+}
+
+impl Rivals {
+    /// `dir` has an entry for `child`, which has a parent already.
+    pub(super) fn add(&mut self, child: &Directory, dir: InodeNo) {
+        let (dirs, _) = self.children.entry(child.inode).or_default();
+        dirs.extend(child.parent());
+        dirs.insert(dir);
+    }
+
+    /// The directories that hold the entries.
+    pub(super) fn dirs(&self) -> BTreeSet<InodeNo> {
+        self.children.values().flat_map(|(dirs, _)| dirs.iter().copied()).collect()
+    }
+
+    /// Whether an entry for this directory is looked for.
+    pub(super) fn wants(&self, child: InodeNo) -> bool {
+        self.children.contains_key(&child)
+    }
+
+    /// Takes in an entry for `child` that was found again.
+    pub(super) fn found(&mut self, child: InodeNo, claim: Claim) {
+        if let Some((_, claims)) = self.children.get_mut(&child) {
+            claims.push(claim);
+        }
+    }
+
+    /// Chooses the parents and reports all other entries.
+    pub(super) fn settle(self, ctx: &Context<'_>, directories: &Directories) {
+        for (child, (dirs, mut claims)) in self.children {
+            let Some(record) = directories.get(child) else { continue };
+            let unread = dirs.into_iter().filter(|dir| {
+                let inline = ctx.inodes.get(*dir).is_some_and(|r| r.marks.contains(Marks::INLINE));
+                inline || !claims.iter().any(|c| c.dir == *dir)
+            });
+            let unread: Vec<_> = unread.map(|dir| Claim { dir, file_block: 0, offset: 0, name: None }).collect();
+            claims.extend(unread);
+            claims.sort_unstable();
+            let chosen = claims.iter().position(|c| Some(c.dir) == record.dotdot()).unwrap_or(0);
+            for (n, claim) in claims.into_iter().enumerate() {
+                if n == chosen {
+                    record.choose_parent(claim.dir);
+                    continue;
+                }
+                let mut problem = Problem::new(Code::EntryLinksDirectory)
+                    .dir(claim.dir)
+                    .file_block(FileBlock(u64::from(claim.file_block)))
+                    .inode(child);
+                problem.name = claim.name;
+                ctx.report(problem);
+            }
+        }
+    }
+}

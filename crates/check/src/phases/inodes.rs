@@ -1,0 +1,694 @@
+//! The self-check of an inode: everything that its own bytes can tell.
+//!
+//! Runs on several threads over pieces of the inode tables, in no promised order. An inode in use is recorded in
+//! [`Inodes`](crate::inode_records::Inodes), its data blocks are claimed, and what has to be read for it is handed on in
+//! [`Harvest`]. Everything is judged as it stands: with nothing being mended, a wrong field does not excuse the next.
+
+pub(crate) mod block_maps;
+pub(crate) mod encryption_policies;
+pub(crate) mod file_totals;
+mod lookalikes;
+pub(crate) mod value_inodes;
+pub(crate) mod xattrs;
+
+use self::xattrs::InInode;
+use crate::context::Context;
+use crate::inode_records::{Directory, InodeRecord, Marks};
+use crate::phases::inodes::block_maps::{Trees, words};
+use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, judge_sums};
+use crate::phases::quota;
+use crate::problem::Problem;
+use crate::report::Counts;
+use crate::scan::Scanner;
+use crate::scan::found::{Found, InlineDirectory, Node, XattrRef};
+use crate::scan::regions::Layers;
+use crate::scan::walk::Claimer;
+use crate::table::Code;
+use format::extent::{self, RawNode};
+use format::feature::{Compat, Incompat, RoCompat};
+use format::inode::{DiskInode, FileKind, InodeFlags, RawInode};
+use format::{FsBlock, InodeNo};
+use std::sync::Mutex;
+
+/// What the inode tables hand on to later rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Harvest {
+    pub(crate) found: Found,
+    pub(crate) files: Vec<OpenFile>,
+    pub(crate) directories: Vec<Directory>,
+    pub(crate) inline: Vec<InlineDirectory>,
+    pub(crate) xattrs: Vec<XattrRef>,
+    /// Links whose target stands in a block: inode and `i_size`.
+    pub(crate) links: Vec<(InodeNo, u64)>,
+    /// What is on the volume.
+    pub(crate) counts: Counts,
+    /// The first regular file of 2 GiB or more.
+    pub(crate) large_file: Option<InodeNo>,
+    /// The first directory of 2 GiB or more.
+    pub(crate) large_directory: Option<InodeNo>,
+    /// What every user, group and project has.
+    pub(crate) quota: quota::Usage,
+}
+
+impl Harvest {
+    /// Moves everything from `other` to the end of this.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        self.found.append(&mut other.found);
+        self.files.append(&mut other.files);
+        self.directories.append(&mut other.directories);
+        self.inline.append(&mut other.inline);
+        self.xattrs.append(&mut other.xattrs);
+        self.links.append(&mut other.links);
+        self.counts += &other.counts;
+        self.large_file = first(self.large_file, other.large_file);
+        self.large_directory = first(self.large_directory, other.large_directory);
+        self.quota.append(&mut other.quota);
+    }
+}
+
+/// Judges slots of the inode tables.
+pub(crate) struct InodeCheck<'a> {
+    pub(crate) ctx: &'a Context<'a>,
+    pub(crate) claimer: &'a dyn Claimer,
+    /// Reads the first block of what may be a directory.
+    pub(crate) scanner: &'a Scanner<'a>,
+    /// Takes files whose trees can be put together from regions.
+    pub(crate) layers: Option<&'a Layers<'a>>,
+    /// Superblock times before this make deletion times useless as a sign of an orphan.
+    pub(crate) low_dtime: bool,
+}
+
+/// What an inode is by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    BadBlocks,
+    Root,
+    Journal,
+    Quota,
+    OrphanFile,
+    /// One of the volume's own of another kind.
+    Reserved,
+    /// A file of the users'.
+    Ordinary,
+}
+
+impl InodeCheck<'_> {
+    /// Judges one slot.
+    pub(crate) fn judge(&self, inode: InodeNo, slot: &[u8], harvest: &mut Harvest) {
+        let Some(raw) = RawInode::from_slot(slot) else { return };
+        let geometry = &self.ctx.volume.geometry;
+        let checksum_ok =
+            !geometry.metadata_csum || raw.checksum(geometry, inode) == raw.stored_checksum() || raw.is_zero();
+        let role = self.role(inode);
+        let links = raw.disk.i_links_count.get();
+        let orphan = self.ctx.volume.orphans.contains(&inode);
+        if role == Role::Ordinary && links == 0 && !orphan {
+            self.judge_free(inode, &raw, checksum_ok);
+            return;
+        }
+        if !checksum_ok {
+            self.wrong_checksum(inode, &raw);
+        }
+        let mut marks = Marks::USED;
+        if role != Role::Ordinary || orphan && links == 0 {
+            marks |= Marks::OWN;
+        }
+        let unused_own =
+            matches!(role, Role::Journal | Role::Quota | Role::OrphanFile | Role::Reserved) && raw.is_zero();
+        let kind = raw.kind();
+        let flags = raw.flags();
+        if raw.size() == 0 {
+            marks |= Marks::EMPTY;
+        }
+        for (flag, mark) in [
+            (InodeFlags::INDEX, Marks::INDEX),
+            (InodeFlags::EA_INODE, Marks::EA_INODE),
+            (InodeFlags::ENCRYPT, Marks::ENCRYPTED),
+            (InodeFlags::CASEFOLD, Marks::CASEFOLD),
+            (InodeFlags::INLINE_DATA, Marks::INLINE),
+        ] {
+            if flags.contains(flag) {
+                marks |= mark;
+            }
+        }
+        if self.claimer.is_judging() {
+            self.ctx.inodes.put(inode, InodeRecord { kind, marks, links });
+        }
+        harvest.counts.count_inode(kind, raw.size());
+        harvest.quota.count(self.ctx.volume, inode, &raw);
+        if unused_own {
+            return;
+        }
+        self.judge_role(inode, role, &raw);
+        let resizes = self.ctx.volume.features.compat.contains(Compat::RESIZE_INODE);
+        if inode == InodeNo::RESIZE && !resizes && raw.disk.i_block != [0; 60] {
+            self.report(Problem::new(Code::ResizeInodeNotClear).inode(inode));
+        }
+        if !matches!(role, Role::Ordinary | Role::Root) && self.is_low_dtime(&raw) {
+            self.report(Problem::new(Code::OrphanLinkInDeletionTime).inode(inode));
+        }
+        if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
+            self.report(Problem::new(Code::InodeMapUndecidable).inode(inode));
+        }
+        let no_extents = !self.ctx.volume.features.incompat.contains(Incompat::EXTENT);
+        if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS) && no_extents {
+            self.report(Problem::new(Code::ExtentFlagWithoutFeature).inode(inode));
+        }
+        if role == Role::Reserved && flags.contains(InodeFlags::EA_INODE) && kind != Some(FileKind::Regular) {
+            self.report(Problem::new(Code::XattrValueInodeNotRegular).inode(inode));
+        }
+        let own = !matches!(role, Role::Ordinary | Role::Root | Role::BadBlocks);
+        if own && flags.contains(InodeFlags::INDEX) && kind != Some(FileKind::Directory) {
+            self.report(Problem::new(Code::HtreeFlagOnNonDirectory).inode(inode));
+        }
+        if own && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
+            self.report(Problem::new(Code::CasefoldFlagOnNonDirectory).inode(inode));
+        }
+        if orphan && links == 0 {
+            // nothing can be asked of it any more but that its blocks are its own
+            let attributes = self.judge_extra(inode, &raw);
+            let kind = if kind == Some(FileKind::Directory) { Some(FileKind::Regular) } else { kind };
+            return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
+        }
+        if !matches!(role, Role::Ordinary | Role::Root) {
+            self.check_own_flags(inode, role, &raw);
+            // the resize inode is, on most volumes, the only one
+            self.judge_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
+            if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
+                self.walk(inode, &raw, kind, 0, harvest);
+            }
+            return;
+        }
+        if raw.disk.i_dtime.get() != 0 && role == Role::Ordinary && !orphan {
+            let code =
+                if self.is_low_dtime(&raw) { Code::OrphanLinkInDeletionTime } else { Code::InodeInUseHasDeletionTime };
+            self.report(Problem::new(code).inode(inode));
+        }
+        self.judge_fields(inode, &raw, kind);
+        if self.claimer.is_judging() && lookalikes::like_directory(self.scanner, self.ctx.volume, inode, &raw) {
+            self.report(Problem::new(Code::LooksLikeDirectory).inode(inode).name(lookalikes::kind_name(kind)));
+        }
+        self.judge_size(inode, &raw, kind, harvest);
+        let attributes = self.judge_extra(inode, &raw);
+        self.judge_map_flags(inode, &raw, kind, &attributes);
+        self.judge_kind(inode, &raw, kind, &attributes, harvest);
+    }
+
+    /// What is large needs a feature that says so.
+    fn judge_size(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, harvest: &mut Harvest) {
+        if raw.size() < 1 << 31 {
+            return;
+        }
+        match kind {
+            Some(FileKind::Regular) => harvest.large_file = first(harvest.large_file, Some(inode)),
+            Some(FileKind::Directory) => harvest.large_directory = first(harvest.large_directory, Some(inode)),
+            _ => {}
+        }
+    }
+
+    /// A slot without links holds no file; it should then also say when the file was deleted.
+    fn judge_free(&self, inode: InodeNo, raw: &RawInode<'_>, checksum_ok: bool) {
+        if !checksum_ok {
+            self.wrong_checksum(inode, raw);
+        }
+        let dtime = raw.disk.i_dtime.get();
+        if raw.disk.i_mode.get() != 0 && dtime == 0 {
+            self.report(Problem::new(Code::DeletedInodeWithoutTime).inode(inode));
+        } else if dtime != 0 && self.is_low_dtime(raw) {
+            self.report(Problem::new(Code::OrphanLinkInDeletionTime).inode(inode));
+        }
+    }
+
+    fn wrong_checksum(&self, inode: InodeNo, raw: &RawInode<'_>) {
+        let (stored, computed) = (raw.stored_checksum(), raw.checksum(&self.ctx.volume.geometry, inode));
+        let problem = Problem::new(Code::InodeChecksumWrong).inode(inode);
+        self.report(problem.found(stored.into()).expected(computed.into()));
+    }
+
+    /// A deletion time smaller than the number of inodes is no time but a link of the orphan list.
+    fn is_low_dtime(&self, raw: &RawInode<'_>) -> bool {
+        let dtime = raw.disk.i_dtime.get();
+        self.low_dtime && dtime != 0 && dtime < self.ctx.volume.geometry.inodes
+    }
+
+    fn role(&self, inode: InodeNo) -> Role {
+        let volume = self.ctx.volume;
+        let disk = &volume.disk;
+        let n = inode.get();
+        if n >= volume.geometry.first_inode {
+            let orphans = volume.features.compat.contains(Compat::ORPHAN_FILE) && n == disk.s_orphan_file_inum.get();
+            // whatever the features say, as for those of users and groups
+            let project = n == disk.s_prj_quota_inum.get();
+            return match (orphans, project) {
+                (true, _) => Role::OrphanFile,
+                (_, true) => Role::Quota,
+                _ => Role::Ordinary,
+            };
+        }
+        match inode {
+            InodeNo::BAD_BLOCKS => Role::BadBlocks,
+            InodeNo::ROOT => Role::Root,
+            InodeNo::JOURNAL => Role::Journal,
+            InodeNo::USER_QUOTA | InodeNo::GROUP_QUOTA => Role::Quota,
+            _ => Role::Reserved,
+        }
+    }
+
+    /// Whether an inode of the volume's own is what its number says.
+    fn judge_role(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
+        let features = &self.ctx.volume.features;
+        let regular = raw.kind() == Some(FileKind::Regular);
+        let holds_something =
+            raw.disk.i_links_count.get() != 0 || raw.disk.i_blocks_lo.get() != 0 || raw.block_words::<1>() != [0];
+        let mode = raw.disk.i_mode.get();
+        let code = match role {
+            Role::Root if raw.kind() != Some(FileKind::Directory) => Some(Code::RootNotDirectory),
+            Role::Root if raw.disk.i_dtime.get() != 0 => Some(Code::RootHasDeletionTime),
+            Role::Journal if self.is_journal(inode) => (!regular).then_some(Code::JournalInodeModeWrong),
+            Role::Journal => holds_something.then_some(Code::JournalInodeNotClear),
+            Role::Quota if features.ro_compat.contains(RoCompat::QUOTA) && self.is_quota(inode) => {
+                (!regular).then_some(Code::QuotaInodeModeWrong)
+            }
+            Role::Quota => holds_something.then_some(Code::QuotaInodeNotClear),
+            Role::OrphanFile => (!regular).then_some(Code::OrphanFileModeWrong),
+            Role::Reserved => match inode {
+                InodeNo::BOOT_LOADER => raw.kind() == Some(FileKind::Directory),
+                InodeNo::RESIZE => mode != 0 && !regular,
+                _ => mode != 0,
+            }
+            .then_some(Code::ReservedInodeModeWrong),
+            _ => None,
+        };
+        if let Some(code) = code {
+            self.report(Problem::new(code).inode(inode).found(u64::from(mode)));
+        }
+        // its number is an ordinary one, which without links is free to the kernel and to e2fsck
+        if role == Role::OrphanFile && raw.disk.i_links_count.get() == 0 {
+            self.report(Problem::new(Code::LinkCountWrong).inode(inode).found(0).expected(1));
+        }
+    }
+
+    /// None of the volume's own stands in its inode or is encrypted: believed, the first flag would free all of its blocks.
+    fn check_own_flags(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
+        let flags = raw.flags();
+        let report = |code| self.report(Problem::new(code).inode(inode));
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            report(if flags.contains(InodeFlags::EXTENTS) {
+                Code::InlineInodeHasExtentFlag
+            } else if !self.ctx.volume.features.incompat.contains(Incompat::INLINE_DATA) {
+                Code::InlineDataFeatureMissing
+            } else {
+                Code::InlineDataXattrMissing
+            });
+        }
+        if role == Role::Journal && flags.contains(InodeFlags::ENCRYPT) {
+            report(Code::EncryptionXattrMissing);
+        }
+    }
+
+    fn is_journal(&self, inode: InodeNo) -> bool {
+        // whatever the features say: phase 0 judges that
+        self.ctx.volume.disk.s_journal_inum.get() == inode.get()
+    }
+
+    fn is_quota(&self, inode: InodeNo) -> bool {
+        let disk = &self.ctx.volume.disk;
+        let named = match inode {
+            InodeNo::USER_QUOTA => disk.s_usr_quota_inum,
+            InodeNo::GROUP_QUOTA => disk.s_grp_quota_inum,
+            _ => disk.s_prj_quota_inum,
+        };
+        named.get() == inode.get()
+    }
+
+    /// The list of bad blocks is a block map and nothing else.
+    fn bad_blocks_shape(&self, inode: InodeNo, raw: &RawInode<'_>) -> bool {
+        let d = raw.disk;
+        let clean = d.i_mode.get() == 0
+            && raw.uid() == 0
+            && raw.gid() == 0
+            && d.i_links_count.get() == 0
+            && d.i_file_acl_lo.get() == 0
+            && !raw.flags().intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
+        if !clean {
+            self.report(Problem::new(Code::BadBlocksInodeInvalid).inode(inode));
+        }
+        clean
+    }
+
+    /// Fields that must be zero, or whose meaning depends on a feature.
+    fn judge_fields(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
+        let features = &self.ctx.volume.features;
+        let d = raw.disk;
+        let report = |code, found: u64| self.report(Problem::new(code).inode(inode).found(found));
+        if kind.is_none() {
+            report(Code::InodeModeWrong, u64::from(d.i_mode.get()));
+        }
+        if d.i_obso_faddr.get() != 0 {
+            report(Code::FragmentAddressNotZero, u64::from(d.i_obso_faddr.get()));
+        }
+        let linux = self.ctx.volume.disk.s_creator_os.get() == 0;
+        if linux && !features.incompat.contains(Incompat::BIT64) && d.i_file_acl_high.get() != 0 {
+            report(Code::XattrBlockHighNotZero, u64::from(d.i_file_acl_high.get()));
+        }
+        if linux && !features.ro_compat.contains(RoCompat::HUGE_FILE) && d.i_blocks_high.get() != 0 {
+            report(Code::BlockCountHighNotZero, u64::from(d.i_blocks_high.get()));
+        }
+        let flags = raw.flags();
+        if flags.contains(InodeFlags::IMAGIC) && !features.compat.contains(Compat::IMAGIC_INODES) {
+            report(Code::ImagicFlagWithoutFeature, u64::from(flags.bits()));
+        }
+        if flags.contains(InodeFlags::CASEFOLD) {
+            if kind != Some(FileKind::Directory) {
+                report(Code::CasefoldFlagOnNonDirectory, u64::from(d.i_mode.get()));
+            } else if !features.incompat.contains(Incompat::CASEFOLD) {
+                report(Code::CasefoldFlagWithoutFeature, u64::from(flags.bits()));
+            }
+        }
+        if flags.contains(InodeFlags::EA_INODE) {
+            if kind != Some(FileKind::Regular) {
+                report(Code::XattrValueInodeNotRegular, u64::from(d.i_mode.get()));
+            } else if self.claimer.is_judging() {
+                xattrs::found_value_inode(self.ctx, inode, raw);
+            }
+        }
+    }
+
+    /// The fields and attributes beyond the first 128 bytes.
+    fn judge_extra<'b>(&self, inode: InodeNo, raw: &RawInode<'b>) -> InInode<'b> {
+        let room = raw.bytes().len().saturating_sub(DiskInode::SIZE);
+        let extra = usize::from(raw.extra_isize());
+        if room == 0 || extra == 0 {
+            if self.claimer.is_judging() {
+                xattrs::judge_context(self.ctx, inode, raw, false);
+            }
+            return InInode::default();
+        }
+        if extra < 4 || extra > room || !extra.is_multiple_of(4) {
+            self.report(Problem::new(Code::ExtraSizeWrong).inode(inode).found(extra as u64));
+            return InInode::default();
+        }
+        if !self.claimer.is_judging() {
+            return InInode::default();
+        }
+        let attributes = xattrs::judge_in_inode(self.ctx, inode, raw);
+        if attributes.encryption {
+            self.ctx.inodes.mark(inode, Marks::CONTEXT);
+        }
+        attributes
+    }
+
+    /// Whether the flags that say how `i_block` is to be read agree with the features and with what stands there.
+    fn judge_map_flags(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, attributes: &InInode<'_>) {
+        let features = &self.ctx.volume.features;
+        let flags = raw.flags();
+        let (extents, inline) = (flags.contains(InodeFlags::EXTENTS), flags.contains(InodeFlags::INLINE_DATA));
+        let report = |code| self.report(Problem::new(code).inode(inode));
+        if inline {
+            if extents {
+                report(Code::InlineInodeHasExtentFlag);
+            }
+            if !features.incompat.contains(Incompat::INLINE_DATA) {
+                report(Code::InlineDataFeatureMissing);
+            } else if attributes.system_data.is_none() {
+                report(Code::InlineDataXattrMissing);
+            }
+        }
+        let mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
+        let header = RawNode::from_bytes(&raw.disk.i_block)
+            .is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC && n.header.eh_max.get() == n.room());
+        if extents && !inline {
+            if !features.incompat.contains(Incompat::EXTENT) {
+                report(if header { Code::ExtentFeatureMissing } else { Code::ExtentFlagWithoutFeature });
+            } else if mapped && !is_short_link(raw, kind) && raw.disk.i_block.iter().all(|b| *b == 0) {
+                report(Code::ExtentHeaderMissing);
+            }
+        } else if !inline && mapped && header && !is_short_link(raw, kind) {
+            // the words of a header make no sense as block numbers
+            report(if features.incompat.contains(Incompat::EXTENT) {
+                Code::ExtentFlagMissing
+            } else {
+                Code::ExtentFeatureMissing
+            });
+        }
+    }
+
+    fn judge_kind(
+        &self,
+        inode: InodeNo,
+        raw: &RawInode<'_>,
+        kind: Option<FileKind>,
+        attributes: &InInode<'_>,
+        harvest: &mut Harvest,
+    ) {
+        let flags = raw.flags();
+        let report = |code| self.report(Problem::new(code).inode(inode));
+        if kind != Some(FileKind::Directory) && flags.contains(InodeFlags::INDEX) {
+            report(Code::HtreeFlagOnNonDirectory);
+        }
+        match kind {
+            Some(FileKind::Directory) => {
+                if flags.contains(InodeFlags::INDEX) && !self.ctx.volume.features.compat.contains(Compat::DIR_INDEX) {
+                    report(Code::HtreeFlagWithoutFeature);
+                }
+                if self.claimer.is_judging() {
+                    self.found_directory(inode, raw, attributes, harvest);
+                }
+            }
+            Some(FileKind::Symlink) => self.judge_link(inode, raw, attributes, &mut harvest.counts),
+            Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket) => {
+                self.judge_special(inode, raw, kind);
+            }
+            Some(FileKind::Regular) | None => {}
+        }
+        if let Some(data) = attributes.system_data
+            && flags.contains(InodeFlags::INLINE_DATA)
+        {
+            let room = (raw.disk.i_block.len() + data.len()) as u64;
+            let wrong = match kind {
+                Some(FileKind::Directory) => raw.size() != room,
+                _ => raw.size() > room,
+            };
+            if wrong {
+                self.report(Problem::new(Code::InodeSizeWrong).inode(inode).found(raw.size()).expected(room));
+            }
+        }
+        self.walk(inode, raw, kind, attributes.value_clusters, harvest);
+    }
+
+    fn found_directory(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, harvest: &mut Harvest) {
+        let inline = raw.flags().contains(InodeFlags::INLINE_DATA);
+        if inline && raw.flags().contains(InodeFlags::INDEX) {
+            self.report(Problem::new(Code::HtreeRootBad).inode(inode));
+        }
+        let block_size = u64::from(self.ctx.volume.geometry.block_size);
+        let blocks = if inline { 0 } else { u32::try_from(raw.size().div_ceil(block_size)).unwrap_or(u32::MAX) };
+        harvest.directories.push(Directory::new(inode, raw.seed(&self.ctx.volume.geometry, inode), blocks));
+        if inline {
+            harvest.inline.push(InlineDirectory {
+                inode,
+                i_block: raw.disk.i_block,
+                system_data: attributes.system_data.unwrap_or_default().into(),
+            });
+        }
+    }
+
+    /// A link whose target stands in the inode.
+    fn judge_link(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, counts: &mut Counts) {
+        let size = raw.size();
+        let flags = raw.flags();
+        let encrypted = flags.contains(InodeFlags::ENCRYPT);
+        let bad = if flags.contains(InodeFlags::INLINE_DATA) {
+            let (head, tail) = (&raw.disk.i_block, attributes.system_data.unwrap_or_default());
+            let whole: Vec<u8> = head.iter().chain(tail).copied().collect();
+            let length = match whole.as_slice() {
+                [low, high, ..] if encrypted => usize::from(*low) + usize::from(*high) * 256 + 2,
+                _ => whole.iter().position(|b| *b == 0).unwrap_or(whole.len()),
+            };
+            size == 0 || length as u64 != size
+        } else if is_short_link(raw, raw.kind()) {
+            counts.fast_symlinks += 1;
+            if flags.contains(InodeFlags::EXTENTS) && self.ctx.volume.features.incompat.contains(Incompat::EXTENT) {
+                let header =
+                    RawNode::from_bytes(&raw.disk.i_block).is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC);
+                if !header {
+                    self.report(Problem::new(Code::FastSymlinkHasExtentFlag).inode(inode));
+                }
+                // the kernel takes the header for the target
+                header
+            } else {
+                !short_target_fits(&raw.disk.i_block, size as usize, encrypted)
+            }
+        } else {
+            // the target ends with a zero byte
+            size == 0 || size >= u64::from(self.ctx.volume.geometry.block_size)
+        };
+        if bad {
+            self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(size));
+        }
+    }
+
+    /// Devices, pipes and sockets have no data.
+    fn judge_special(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
+        let flags = raw.flags();
+        let report = |code| self.report(Problem::new(code).inode(inode));
+        if flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
+            report(Code::SpecialFileHasMapFlag);
+        }
+        let immutable = flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        let words = words(&raw.disk.i_block);
+        // device numbers take two words; others are only trusted to be zero on an immutable inode
+        let stray = immutable && words.iter().skip(4).any(|w| *w != 0);
+        if flags.intersects(InodeFlags::INDEX | InodeFlags::EXTENTS) || stray {
+            report(match kind {
+                Some(FileKind::CharDevice) => Code::CharacterDeviceBad,
+                Some(FileKind::BlockDevice) => Code::BlockDeviceBad,
+                Some(FileKind::Fifo) => Code::FifoBad,
+                _ => Code::SocketBad,
+            });
+        } else if immutable {
+            report(Code::SpecialFileImmutable);
+        }
+        if raw.size() != 0 {
+            self.report(Problem::new(Code::SpecialFileSizeNotZero).inode(inode).found(raw.size()));
+        }
+    }
+
+    /// Walks as much of the map as the inode holds; a map that goes on in blocks is kept open for the rounds.
+    fn walk(
+        &self,
+        inode: InodeNo,
+        raw: &RawInode<'_>,
+        kind: Option<FileKind>,
+        value_clusters: u64,
+        harvest: &mut Harvest,
+    ) {
+        let volume = self.ctx.volume;
+        let features = &volume.features;
+        let flags = raw.flags();
+        let facts = Facts {
+            inode,
+            kind,
+            flags,
+            size: if kind == Some(FileKind::Symlink) { u64::from(raw.disk.i_size_lo.get()) } else { raw.size() },
+            sectors: raw.sectors(features.ro_compat.contains(RoCompat::HUGE_FILE), volume.geometry.block_size),
+            seed: raw.seed(&volume.geometry, inode),
+        };
+        let mut tally = Tally { clusters: value_clusters, ..Tally::default() };
+        let acl = raw.file_acl(features.incompat.contains(Incompat::BIT64));
+        let has_acl = self.judge_acl_block(&facts, acl, &mut tally, harvest);
+        let special =
+            matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
+        // the list of bad blocks is a map without a type; without one all others have no map that counts
+        if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
+            self.settle(facts, tally, has_acl, Vec::new(), harvest);
+            return;
+        }
+        let trees = Trees { ctx: self.ctx, claimer: self.claimer };
+        let before = harvest.found.nodes.len();
+        if flags.contains(InodeFlags::INLINE_DATA)
+            || kind == Some(FileKind::Symlink) && is_short_link(raw, kind) && !has_block_map(raw)
+        {
+            // everything stands in the inode
+        } else if flags.contains(InodeFlags::EXTENTS) {
+            trees.extent_root(&facts, &raw.disk.i_block, &mut tally, &mut harvest.found);
+            if let Some(node) = RawNode::from_bytes(&raw.disk.i_block)
+                && let Some(depth) = harvest.counts.extent_depths.get_mut(usize::from(node.header.eh_depth.get()))
+            {
+                *depth += 1;
+            }
+        } else {
+            let own = matches!(inode, InodeNo::BAD_BLOCKS | InodeNo::RESIZE);
+            if volume.features.ro_compat.contains(RoCompat::BIGALLOC) && raw.block_words::<15>() != [0; 15] && !own {
+                self.report(Problem::new(Code::BlockMapWithBigalloc).inode(inode));
+            }
+            let words = words(&raw.disk.i_block);
+            trees.indirect_root(&facts, &words, &mut tally, &mut harvest.found);
+            let depth = words.iter().skip(12).filter(|w| **w != 0).count();
+            if kind == Some(FileKind::Symlink) && depth > 0 {
+                // a target is one block, whatever the map below may lead to
+                self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(facts.size));
+            }
+            if let Some(depth) = harvest.counts.indirect_depths.get_mut(depth) {
+                *depth += 1;
+            }
+        }
+        if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_judging() {
+            harvest.links.push((inode, facts.size));
+        }
+        let sized = (1..u64::from(volume.geometry.block_size)).contains(&facts.size);
+        let in_inode = flags.contains(InodeFlags::INLINE_DATA) || is_short_link(raw, kind);
+        let mapped = tally.last.is_some() || harvest.found.nodes.len() > before;
+        if kind == Some(FileKind::Symlink) && !in_inode && !mapped && sized {
+            self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(facts.size));
+        }
+        let tops = harvest.found.nodes.split_off(before);
+        self.settle(facts, tally, has_acl, tops, harvest);
+    }
+
+    /// Judges the sums of a file at once, or keeps it open where its map goes on in blocks (`tops`), or where its attribute
+    /// block may name values that count as its own.
+    fn settle(&self, facts: Facts, tally: Tally, has_acl: bool, mut tops: Vec<Node>, harvest: &mut Harvest) {
+        if !self.claimer.is_judging() {
+            return;
+        }
+        let values = has_acl && self.ctx.volume.features.incompat.contains(Incompat::EA_INODE);
+        if tops.is_empty() && !values {
+            harvest.counts.count_runs(facts.kind, tally.runs);
+            return judge_sums(self.ctx, &facts, &tally);
+        }
+        let mut file = OpenFile { facts, tally: Mutex::new(tally) };
+        if let Some(layers) = self.layers.filter(|_| !values) {
+            (file, tops) = match layers.open(file, tops) {
+                Ok(()) => return,
+                Err(back) => back,
+            };
+        }
+        harvest.files.push(file);
+        harvest.found.nodes.append(&mut tops);
+    }
+
+    /// The block of extended attributes: a place on the volume, kept for the round that reads it. Whether there is one.
+    fn judge_acl_block(&self, facts: &Facts, acl: FsBlock, tally: &mut Tally, harvest: &mut Harvest) -> bool {
+        if acl.get() == 0 {
+            return false;
+        }
+        let features = &self.ctx.volume.features;
+        if !features.compat.contains(Compat::EXT_ATTR) || !self.ctx.volume.holds(acl.get()) {
+            self.report(Problem::new(Code::XattrBlockOutOfRange).inode(facts.inode).block(acl));
+            return false;
+        }
+        tally.clusters += 1;
+        harvest.xattrs.push(XattrRef { block: acl.get(), inode: facts.inode });
+        true
+    }
+
+    fn report(&self, problem: Problem) {
+        self.ctx.report_if(self.claimer.is_judging(), || problem);
+    }
+}
+
+/// The lower of two numbers, where there are any: which thread came first must not matter.
+fn first(one: Option<InodeNo>, other: Option<InodeNo>) -> Option<InodeNo> {
+    one.into_iter().chain(other).min()
+}
+
+/// A symbolic link short enough to stand in `i_block`.
+fn is_short_link(raw: &RawInode<'_>, kind: Option<FileKind>) -> bool {
+    kind == Some(FileKind::Symlink) && (1..60).contains(&raw.size())
+}
+
+/// A short link that has a block all the same: extents with a header.
+fn has_block_map(raw: &RawInode<'_>) -> bool {
+    raw.flags().contains(InodeFlags::EXTENTS)
+        && RawNode::from_bytes(&raw.disk.i_block).is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC)
+}
+
+/// The target in `i_block` ends exactly at `i_size`. An encrypted one starts with its own length.
+fn short_target_fits(i_block: &[u8; 60], size: usize, encrypted: bool) -> bool {
+    if encrypted {
+        let [low, high, ..] = *i_block;
+        return usize::from(low) + usize::from(high) * 256 + 2 == size;
+    }
+    i_block.iter().position(|b| *b == 0) == Some(size)
+}

@@ -1,0 +1,481 @@
+//! Block maps: extent trees and indirect blocks, judged node by node in whatever order they are read.
+//!
+//! Contract with the rounds
+//! - A node is judged against what its parent says of it: level, and the blocks of the file it may cover. Since children
+//!   of one parent cover disjoint ranges, order and overlap are judged without knowing the neighbours.
+//! - Blocks of data are claimed here, at once. Blocks that will be read (tree nodes, directories, links) are handed on in
+//!   [`Found`] and claimed at the start of the round that reads them, in disk order: who comes first does not depend on
+//!   threads, and a block that two maps share is followed only once, so a map that leads back into itself ends.
+
+use crate::context::Context;
+use crate::phases::inodes::file_totals::{Facts, Tally, beyond_limit};
+use crate::problem::Problem;
+use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind};
+use crate::scan::walk::Claimer;
+use crate::table::Code;
+use format::extent::{self, DiskExtent, OwnedExtentTail, RawNode};
+use format::indirect::IndirectTail;
+use format::superblock::Geometry;
+use format::{FileBlock, FsBlock, InodeNo, indirect};
+use std::ops::Range;
+use zerocopy::little_endian::U32;
+
+/// Judges maps.
+pub(crate) struct Trees<'a> {
+    pub(crate) ctx: &'a Context<'a>,
+    pub(crate) claimer: &'a dyn Claimer,
+}
+
+/// Where a node stands in its tree.
+struct Place {
+    block: Option<FsBlock>,
+    depth: u16,
+    range: Range<u64>,
+}
+
+impl Trees<'_> {
+    /// Judges what `i_block` holds of a file that is mapped by extents.
+    pub(crate) fn extent_root(&self, facts: &Facts, i_block: &[u8], tally: &mut Tally, found: &mut Found) {
+        let Some(node) = RawNode::from_bytes(i_block) else { return };
+        let depth = node.header.eh_depth.get();
+        if !root_header_fits(&node) {
+            tally.incomplete = true;
+            self.report(facts, Code::ExtentHeaderInvalid, None);
+            return;
+        }
+        let place = Place { block: None, depth, range: 0..extent::MAX_BLOCKS };
+        self.extent_entries(facts, &node, &place, tally, found);
+    }
+
+    /// Judges a tree block.
+    pub(crate) fn node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+        match at.kind {
+            NodeKind::Extents(_) => self.extent_node(facts, at, bytes, tally, found),
+            NodeKind::Indirect(_) => self.indirect_node(facts, at, bytes, tally, found),
+        }
+    }
+
+    /// Judges a node of an extent tree.
+    fn extent_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+        let NodeKind::Extents(depth) = at.kind else { return };
+        let block = FsBlock(at.block);
+        let Some(node) = RawNode::from_bytes(bytes) else { return };
+        let seen = check_header(&node, facts.owner(), depth, bytes, &self.ctx.volume.geometry);
+        if !seen.fits || !seen.depth_right {
+            self.report(facts, Code::ExtentHeaderInvalid, Some(block));
+        }
+        if !seen.fits {
+            tally.incomplete = true;
+            return;
+        }
+        if !seen.checksum_right {
+            self.report(facts, Code::ExtentBlockChecksumWrong, Some(block));
+        }
+        let place = Place { block: Some(block), depth, range: u64::from(at.first)..u64::from(at.last) + 1 };
+        let starts_at = match depth {
+            0 => node.extents().first().map(|e| e.ee_block.get()),
+            _ => node.indexes().first().map(|e| e.ei_block.get()),
+        };
+        if let Some(start) = starts_at
+            && start != at.first
+        {
+            self.ctx.report_if(self.claimer.is_judging(), || {
+                Problem::new(Code::ExtentIndexStartWrong)
+                    .inode(facts.inode)
+                    .block(block)
+                    .found(u64::from(start))
+                    .expected(u64::from(at.first))
+            });
+        }
+        self.extent_entries(facts, &node, &place, tally, found);
+    }
+
+    fn extent_entries(&self, facts: &Facts, node: &RawNode<'_>, place: &Place, tally: &mut Tally, found: &mut Found) {
+        if place.depth > 0 {
+            self.extent_children(facts, node, place, tally, found);
+        } else {
+            self.extent_leaf(facts, node.extents(), place, tally, found);
+        }
+    }
+
+    fn extent_children(&self, facts: &Facts, node: &RawNode<'_>, place: &Place, tally: &mut Tally, found: &mut Found) {
+        let entries = node.indexes();
+        for (n, entry) in entries.iter().enumerate() {
+            let first = entry.ei_block.get();
+            let end = entries.get(n + 1).map_or(place.range.end, |next| u64::from(next.ei_block.get()));
+            let child = entry.child().get();
+            let problem = if !self.ctx.volume.holds(child) {
+                Some(Code::ExtentStartInvalid)
+            } else if end <= u64::from(first) || u64::from(first) < place.range.start || end > place.range.end {
+                Some(Code::ExtentsOutOfOrder)
+            } else {
+                None
+            };
+            if let Some(code) = problem {
+                tally.incomplete = true;
+                self.report_entry(facts, code, place.block, FileBlock(u64::from(first)), child);
+                continue;
+            }
+            tally.clusters += 1;
+            found.nodes.push(Node {
+                block: child,
+                inode: facts.inode,
+                first,
+                // fits: `end` is at most 2^32 and more than `first`
+                last: (end - 1) as u32,
+                kind: NodeKind::Extents(place.depth - 1),
+            });
+        }
+    }
+
+    fn extent_leaf(&self, facts: &Facts, extents: &[DiskExtent], place: &Place, tally: &mut Tally, found: &mut Found) {
+        let mut next = place.range.start;
+        let mut last_cluster = None;
+        let mut last_end = None;
+        // the root's neighbours are all here; those of a deeper leaf are not
+        let edges = if place.block.is_some() { self.edges_of(extents) } else { Vec::new() };
+        let inode = facts.inode;
+        found.edges.extend(edges.iter().map(|&(logical, cluster)| Edge { inode, logical, cluster }));
+        for e in extents {
+            let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
+            let start = e.start().get();
+            if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
+                tally.incomplete = true;
+                self.report_run(facts, code, place.block, FileBlock(logical), start, len);
+                // where one ends too far, it says nothing of those that follow
+                next = if code == Code::ExtentEndOutOfBounds { next } else { next.max(logical + len) };
+                continue;
+            }
+            next = logical + len;
+            let last = FileBlock(logical + len - 1);
+            if let Some(code) = beyond_limit(self.ctx, facts, last) {
+                self.report_entry(facts, code, place.block, last, start);
+                tally.incomplete = true;
+                continue;
+            }
+            if last_end != Some(start) {
+                tally.runs = tally.runs.saturating_add(1);
+            }
+            last_end = Some(start + len);
+            tally.cover(last.get(), !e.is_unwritten());
+            let clusters = self.run_clusters(facts, start..start + len, logical, &edges, &mut last_cluster);
+            tally.clusters += clusters.end - clusters.start;
+            if facts.is_directory() {
+                if e.is_unwritten() {
+                    self.report_run(facts, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start, len);
+                }
+                self.found_directory(facts, start..start + len, logical, &clusters, found);
+            } else if facts.is_symlink() {
+                found.links.push(LinkTarget { block: start, inode: facts.inode });
+            } else {
+                self.content(facts, &(start..start + len));
+                self.claimer.claim(facts.inode, clusters);
+            }
+        }
+    }
+
+    fn extent_problem(&self, e: &DiskExtent, logical: u64, next: u64, end: u64) -> Option<Code> {
+        let start = e.start().get();
+        if e.is_empty() {
+            Some(Code::ExtentLengthZero)
+        } else if !self.ctx.volume.holds(start) {
+            Some(Code::ExtentStartInvalid)
+        } else if start.saturating_add(u64::from(e.len())) > self.ctx.volume.geometry.blocks {
+            Some(Code::ExtentLengthInvalid)
+        } else if logical < next {
+            Some(Code::ExtentsOutOfOrder)
+        } else if logical + u64::from(e.len()) > end {
+            Some(Code::ExtentEndOutOfBounds)
+        } else {
+            None
+        }
+    }
+
+    /// Under bigalloc: the clusters at both ends of a leaf that the leaves beside it may share, each with the file's.
+    fn edges_of(&self, extents: &[DiskExtent]) -> Vec<(u64, u64)> {
+        let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
+        let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Vec::new() };
+        let end = last.start().get().saturating_add(u64::from(last.len()));
+        let last_block = (u64::from(last.ee_block.get()) + u64::from(last.len())).saturating_sub(1);
+        let mut edges = Vec::new();
+        if ratio > 1 && !first.start().get().is_multiple_of(ratio) {
+            let logical = u64::from(first.ee_block.get()) / ratio;
+            edges.push((logical, self.ctx.claims.cluster_of(first.start().get())));
+        }
+        if ratio > 1 && !end.is_multiple_of(ratio) {
+            edges.push((last_block / ratio, self.ctx.claims.cluster_of(end.saturating_sub(1))));
+        }
+        edges
+    }
+
+    /// The clusters of a run, without those that the run before it in the same node has, and without the edges.
+    fn run_clusters(
+        &self,
+        facts: &Facts,
+        blocks: Range<u64>,
+        logical: u64,
+        edges: &[(u64, u64)],
+        last_cluster: &mut Option<(u64, u64)>,
+    ) -> Range<u64> {
+        let ratio = u64::from(self.ctx.volume.geometry.cluster_blocks);
+        let mut clusters = self.ctx.claims.clusters_of(&blocks);
+        if ratio == 1 {
+            return clusters;
+        }
+        let elsewhere = |(before, at): (u64, u64)| before == logical / ratio && at != clusters.start;
+        if blocks.start % ratio != logical % ratio || last_cluster.is_some_and(elsewhere) {
+            self.report_entry(facts, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
+        }
+        let last = last_cluster.map(|(_, cluster)| cluster);
+        let taken = |cluster| edges.iter().any(|(_, edge)| *edge == cluster) || last == Some(cluster);
+        if !clusters.is_empty() && taken(clusters.start) {
+            clusters.start += 1;
+        }
+        if !clusters.is_empty() && taken(clusters.end - 1) {
+            clusters.end -= 1;
+        }
+        let end = logical + (blocks.end - blocks.start) - 1;
+        *last_cluster = Some((end / ratio, self.ctx.claims.cluster_of(blocks.end - 1)));
+        clusters
+    }
+
+    /// Hands on a run of a directory, of whose clusters only `claimed` are its own.
+    fn found_directory(
+        &self,
+        facts: &Facts,
+        blocks: Range<u64>,
+        logical: u64,
+        claimed: &Range<u64>,
+        found: &mut Found,
+    ) {
+        let all = self.ctx.claims.clusters_of(&blocks);
+        // fits: an extent has at most 32 768 blocks and starts below 2^32
+        found.dir_runs.push(DirRun {
+            block: blocks.start,
+            len: (blocks.end - blocks.start) as u32,
+            inode: facts.inode,
+            first: logical as u32,
+            shares_first: claimed.start != all.start,
+            shares_last: claimed.end != all.end,
+        });
+    }
+
+    /// Judges what `i_block` holds of a file that is mapped by indirect blocks.
+    pub(crate) fn indirect_root(&self, facts: &Facts, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
+        let shape = self.ctx.volume.geometry.indirect();
+        let (direct, trees) = words.split_at(12);
+        self.data_pointers(facts, direct.iter().copied(), 0, None, tally, found);
+        for (level, &block) in (1u16..).zip(trees) {
+            let first = shape.first_of_level(u32::from(level)).get();
+            self.found_indirect(facts, u64::from(block), level, first, None, tally, found);
+        }
+    }
+
+    /// Judges an indirect block.
+    fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+        let NodeKind::Indirect(level) = at.kind else { return };
+        let shape = self.ctx.volume.geometry.indirect();
+        let pointers = shape.pointers(bytes);
+        let block = Some(FsBlock(at.block));
+        let fits = |tail: &IndirectTail| (tail.it_owner.get(), u16::from(tail.it_level)) == (facts.inode.get(), level);
+        let good = || {
+            IndirectTail::of(bytes).is_some_and(fits)
+                && IndirectTail::checksum_matches(bytes, FsBlock(at.block), self.ctx.volume.geometry.checksum_seed)
+        };
+        if shape.is_owned() && self.claimer.is_judging() && !good() {
+            self.report(facts, Code::IndirectBlockForeign, block);
+        }
+        let first = u64::from(at.first);
+        if level == 1 {
+            self.data_pointers(facts, pointers.iter().map(|p| p.get()), first, block, tally, found);
+            return;
+        }
+        let span = shape.span(u32::from(level) - 1);
+        for (n, pointer) in (0u64..).zip(pointers) {
+            let child = u64::from(pointer.get());
+            self.found_indirect(facts, child, level - 1, first.saturating_add(n * span), block, tally, found);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of them come from the walk; two call sites")]
+    fn found_indirect(
+        &self,
+        facts: &Facts,
+        block: u64,
+        level: u16,
+        first: u64,
+        parent: Option<FsBlock>,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
+        if block == 0 {
+            return;
+        }
+        let Ok(first_block) = u32::try_from(first) else {
+            tally.incomplete = true;
+            return self.report_entry(facts, Code::RegularFileTooBig, parent, FileBlock(first), block);
+        };
+        if !self.ctx.volume.holds(block) {
+            tally.incomplete = true;
+            return self.report_entry(facts, Code::BlockOutOfRange, parent, FileBlock(first), block);
+        }
+        tally.clusters += 1;
+        found.nodes.push(Node {
+            block,
+            inode: facts.inode,
+            first: first_block,
+            last: u32::MAX,
+            kind: NodeKind::Indirect(level),
+        });
+    }
+
+    /// Judges numbers of data blocks, those of file blocks `first`, `first + 1` ….
+    fn data_pointers(
+        &self,
+        facts: &Facts,
+        pointers: impl Iterator<Item = u32>,
+        first: u64,
+        parent: Option<FsBlock>,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
+        let mut run: Option<(u64, Range<u64>)> = None;
+        for (logical, pointer) in (first..).zip(pointers) {
+            let block = u64::from(pointer);
+            if block == 0 {
+                continue;
+            }
+            if !self.ctx.volume.holds(block) {
+                tally.incomplete = true;
+                self.report_entry(facts, Code::BlockOutOfRange, parent, FileBlock(logical), block);
+                continue;
+            }
+            if let Some(code) = beyond_limit(self.ctx, facts, FileBlock(logical)) {
+                tally.incomplete = true;
+                self.report_entry(facts, code, parent, FileBlock(logical), block);
+                continue;
+            }
+            match &mut run {
+                Some((at, blocks)) if blocks.end == block && *at + (blocks.end - blocks.start) == logical => {
+                    blocks.end += 1;
+                }
+                _ => {
+                    self.finish_run(facts, run.replace((logical, block..block + 1)), tally, found);
+                }
+            }
+        }
+        self.finish_run(facts, run, tally, found);
+    }
+
+    fn finish_run(&self, facts: &Facts, run: Option<(u64, Range<u64>)>, tally: &mut Tally, found: &mut Found) {
+        let Some((logical, blocks)) = run else { return };
+        let len = blocks.end - blocks.start;
+        tally.runs = tally.runs.saturating_add(1);
+        tally.cover(logical + len - 1, true);
+        tally.clusters += len;
+        if facts.is_directory() {
+            let clusters = self.ctx.claims.clusters_of(&blocks);
+            self.found_directory(facts, blocks, logical, &clusters, found);
+        } else if facts.is_symlink() {
+            found.links.push(LinkTarget { block: blocks.start, inode: facts.inode });
+        } else {
+            self.content(facts, &blocks);
+            self.claimer.claim(facts.inode, self.ctx.claims.clusters_of(&blocks));
+        }
+    }
+
+    fn content(&self, facts: &Facts, blocks: &Range<u64>) {
+        if self.claimer.is_judging() {
+            self.ctx.identify_content(facts.inode, blocks);
+        }
+    }
+
+    fn report(&self, facts: &Facts, code: Code, block: Option<FsBlock>) {
+        self.ctx.report_if(self.claimer.is_judging(), || {
+            let problem = Problem::new(code).inode(facts.inode);
+            match block {
+                Some(block) => problem.block(block).name(format!("at block {block}")),
+                None => problem.name("in the inode"),
+            }
+        });
+    }
+
+    fn report_entry(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64) {
+        self.report_run(facts, code, node, at, points_to, 1);
+    }
+
+    /// Reports an entry of a map that leads to `blocks` blocks from `points_to` on.
+    fn report_run(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64, blocks: u64) {
+        self.ctx.report_if(self.claimer.is_judging(), || {
+            let problem = Problem::new(code).inode(facts.inode).file_block(at).found(points_to).count(blocks);
+            match node {
+                Some(block) => problem.block(block),
+                None => problem,
+            }
+        });
+    }
+}
+
+/// Whether what stands in `i_block` begins as a root does.
+pub(crate) fn root_header_fits(node: &RawNode<'_>) -> bool {
+    // the kernel asks for less of `eh_max`; e2fsck gives a root that could hold so few up
+    entries_fit(node) && node.header.eh_depth.get() <= extent::MAX_DEPTH
+}
+
+/// What the header and the tail of a node say.
+pub(crate) struct NodeHeader {
+    /// Its entries can be read. The kernel reads no node of another depth than its parent says; e2fsck goes by the
+    /// parent, and so a node that is right but for its depth keeps its entries.
+    pub(crate) fits: bool,
+    depth_right: bool,
+    /// True also on volumes without such checksums.
+    checksum_right: bool,
+}
+
+impl NodeHeader {
+    /// Nothing is wrong with it.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.fits && self.depth_right && self.checksum_right
+    }
+}
+
+/// Checks the header of a node in a block whose parent says that so much depth is left.
+pub(crate) fn check_header(
+    node: &RawNode<'_>,
+    (inode, seed): (InodeNo, u32),
+    depth: u16,
+    bytes: &[u8],
+    geometry: &Geometry,
+) -> NodeHeader {
+    let checksum_right = match (geometry.metadata_csum, geometry.is_owned()) {
+        (false, _) => true,
+        (true, true) => says_whose(inode, depth, bytes) && OwnedExtentTail::checksum_matches(seed, bytes),
+        (true, false) => extent::block_checksum_matches(seed, bytes),
+    };
+    let depth_right = node.header.eh_depth.get() == depth;
+    // e2fsck gives up a file with a node that is empty
+    let fits = entries_fit(node) && node.header.eh_entries.get() > 0 && (depth_right || checksum_right);
+    NodeHeader { fits, depth_right, checksum_right }
+}
+
+/// The magic, and the entries as many as fit; the format leaves room for a tail of at most two.
+fn entries_fit(node: &RawNode<'_>) -> bool {
+    let (entries, max) = (node.header.eh_entries.get(), node.header.eh_max.get());
+    node.header.eh_magic.get() == extent::MAGIC && entries <= max && max <= node.room() && max + 2 >= node.room()
+}
+
+/// Whether the tail of an extent node says what it should.
+fn says_whose(owner: InodeNo, depth: u16, bytes: &[u8]) -> bool {
+    OwnedExtentTail::of(bytes).is_some_and(|tail| {
+        (tail.xt_owner.get(), tail.xt_depth.get()) == (owner.get(), u32::from(depth)) && tail.xt_reserved.get() == 0
+    })
+}
+
+/// The fifteen words of `i_block`.
+pub(crate) fn words(i_block: &[u8; 60]) -> [u32; 15] {
+    let mut words = [0; 15];
+    for (word, pointer) in words.iter_mut().zip(indirect::pointers(i_block)) {
+        *word = U32::get(*pointer);
+    }
+    words
+}

@@ -1,0 +1,47 @@
+//! Attribute values that live in inodes of their own.
+
+use format::InodeNo;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// A value that lives in an inode of its own, as the entry that names it says.
+#[derive(Debug, Clone)]
+pub(super) struct ValueRef {
+    pub(super) target: InodeNo,
+    pub(super) owner: InodeNo,
+    pub(super) size: u32,
+    pub(super) hash: u32,
+    /// Hash of the name alone, as far as the entry's hash depends on it: signed and unsigned characters.
+    pub(super) name: [u32; 2],
+    /// Inodes that share the entry, through its block.
+    pub(super) shares: u32,
+    /// The attribute's name, for people.
+    pub(super) title: Box<[u8]>,
+}
+
+/// What an inode that holds a value says of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ValueInode {
+    pub(super) size: u64,
+    pub(super) hash: u32,
+    pub(super) refs: u64,
+    pub(super) links: u16,
+    /// The parent's number, in the form that Lustre wrote before values could be shared.
+    pub(super) parent: u32,
+}
+
+/// Values in inodes of their own, until both ends are known.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    pub(super) refs: Mutex<Vec<ValueRef>>,
+    pub(super) inodes: Mutex<HashMap<InodeNo, ValueInode>>,
+    /// How many values each inode shares, where it shares any; an inode may stand here twice.
+    pub(super) charges: Mutex<Vec<(InodeNo, u64)>>,
+}
+
+impl Values {
+    /// How many values each inode shares.
+    pub(crate) fn take_charges(&self) -> Vec<(InodeNo, u64)> {
+        std::mem::take(&mut *self.charges.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,354 @@
+//! Extended attributes: in the inode, in a block that inodes may share, and values that live in inodes of their own.
+
+use super::value_inodes::{ValueInode, ValueRef};
+use crate::context::Context;
+use crate::inode_records::Marks;
+use crate::problem::Problem;
+use crate::scan::found::XattrRef;
+use crate::table::Code;
+use format::dir::ChecksumState;
+use format::feature::Incompat;
+use format::inode::{InodeFlags, RawInode};
+use format::native::map::BlockKind;
+use format::superblock::Geometry;
+use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
+use format::{FsBlock, InodeNo};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use zerocopy::FromBytes;
+
+/// What the attributes in an inode tell the rest of the self-check.
+#[derive(Debug, Default)]
+pub(crate) struct InInode<'a> {
+    /// The value of `system.data`: the part of inline data that does not fit into `i_block`.
+    pub(crate) system_data: Option<&'a [u8]>,
+    /// The encryption context is here.
+    pub(crate) encryption: bool,
+    /// Clusters of the values that live in inodes of their own: they count as the owner's.
+    pub(crate) value_clusters: u64,
+}
+
+/// Notes an inode that holds a value.
+pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>) {
+    let d = raw.disk;
+    let value = ValueInode {
+        size: raw.size(),
+        hash: d.i_atime.get(),
+        refs: u64::from(d.i_ctime.get()) << 32 | u64::from(d.i_version_lo.get()),
+        links: d.i_links_count.get(),
+        parent: d.i_mtime.get(),
+    };
+    lock(&ctx.values.inodes).insert(inode, value);
+}
+
+/// Judges the attributes that stand behind an inode's extra fields.
+pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'a>) -> InInode<'a> {
+    let mut seen = InInode::default();
+    let Ok((header, bytes)) = XattrIbodyHeader::ref_from_prefix(raw.attribute_area()) else {
+        judge_context(ctx, inode, raw, false);
+        return seen;
+    };
+    if header.h_magic.get() == MAGIC {
+        let values = Cell::new(0);
+        let strict = raw.flags().contains(InodeFlags::INLINE_DATA);
+        let area = Area { ctx, owner: inode, block: None, shares: 1, bytes, strict, values: &values };
+        seen.value_clusters = area.judge(0, |entry, name, value| match (entry.e_name_index, name) {
+            (index::SYSTEM, b"data") => seen.system_data = Some(value),
+            (index::ENCRYPTION, b"c") => {
+                seen.encryption = true;
+                if area.judge_encryption(value) {
+                    ctx.policies.put(inode, value);
+                }
+            }
+            _ => {}
+        });
+        if values.get() > 0 {
+            lock(&ctx.values.charges).push((inode, values.get()));
+        }
+    }
+    judge_context(ctx, inode, raw, seen.encryption);
+    seen
+}
+
+/// An encrypted inode has a context, in the inode or in its attribute block, which is judged when it is read.
+pub(crate) fn judge_context(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>, in_inode: bool) {
+    let encrypted = raw.flags().contains(InodeFlags::ENCRYPT);
+    if encrypted && !in_inode && raw.file_acl(true).get() == 0 {
+        ctx.report(Problem::new(Code::EncryptionXattrMissing).inode(inode));
+    }
+}
+
+/// Judges an attribute block and how many inodes it says share it. Returns the clusters of the values that live in inodes
+/// of their own: they count as each owner's.
+pub(crate) fn judge_block(
+    ctx: &Context<'_>,
+    block: FsBlock,
+    inodes: &[XattrRef],
+    bytes: Result<&[u8], &blockdev::Error>,
+) -> u64 {
+    let Some(first) = inodes.first() else { return 0 };
+    let at = |code| Problem::new(code).inode(first.inode).block(block);
+    let Ok(bytes) = bytes else {
+        ctx.report(at(Code::XattrBlockUnreadable));
+        return 0;
+    };
+    let owners: Vec<InodeNo> = inodes.iter().map(|user| user.inode).collect();
+    ctx.identify(block, BlockKind::Attributes, &owners);
+    let Ok((header, _)) = XattrHeader::ref_from_prefix(bytes) else { return 0 };
+    if header.h_magic.get() != MAGIC {
+        ctx.report(at(Code::XattrBlockBad).found(u64::from(header.h_magic.get())));
+        return 0;
+    }
+    let geometry: &Geometry = &ctx.volume.geometry;
+    if geometry.metadata_csum && xattr::block_checksum(bytes, block, geometry.checksum_seed) != ChecksumState::Good {
+        ctx.report(at(Code::XattrBlockChecksumWrong));
+    }
+    if header.h_blocks.get() != 1 {
+        ctx.report(at(Code::XattrBlockCountWrong).found(u64::from(header.h_blocks.get())));
+        return 0;
+    }
+    let count = inodes.len() as u64;
+    if u64::from(header.h_refcount.get()) != count {
+        ctx.report(at(Code::XattrRefcountWrong).found(u64::from(header.h_refcount.get())).expected(count));
+    }
+    let shares = u32::try_from(count).unwrap_or(u32::MAX);
+    let values = Cell::new(0);
+    let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes, strict: true, values: &values };
+    let mut encryption = false;
+    let value_clusters = area.judge(XattrHeader::SIZE, |entry, name, value| {
+        if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
+            encryption = true;
+            if area.judge_encryption(value) {
+                inodes.iter().for_each(|user| ctx.policies.put(user.inode, value));
+            }
+        }
+    });
+    if values.get() > 0 {
+        lock(&ctx.values.charges).extend(inodes.iter().map(|user| (user.inode, values.get())));
+    }
+    if !encryption {
+        // an inode whose context stands in its own body has no need of one here; those without any were recorded
+        for user in inodes {
+            let record = ctx.inodes.get(user.inode);
+            if record.is_some_and(|r| r.marks.contains(Marks::ENCRYPTED) && !r.marks.contains(Marks::CONTEXT)) {
+                ctx.report(Problem::new(Code::EncryptionXattrMissing).inode(user.inode).block(block));
+            }
+        }
+    }
+    value_clusters
+}
+
+/// A place with attributes.
+struct Area<'a, 'c> {
+    ctx: &'c Context<'c>,
+    owner: InodeNo,
+    block: Option<FsBlock>,
+    shares: u32,
+    /// From where value offsets count.
+    bytes: &'a [u8],
+    /// Whether even an empty value must say that it lies here: who looks for inline data reads all entries or none.
+    strict: bool,
+    /// Counts the values that live in inodes of their own.
+    values: &'c Cell<u64>,
+}
+
+impl<'a> Area<'a, '_> {
+    /// Judges the entries from `at` on; `each` sees those whose value stands here and is sound. Returns the clusters of
+    /// the values that live elsewhere.
+    fn judge(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) -> u64 {
+        let geometry = &self.ctx.volume.geometry;
+        let cluster = u64::from(geometry.block_size) * u64::from(geometry.cluster_blocks);
+        let mut elsewhere = 0;
+        let mut values: Vec<(usize, usize)> = Vec::new();
+        loop {
+            match self.bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+                None => {
+                    self.collide();
+                    return elsewhere;
+                }
+                Some([0, 0, 0, 0]) => break,
+                Some(_) => {}
+            }
+            let rest = self.bytes.get(at..).unwrap_or_default();
+            let Ok((entry, rest)) = XattrEntry::ref_from_prefix(rest) else {
+                self.collide();
+                return elsewhere;
+            };
+            let Some(name) = rest.get(..usize::from(entry.e_name_len)) else {
+                let code = self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad);
+                self.report_with(code, |problem| problem.found(u64::from(entry.e_name_len)));
+                return elsewhere;
+            };
+            if self.block.is_some() && entry.e_name_index == 0 {
+                self.report(Code::XattrNameBad);
+                return elsewhere;
+            }
+            at += xattr::entry_len(entry.e_name_len);
+            let size = entry.e_value_size.get() as usize;
+            if entry.e_value_inum.get() != 0 {
+                // no inode is made for nothing
+                if size == 0 {
+                    let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
+                    self.report_with(code, |problem| problem.name(title(entry, name)).found(0));
+                }
+                self.found_value(entry, name);
+                elsewhere += (size as u64).div_ceil(cluster);
+                continue;
+            }
+            let start = usize::from(entry.e_value_offs.get());
+            if size == 0 {
+                self.judge_hash(entry, name, &[]);
+                if self.strict && start > self.bytes.len() {
+                    let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
+                    self.report_with(code, |problem| problem.name(title(entry, name)).found(0));
+                    if self.block.is_some() {
+                        return elsewhere;
+                    }
+                }
+                // an empty value that says it lies beyond the end is not found by those who look for it
+                if start <= self.bytes.len() {
+                    each(entry, name, &[]);
+                }
+                continue;
+            }
+            let end = start.saturating_add(size.saturating_add(3) & !3);
+            let Some(value) = self.bytes.get(start..).and_then(|b| b.get(..size)).filter(|_| end <= self.bytes.len())
+            else {
+                let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
+                self.report_with(code, |problem| problem.name(title(entry, name)).found(size as u64));
+                return elsewhere;
+            };
+            values.push((start, end));
+            // the hash runs over whole words: bytes behind the value's end count as they stand
+            self.judge_hash(entry, name, self.bytes.get(start..end).unwrap_or(value));
+            each(entry, name, value);
+        }
+        // the terminator belongs to the names
+        values.push((0, at + 4));
+        values.sort_unstable();
+        if values.iter().zip(values.iter().skip(1)).any(|(a, b)| a.1 > b.0) {
+            self.collide();
+        }
+        elsewhere
+    }
+
+    fn judge_hash(&self, entry: &XattrEntry, name: &[u8], value: &[u8]) {
+        let stored = entry.e_hash.get();
+        // in an inode the hash may be left out
+        if stored == 0 && self.block.is_none() {
+            return;
+        }
+        let computed = entry_hash(name, value, false);
+        if computed != stored && entry_hash(name, value, true) != stored {
+            self.report_with(Code::InodeXattrHashWrong, |problem| {
+                problem.name(title(entry, name)).found(stored.into()).expected(computed.into())
+            });
+        }
+    }
+
+    /// A context is as long as its version asks for. Whether so.
+    fn judge_encryption(&self, value: &[u8]) -> bool {
+        let sound = match value.first() {
+            Some(1) => value.len() == 28,
+            Some(2) => value.len() == 40,
+            None | Some(0) => false,
+            // of a version yet to come: as long as it likes
+            Some(3..) => true,
+        };
+        if !sound {
+            self.report(Code::EncryptionXattrCorrupt);
+        }
+        sound
+    }
+
+    fn found_value(&self, entry: &XattrEntry, name: &[u8]) {
+        let value = ValueRef {
+            target: InodeNo(entry.e_value_inum.get()),
+            owner: self.owner,
+            size: entry.e_value_size.get(),
+            hash: entry.e_hash.get(),
+            name: [false, true].map(|signed| entry_hash(name, &[], signed)),
+            shares: self.shares,
+            title: title(entry, name).into(),
+        };
+        self.values.set(self.values.get() + 1);
+        lock(&self.ctx.values.refs).push(value);
+    }
+
+    fn either(&self, in_inode: Code, in_block: Code) -> Code {
+        if self.block.is_some() { in_block } else { in_inode }
+    }
+
+    fn collide(&self) {
+        self.report(self.either(Code::InodeXattrEntriesCollide, Code::XattrEntriesCollide));
+    }
+
+    fn report(&self, code: Code) {
+        self.report_with(code, |problem| problem);
+    }
+
+    fn report_with(&self, code: Code, with: impl FnOnce(Problem) -> Problem) {
+        let problem = with(Problem::new(code).inode(self.owner));
+        self.ctx.report(match self.block {
+            Some(block) => problem.block(block),
+            None => problem,
+        });
+    }
+}
+
+/// Both ends are known: judges values that live in inodes of their own, and those inodes' counts.
+pub(crate) fn judge_values(ctx: &Context<'_>) {
+    let refs = std::mem::take(&mut *lock(&ctx.values.refs));
+    let inodes = std::mem::take(&mut *lock(&ctx.values.inodes));
+    let mut counted: HashMap<InodeNo, u64> = HashMap::new();
+    for value in &refs {
+        let at = |code| Problem::new(code).inode(value.owner).found(u64::from(value.target.get())).name(&*value.title);
+        let exists = (ctx.volume.geometry.first_inode..=ctx.volume.geometry.inodes).contains(&value.target.get());
+        if !exists || !ctx.inodes.is_used(value.target) {
+            ctx.report(at(Code::XattrValueInodeWrong));
+            continue;
+        }
+        let has_feature = ctx.volume.features.incompat.contains(Incompat::EA_INODE);
+        let Some(inode) = inodes.get(&value.target) else {
+            // without flag and feature it is a file like any other, and not to be made a value of
+            ctx.report(at(if has_feature { Code::XattrValueInodeFlagMissing } else { Code::XattrValueInodeWrong }));
+            continue;
+        };
+        if !has_feature {
+            ctx.report(at(Code::XattrValueInodeFeatureMissing));
+        }
+        *counted.entry(value.target).or_insert(0) += 1;
+        let word = |name: u32| name.rotate_left(16) ^ inode.hash;
+        // Lustre's older form has no hash, but its inode names its one parent
+        let lustre = inode.parent == value.owner.get() && inode.refs >> 32 != 0 && value.shares == 1;
+        if inode.size != u64::from(value.size) || !lustre && !value.name.iter().any(|n| word(*n) == value.hash) {
+            let computed = value.name.first().map_or(0, |name| word(*name));
+            ctx.report(at(Code::InodeXattrHashWrong).found(value.hash.into()).expected(computed.into()));
+        }
+    }
+    let mut inodes: Vec<_> = inodes.into_iter().collect();
+    inodes.sort_unstable_by_key(|(inode, _)| *inode);
+    for (inode, value) in inodes {
+        let names = counted.get(&inode).copied().unwrap_or(0);
+        if names == 0 {
+            // a file like any other, as far as its names say so: phase 4 sees to it
+            continue;
+        }
+        ctx.inodes.mark(inode, Marks::VALUE);
+        if value.refs != names && value.links == 1 {
+            let problem = Problem::new(Code::XattrValueInodeRefcountWrong).inode(inode);
+            ctx.report(problem.found(value.refs).expected(names));
+        }
+    }
+}
+
+/// An attribute's name as programs see it; one that they do not see by the number of its prefix.
+fn title(entry: &XattrEntry, name: &[u8]) -> Vec<u8> {
+    let known = xattr::full_name(entry.e_name_index, name);
+    known.unwrap_or_else(|| [format!("{}:", entry.e_name_index).as_bytes(), name].concat())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

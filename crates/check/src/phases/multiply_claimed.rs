@@ -1,0 +1,173 @@
+//! Blocks claimed more than once: who owns them.
+//!
+//! The block map knows who claimed a block again, and from its snapshots in which stretch of the scan it was first claimed.
+//! These stretches, and nothing else, are read once more without judging, and each claim that meets a doubly claimed
+//! cluster is noted with its inode. Linear in the claims, however many inodes share a block: each inode is reported once,
+//! with how many blocks it shares and with how many others.
+
+use crate::claims::Claims;
+use crate::context::Context;
+use crate::problem::Problem;
+use crate::scan::log::lock;
+use crate::scan::walk::Claimer;
+use crate::system_zone;
+use crate::table::Code;
+use format::{FsBlock, InodeNo};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Notes the owners of doubly claimed clusters.
+pub(crate) struct Owners {
+    conflicts: Vec<Range<u64>>,
+    notes: Mutex<Vec<Note>>,
+}
+
+/// One claim of doubly claimed clusters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Note {
+    /// The first cluster.
+    pub(crate) start: u64,
+    /// The one behind the last.
+    pub(crate) end: u64,
+    /// 0 for the volume's own metadata.
+    pub(crate) inode: InodeNo,
+}
+
+/// Who owns what was claimed more than once.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// The clusters: ascending, disjoint.
+    pub(crate) conflicts: Vec<Range<u64>>,
+    /// The claims on them, ascending.
+    pub(crate) notes: Vec<Note>,
+}
+
+impl Owners {
+    /// Looks for the owners of the conflicts in the context's block map; `None` where there are none. Known already are the
+    /// claims that met others outside `stretches`, which will be read again.
+    pub(crate) fn of(ctx: &Context<'_>, stretches: &BTreeSet<u32>) -> Option<Self> {
+        let conflicts = ctx.claims.conflicts();
+        if conflicts.is_empty() {
+            return None;
+        }
+        let owners = Self { conflicts, notes: Mutex::new(Vec::new()) };
+        for blocks in system_zone::blocks(ctx.volume) {
+            owners.claim(InodeNo(0), ctx.claims.clusters_of(&blocks));
+        }
+        for again in ctx.claims.claimed_again_outside(stretches) {
+            owners.claim(again.inode, again.clusters);
+        }
+        Some(owners)
+    }
+
+    /// Reports each inode that shares blocks.
+    pub(crate) fn report(self, ctx: &Context<'_>) -> Sharing {
+        let mut notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        notes.sort_unstable();
+        let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
+        for conflict in &self.conflicts {
+            let from = notes.partition_point(|n| n.end <= conflict.start);
+            let here = notes.get(from..).unwrap_or_default();
+            let here = here.iter().take_while(|n| n.start < conflict.end);
+            let with_metadata = here.clone().any(|n| n.inode.get() == 0);
+            let mut owners: Vec<InodeNo> = here.clone().map(|n| n.inode).filter(|owner| owner.get() != 0).collect();
+            owners.sort_unstable();
+            owners.dedup();
+            for note in here.filter(|n| n.inode.get() != 0) {
+                let share = shares.entry(note.inode).or_insert(Share {
+                    first: note.start,
+                    clusters: 0,
+                    others: 0,
+                    named: Vec::new(),
+                    with_metadata: false,
+                });
+                share.clusters += note.end.min(conflict.end) - note.start.max(conflict.start);
+                let others = owners.iter().filter(|other| **other != note.inode);
+                let count = others.clone().count() as u64;
+                if count > share.others {
+                    (share.others, share.named) = (count, others.take(NAMED).copied().collect());
+                }
+                share.with_metadata |= with_metadata;
+            }
+        }
+        let cluster_blocks = u64::from(ctx.volume.geometry.cluster_blocks);
+        let first = u64::from(ctx.volume.geometry.first_data_block);
+        for (inode, share) in shares {
+            let at = |code| {
+                Problem::new(code)
+                    .inode(inode)
+                    .block(FsBlock(first + share.first * cluster_blocks))
+                    .count(share.clusters * cluster_blocks)
+                    .found(share.others)
+                    .name(share.with_whom())
+            };
+            // with metadata alone there is nobody else to be named
+            if share.others > 0 || !share.with_metadata {
+                ctx.report(at(Code::FileSharesBlocks));
+            }
+            if share.with_metadata {
+                ctx.report(at(Code::FileSharesWithMetadata));
+            }
+        }
+        Sharing { conflicts: self.conflicts, notes }
+    }
+}
+
+/// What one inode shares.
+struct Share {
+    /// the first cluster it shares
+    first: u64,
+    clusters: u64,
+    /// the most others that share one run with it
+    others: u64,
+    /// the first of these
+    named: Vec<InodeNo>,
+    with_metadata: bool,
+}
+
+impl Share {
+    /// Who the others are, for people.
+    fn with_whom(&self) -> String {
+        let numbers: Vec<String> = self.named.iter().map(|inode| inode.to_string()).collect();
+        let more = if self.others > self.named.len() as u64 { " and more" } else { "" };
+        match numbers.as_slice() {
+            [] => "itself".to_owned(),
+            [one] => format!("inode {one}"),
+            _ => format!("inodes {}{more}", numbers.join(", ")),
+        }
+    }
+}
+
+/// So many of those that share blocks with a file are named.
+const NAMED: usize = 4;
+
+impl Claimer for Owners {
+    fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
+        let from = self.conflicts.partition_point(|c| c.end <= clusters.start);
+        let met = self.conflicts.get(from..).unwrap_or_default().iter();
+        let met = met.take_while(|c| c.start < clusters.end && !clusters.is_empty());
+        for conflict in met {
+            let note = Note { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
+            lock(&self.notes).push(note);
+        }
+        true
+    }
+
+    fn is_judging(&self) -> bool {
+        false
+    }
+}
+
+/// Makes the claims of a scan once more, in a block map that was cleared, without judging again.
+pub(crate) struct Recount<'a>(pub(crate) &'a Claims);
+
+impl Claimer for Recount<'_> {
+    fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
+        !self.0.claim_for(inode, clusters)
+    }
+
+    fn is_judging(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,565 @@
+//! Phase 0: finds a superblock and group descriptors to go on with, and judges what they say by themselves.
+//!
+//! The primary superblock and table are taken where they can be; else the first copy of which both can. What is then
+//! still wrong is reported, and the check goes on with it as e2fsck -n does: its consequences speak in the later phases.
+
+pub(crate) mod descriptors;
+mod foreign_format;
+pub(crate) mod inode_tables;
+pub(crate) mod journal;
+mod mmp;
+mod orphans;
+pub(crate) mod resize_inode;
+
+use crate::options::{Options, Refusal};
+use crate::phases::quota;
+use crate::phases::superblock::descriptors::Table;
+use crate::phases::superblock::inode_tables::Seeker;
+use crate::problem::{Problem, Problems};
+use crate::redo;
+use crate::scan::{REQUEST, Scanner};
+use crate::table::Code;
+use crate::volume::Volume;
+use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::superblock::{self, DiskSuperblock, Flags, Geometry};
+use format::{FsBlock, GroupNo, InodeNo};
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Groups where copies of the superblock are looked for: the first powers of 3, 5 and 7. Volumes without sparse_super
+/// have them in every group, so in these too.
+const BACKUP_GROUPS: [u32; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
+
+/// Bytes that are searched for copies in other places: groups of full size end there, with blocks of up to 4 KiB.
+const SEARCHED: u64 = (128 << 20) + (64 << 10);
+/// Copies found by searching that are tried.
+const FOUND: usize = 4;
+
+/// The first inode that is not reserved, on all volumes that mkfs made.
+const FIRST_INODE: u32 = 11;
+
+/// Why a superblock was not taken.
+enum Rejection {
+    /// It contradicts itself; a copy may be better.
+    Corrupt(String),
+    /// The same, in a field for which e2fsck asks no copy and gives up.
+    Field(String),
+    /// We cannot check such a volume, or it contradicts itself in a way that no copy is asked about (e2fsck asks none).
+    Final(String),
+}
+
+/// A superblock that describes a possible volume.
+#[derive(Clone)]
+struct Accepted {
+    disk: DiskSuperblock,
+    geometry: Geometry,
+    /// Its first byte on the device.
+    at: u64,
+}
+
+impl Accepted {
+    /// The group it lies in: 0 for the primary.
+    fn group(&self) -> GroupNo {
+        self.geometry.group_of(self.block()).unwrap_or(GroupNo(0))
+    }
+
+    /// The block it lies in.
+    fn block(&self) -> FsBlock {
+        FsBlock(self.at / u64::from(self.geometry.block_size))
+    }
+}
+
+/// Opens the volume on the scanner's device.
+/// Where orphans stay they are no problem: nobody frees those of a snapshot, and the next mount those of a native volume, which
+/// is sound with them as it stands.
+pub(crate) fn open(
+    scanner: &Scanner<'_>,
+    options: &Options,
+    orphans_stay: bool,
+    problems: &Problems,
+) -> Result<Volume, Refusal> {
+    let (found, table) = find(scanner, options, problems)?;
+    let Accepted { disk, geometry, .. } = found;
+    let device = scanner.device.geometry().len;
+    let fits = device / u64::from(geometry.block_size);
+    if geometry.blocks / 2 > fits {
+        return Err(Refusal::new(format!(
+            "the superblock claims {} blocks of {} bytes, but the device holds only {fits}: most of the volume is missing",
+            geometry.blocks, geometry.block_size
+        )));
+    }
+    if geometry.blocks > fits {
+        problems.report(Problem::new(Code::BeyondDevice).found(geometry.blocks).expected(fits));
+    }
+    let features = disk.features();
+    let distrusted = table.judge(&disk, &geometry, &features, problems);
+    let used_inodes = table.used_inodes(&geometry);
+    let orphans = BTreeSet::new();
+    let mut volume = Volume { disk, features, geometry, groups: table.groups, used_inodes, distrusted, orphans };
+    if redo::unfinished(scanner.device) {
+        problems.report(Problem::new(Code::RepairUnfinished));
+    }
+    judge_superblock(&volume, problems);
+    mmp::check(scanner, &volume, problems)?;
+    resize_inode::check(scanner, &volume, problems);
+    let pending = orphans::check_list(scanner, &volume, problems);
+    orphans::check_file(scanner, &volume, problems);
+    if orphans_stay {
+        volume.orphans = pending;
+    } else {
+        pending.iter().for_each(|&inode| problems.report(Problem::new(Code::OrphanPending).inode(inode)));
+    }
+    journal::check(scanner, &volume, problems);
+    for (field, number, _) in quota::misled(scanner, &volume) {
+        problems.report(Problem::new(Code::QuotaInodeElsewhere).name(field).inode(number));
+    }
+    Ok(volume)
+}
+
+/// The superblock and the table to go on with.
+fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result<(Accepted, Table), Refusal> {
+    if let Some(block) = options.superblock {
+        let named = named_superblock(scanner, block, options.block_size)?;
+        let table = read_table(scanner, &named)?;
+        return Ok((named, table));
+    }
+    let primary = accept_at(scanner, superblock::OFFSET);
+    let reason = match &primary {
+        Err(Rejection::Final(what)) => return Err(Refusal::new(what.clone())),
+        Err(Rejection::Corrupt(what)) => Some((Code::SuperblockTryBackup, what.clone())),
+        Err(Rejection::Field(what)) => Some((Code::SuperblockFieldTryBackup, what.clone())),
+        Ok(_) => None,
+    };
+    // the descriptors decide only where a copy is at hand
+    let mut second_best = None;
+    if let Ok(accepted) = primary {
+        let mut table = read_table(scanner, &accepted)?;
+        let features = accepted.disk.features();
+        if table.makes_sense(&accepted.geometry, &features) {
+            let fits = leads_to_root(scanner, &accepted, &table);
+            if fits && !is_odd(&accepted.geometry) {
+                return Ok((accepted, table));
+            }
+            let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
+            let moved = if fits { Vec::new() } else { seeker.seek(&mut table) };
+            if moved.is_empty()
+                && let Some((other, table, problem)) = rival(scanner, &accepted)
+            {
+                problems.report(problem);
+                return Ok((other, table));
+            }
+            moved.into_iter().for_each(|problem| problems.report(problem));
+            return Ok((accepted, table));
+        }
+        second_best = Some((accepted, table));
+    }
+    let primary = second_best.as_ref().map(|(accepted, _): &(Accepted, Table)| accepted.clone());
+    let mut rootless = None;
+    for accepted in backups(scanner, primary.as_ref().map(|primary| &primary.geometry)) {
+        if primary.as_ref().is_some_and(|primary| !is_same_volume(primary, &accepted)) {
+            continue;
+        }
+        let Ok(table) = read_table(scanner, &accepted) else { continue };
+        if !table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
+            second_best = second_best.or(Some((accepted, table)));
+        } else if leads_to_root(scanner, &accepted, &table) {
+            rootless = Some((accepted, table));
+            break;
+        } else {
+            rootless = rootless.or(Some((accepted, table)));
+        }
+    }
+    if let Some((accepted, table)) = rootless {
+        let problem = match &reason {
+            Some((code, reason)) => Problem::new(*code).name(reason),
+            None => Problem::new(Code::GroupDescriptorsTryBackup),
+        };
+        problems.report(problem.group(accepted.group()).block(accepted.block()));
+        for passed in accepted.geometry.backup_groups().take_while(|group| *group < accepted.group()) {
+            let what = "neither it nor its descriptors could be used";
+            problems.report(Problem::new(Code::BackupSuperblockUnusable).group(passed).name(what));
+        }
+        return Ok((accepted, table));
+    }
+    match (second_best, reason) {
+        (Some((accepted, mut table)), _) => {
+            let features = accepted.disk.features();
+            let seeker = Seeker { scanner, geometry: &accepted.geometry, features: &features };
+            seeker.seek(&mut table).into_iter().for_each(|problem| problems.report(problem));
+            Ok((accepted, table))
+        }
+        (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
+            let reason = reason.map_or_else(String::new, |(_, what)| what);
+            Refusal::new(match foreign_format::look(scanner.device) {
+                Some(kind) => format!("no ext2, ext3 or ext4 volume: {kind}"),
+                None => format!("no ext2, ext3 or ext4 volume: {reason}, and no copy of the superblock is usable"),
+            })
+        }),
+    }
+}
+
+/// Whether the first group's table has the root in its place.
+fn leads_to_root(scanner: &Scanner<'_>, accepted: &Accepted, table: &Table) -> bool {
+    let features = accepted.disk.features();
+    Seeker { scanner, geometry: &accepted.geometry, features: &features }.leads_to_root(table)
+}
+
+/// Whether a superblock says what mkfs never writes of where blocks and ordinary inodes begin.
+fn is_odd(geometry: &Geometry) -> bool {
+    geometry.first_data_block != first_data_block(geometry) || geometry.first_inode != FIRST_INODE
+}
+
+/// The first data block of a volume with such blocks.
+fn first_data_block(geometry: &Geometry) -> u32 {
+    u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1)
+}
+
+/// A copy of the superblock that has the volume laid out otherwise than the primary, and leads to the root: where the primary
+/// does not, or is odd, a field of it is wrong, for all that its checksum is right.
+fn rival(scanner: &Scanner<'_>, primary: &Accepted) -> Option<(Accepted, Table, Problem)> {
+    backups(scanner, Some(&primary.geometry)).find_map(|accepted| {
+        let differing = differing(primary, &accepted);
+        if differing.is_empty() || is_odd(&accepted.geometry) || !is_same_volume(primary, &accepted) {
+            return None;
+        }
+        let table = read_table(scanner, &accepted).ok()?;
+        let fits = table.makes_sense(&accepted.geometry, &accepted.disk.features())
+            && leads_to_root(scanner, &accepted, &table);
+        let what = format!("its {} cannot be right", differing.join(", "));
+        let problem = Problem::new(Code::SuperblockFieldTryBackup).name(what);
+        let problem = problem.group(accepted.group()).block(accepted.block());
+        fits.then_some((accepted, table, problem))
+    })
+}
+
+/// Whether a copy is one of this superblock, and none that an older volume left on the device.
+fn is_same_volume(primary: &Accepted, copy: &Accepted) -> bool {
+    let (a, b) = (&primary.disk, &copy.disk);
+    a.s_uuid == b.s_uuid || a.s_mkfs_time == b.s_mkfs_time
+}
+
+/// The fields by which two superblocks have a volume laid out differently.
+fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
+    let (a, b) = (&one.geometry, &other.geometry);
+    let placing = |accepted: &Accepted| {
+        accepted.disk.features().incompat & (Incompat::FLEX_BG | Incompat::META_BG | Incompat::BIT64)
+    };
+    let summed = a.metadata_csum || a.gdt_csum || b.metadata_csum || b.gdt_csum;
+    let fields = [
+        ("s_rev_level", one.disk.s_rev_level != other.disk.s_rev_level),
+        ("s_log_block_size", a.block_size != b.block_size),
+        ("s_log_cluster_size", a.cluster_blocks != b.cluster_blocks),
+        ("s_first_data_block", a.first_data_block != b.first_data_block),
+        ("s_blocks_count", a.blocks != b.blocks),
+        ("s_blocks_per_group", a.blocks_per_group != b.blocks_per_group),
+        ("s_inodes_count", a.inodes != b.inodes),
+        ("s_inodes_per_group", a.inodes_per_group != b.inodes_per_group),
+        ("s_inode_size", a.inode_size != b.inode_size),
+        ("s_first_ino", a.first_inode != b.first_inode),
+        ("s_desc_size", a.descriptor_size != b.descriptor_size),
+        ("s_first_meta_bg", a.first_meta_group != b.first_meta_group),
+        ("s_reserved_gdt_blocks", a.reserved_descriptor_blocks != b.reserved_descriptor_blocks),
+        ("s_feature_incompat", placing(one) != placing(other)),
+        ("s_checksum_seed", a.checksum_seed != b.checksum_seed),
+        ("s_uuid", summed && one.disk.s_uuid != other.disk.s_uuid),
+    ];
+    fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+/// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
+/// table is taken to lie behind the superblock, and to be as long as the field says. Where that makes no sense, meta groups
+/// from the start, as mkfs makes them, or none may.
+fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
+    let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
+    let from = |first: u32| {
+        let mut mended = disk;
+        mended.s_first_meta_bg = first.into();
+        if disk.checksum() == disk.s_checksum.get() {
+            mended.s_checksum = mended.checksum().into();
+        }
+        let geometry = judge(&mended).ok()?;
+        Some(Accepted { disk: mended, geometry, at: superblock::OFFSET })
+    };
+    let mut accepted = from(0)?;
+    let (found, most) = (disk.s_first_meta_bg.get(), accepted.geometry.descriptor_blocks);
+    let problem = Problem::new(Code::FirstMetaGroupTooLarge).found(found.into()).expected(most.into());
+    (accepted.geometry.first_meta_group, accepted.geometry.descriptor_blocks) = (found, found);
+    let ways = std::iter::once(accepted).chain([0, most].into_iter().filter_map(from));
+    for accepted in ways {
+        let Ok(table) = read_table(scanner, &accepted) else { continue };
+        if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
+            problems.report(problem);
+            return Some((accepted, table));
+        }
+    }
+    None
+}
+
+/// The superblock the user named.
+fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) -> Result<Accepted, Refusal> {
+    let sizes = (0..7).map(|shift| 1024 << shift).filter(|size| block_size.is_none_or(|given| given == *size));
+    let mut reason = "block sizes are powers of two from 1024 to 65536".to_owned();
+    for size in sizes {
+        // the primary of larger blocks lies inside block 0
+        let at = if block == 0 { Some(superblock::OFFSET) } else { block.checked_mul(u64::from(size)) };
+        let Some(at) = at else { continue };
+        match accept_at(scanner, at) {
+            Ok(accepted) if accepted.geometry.block_size == size || block == 0 => return Ok(accepted),
+            Ok(accepted) => reason = format!("it speaks of blocks of {} bytes", accepted.geometry.block_size),
+            Err(Rejection::Final(what)) => return Err(Refusal::new(what)),
+            Err(Rejection::Corrupt(what) | Rejection::Field(what)) => reason = what,
+        }
+    }
+    Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
+}
+
+/// The copies of the superblock that can be used, in the order in which they are tried: where the primary says that they
+/// are, and then, as it may be the primary that is wrong, in all places where mke2fs puts them unless told otherwise.
+fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl Iterator<Item = Accepted> + 'a {
+    let stated = shape.into_iter().flat_map(|geometry| {
+        let blocks = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
+        blocks.take(BACKUP_GROUPS.len()).map(|block| (geometry.block_size, block.get()))
+    });
+    let guessed = (0..7u32).flat_map(|shift| BACKUP_GROUPS.map(|group| (shift, group))).map(|(shift, group)| {
+        let block_size = 1024u32 << shift;
+        // groups of full size; the boot block shifts 1 KiB blocks by one
+        (block_size, u64::from(group) * u64::from(block_size) * 8 + u64::from(shift == 0))
+    });
+    let mut seen = BTreeSet::new();
+    let places = stated.chain(guessed).filter(move |place| seen.insert(*place));
+    let known = places.filter_map(|(block_size, block)| {
+        let accepted = accept_at(scanner, block.checked_mul(block_size.into())?).ok()?;
+        (accepted.geometry.block_size == block_size).then_some(accepted)
+    });
+    let unknown = shape.is_none();
+    known.chain(std::iter::once_with(move || if unknown { search(scanner) } else { Vec::new() }).flatten())
+}
+
+/// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is recognised.
+fn search(scanner: &Scanner<'_>) -> Vec<Accepted> {
+    let mut found = Vec::new();
+    if foreign_format::look(scanner.device).is_some() {
+        return found;
+    }
+    let end = scanner.device.geometry().len.min(SEARCHED);
+    let mut bytes = vec![0; REQUEST as usize];
+    let mut at = 0;
+    while at < end && found.len() < FOUND && !(scanner.cancelled)() {
+        let len = REQUEST.min(end - at);
+        let Some(piece) = bytes.get_mut(..len as usize) else { break };
+        scanner.counters.count(at, len);
+        if scanner.device.read(at, piece).is_ok() {
+            let places = (at..).step_by(DiskSuperblock::SIZE).zip(piece.chunks_exact(DiskSuperblock::SIZE));
+            let copies = places.filter_map(|(at, bytes)| {
+                let disk = DiskSuperblock::from_slice(bytes).filter(|disk| disk.s_magic.get() == superblock::MAGIC)?;
+                let group = GroupNo(u32::from(disk.s_block_group_nr.get()));
+                let geometry = judge(&disk).ok()?;
+                // a copy in a journal says that it is another one
+                let place = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block));
+                (group.get() > 0 && place == Some(at)).then_some(Accepted { disk, geometry, at })
+            });
+            found.extend(copies);
+        }
+        at += len;
+    }
+    found
+}
+
+fn read_superblock(scanner: &Scanner<'_>, at: u64) -> Result<DiskSuperblock, Rejection> {
+    let corrupt = |what: &str| Rejection::Corrupt(what.to_owned());
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    if at.checked_add(bytes.len() as u64).is_none_or(|end| end > scanner.device.geometry().len) {
+        return Err(corrupt("the device ends before the superblock does"));
+    }
+    scanner.counters.count(at, bytes.len() as u64);
+    scanner.device.read(at, &mut bytes).map_err(|error| corrupt(&error.to_string()))?;
+    DiskSuperblock::from_slice(&bytes).ok_or_else(|| corrupt("the device ends before the superblock does"))
+}
+
+fn accept_at(scanner: &Scanner<'_>, at: u64) -> Result<Accepted, Rejection> {
+    let disk = read_superblock(scanner, at)?;
+    let geometry = judge(&disk)?;
+    Ok(Accepted { disk, geometry, at })
+}
+
+/// The shape that a superblock gives a volume; `None` where it describes none that we can check.
+pub(crate) fn shape_of(disk: &DiskSuperblock) -> Option<Geometry> {
+    judge(disk).ok()
+}
+
+/// Whether a superblock describes a volume that we can check.
+fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
+    let corrupt = |what: &str| Err(Rejection::Corrupt(what.to_owned()));
+    if disk.s_magic.get() != superblock::MAGIC {
+        return corrupt("the superblock's magic number is missing");
+    }
+    if disk.s_rev_level.get() > 1 {
+        return Err(Rejection::Final(format!("revision {} of the format is not known", disk.s_rev_level)));
+    }
+    let features = disk.features();
+    if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        if disk.checksum() != disk.s_checksum.get() {
+            return corrupt("the superblock's checksum does not match");
+        }
+        if disk.s_checksum_type != 1 {
+            let what = format!("checksums of type {} are not known", disk.s_checksum_type);
+            return Err(Rejection::Final(what));
+        }
+    }
+    judge_features(disk, &features)?;
+    if disk.first_inode() < 11 || disk.first_inode() > disk.s_inodes_count.get() {
+        return Err(Rejection::Field(format!("the superblock's s_first_ino is {}", disk.first_inode())));
+    }
+    if u32::from(disk.s_reserved_gdt_blocks.get()) > 256u32.checked_shl(disk.s_log_block_size.get()).unwrap_or(0) {
+        return Err(Rejection::Field(format!(
+            "the superblock's s_reserved_gdt_blocks is {}",
+            disk.s_reserved_gdt_blocks
+        )));
+    }
+    let descriptor = disk.s_desc_size.get();
+    let wide = features.incompat.contains(Incompat::BIT64);
+    // judged without 64bit too, but for the size that means nothing then
+    let possible = descriptor.is_power_of_two() && descriptor <= 1024 && (descriptor >= 64 || !wide);
+    if !(possible || descriptor == 0 && !wide) {
+        return Err(Rejection::Field(format!("the superblock's s_desc_size is {descriptor}")));
+    }
+    let mut geometry = Geometry::of(disk).map_err(|error| Rejection::Corrupt(error.to_string()))?;
+    // blocks kept for growth are the groups' own whether or not an inode holds them; meta groups have no use for them
+    let reserved = disk.s_reserved_gdt_blocks.get();
+    geometry.reserved_descriptor_blocks =
+        if features.incompat.contains(Incompat::META_BG) { 0 } else { u32::from(reserved) };
+    let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
+    if !bigalloc && disk.s_log_cluster_size != disk.s_log_block_size {
+        return corrupt("s_log_cluster_size differs from s_log_block_size, but there are no clusters");
+    }
+    if !bigalloc && disk.s_clusters_per_group != disk.s_blocks_per_group {
+        return corrupt("s_clusters_per_group differs from s_blocks_per_group, but there are no clusters");
+    }
+    if disk.s_log_groups_per_flex > 31 {
+        return corrupt("s_log_groups_per_flex is 32 or more");
+    }
+    Ok(geometry)
+}
+
+/// A checker has to know every feature: what it does not know it would take for damage.
+fn judge_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Rejection> {
+    features.check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
+    disk.extant().check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
+    let compat = Compat::all() - Compat::LAZY_BG - Compat::EXCLUDE_INODE - Compat::EXCLUDE_BITMAP;
+    let ro_compat = RoCompat::all() - RoCompat::BTREE_DIR - RoCompat::HAS_SNAPSHOT - RoCompat::REPLICA;
+    let unknown =
+        Features::from_words(features.compat.bits() & !compat.bits(), 0, features.ro_compat.bits() & !ro_compat.bits());
+    if unknown != Features::default() {
+        let names = unknown.names().join(", ");
+        return Err(Rejection::Final(format!("the volume uses {names}, which this version cannot check")));
+    }
+    if features.incompat.contains(Incompat::CASEFOLD) && disk.s_encoding.get() != 1 {
+        let what = format!("the volume's names have encoding {}, which is not known", disk.s_encoding);
+        return Err(Rejection::Final(what));
+    }
+    Ok(())
+}
+
+fn read_table(scanner: &Scanner<'_>, accepted: &Accepted) -> Result<Table, Refusal> {
+    let geometry = &accepted.geometry;
+    // before memory is taken for it
+    let bytes = u64::from(geometry.descriptor_blocks) * u64::from(geometry.block_size);
+    if bytes > scanner.device.geometry().len {
+        return Err(Refusal::new(format!(
+            "the superblock speaks of {} groups, more than the device has room to describe",
+            geometry.groups
+        )));
+    }
+    Ok(Table::read(scanner, geometry, accepted.group()))
+}
+
+/// What the superblock says against itself, and what is worth knowing of it.
+fn judge_superblock(volume: &Volume, problems: &Problems) {
+    let Volume { disk, features, geometry, .. } = volume;
+    let Features { compat, incompat, ro_compat } = *features;
+    let report = |bad: bool, problem: Problem| {
+        if bad {
+            problems.report(problem);
+        }
+    };
+    let first = first_data_block(geometry);
+    let found = geometry.first_data_block;
+    let problem = Problem::new(Code::FirstDataBlockWrong);
+    report(found != first, problem.found(found.into()).expected(first.into()));
+    let reserved = disk.reserved_blocks_count();
+    let problem = Problem::new(Code::SuperblockFieldWrong).name("s_r_blocks_count");
+    report(reserved > geometry.blocks / 2, problem.found(reserved));
+
+    report(disk.s_uuid == [0; 16], Problem::new(Code::UuidMissing));
+    const HURD: u32 = 1;
+    let hurd = disk.s_creator_os.get() == HURD && incompat.contains(Incompat::FILETYPE);
+    report(hurd, Problem::new(Code::HurdHasFileType));
+    let reserved = disk.s_reserved_gdt_blocks.get();
+    let without = reserved != 0 && !compat.contains(Compat::RESIZE_INODE);
+    report(without, Problem::new(Code::ReservedGdtBlocksWithoutFeature).found(reserved.into()));
+    let both = compat.contains(Compat::RESIZE_INODE) && incompat.contains(Incompat::META_BG);
+    report(both, Problem::new(Code::ResizeInodeWithMetaGroups));
+    let both = ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
+    report(both, Problem::new(Code::BothChecksumFeatures));
+    // regions are named in the long descriptors, whatever maps the files
+    let wide = incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT) && !geometry.has_regions();
+    report(wide, Problem::new(Code::SixtyFourBitWithoutExtents));
+    let seed = incompat.contains(Incompat::CSUM_SEED) && !ro_compat.contains(RoCompat::METADATA_CSUM);
+    report(seed, Problem::new(Code::ChecksumSeedWithoutChecksums));
+    let flags = Flags::from_bits_retain(disk.s_flags.get());
+    report(flags.contains(Flags::TEST_FILESYS), Problem::new(Code::TestFlagSet));
+    let hashes = compat.contains(Compat::DIR_INDEX) && !flags.intersects(Flags::SIGNED_HASH | Flags::UNSIGNED_HASH);
+    report(hashes, Problem::new(Code::DirectoryHashSignUnknown));
+
+    if ro_compat.contains(RoCompat::EXTRA_ISIZE) {
+        let room = geometry.inode_size - 128;
+        let wrong = |size: u16| u32::from(size) > room || !size.is_multiple_of(4);
+        let (least, wish) = (disk.s_min_extra_isize.get(), disk.s_want_extra_isize.get());
+        report(wrong(least), Problem::new(Code::MinExtraSizeWrong).found(least.into()));
+        report(wrong(wish), Problem::new(Code::WantExtraSizeWrong).found(wish.into()));
+    }
+    for quota in [disk.s_usr_quota_inum, disk.s_grp_quota_inum, disk.s_prj_quota_inum].map(|n| n.get()) {
+        let reserved = quota < geometry.first_inode && ![0, 3, 4].contains(&quota);
+        let problem = Problem::new(Code::QuotaInodeNumberWrong).found(quota.into());
+        report(reserved || quota > geometry.inodes, problem);
+    }
+    for (field, number) in own_files_without_feature(disk, geometry) {
+        problems.report(Problem::new(Code::SystemInodeWithoutFeature).name(field).inode(number));
+    }
+    judge_dates(disk, problems);
+}
+
+/// Inodes that the superblock names as files of quota or orphans without a feature that speaks of such files: nobody reads
+/// the number, and it may be that of a user's file. The reserved numbers are left as harmless, and others mean no inode.
+pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geometry) -> Vec<(&'static str, InodeNo)> {
+    let Features { compat, ro_compat, .. } = disk.features();
+    let quota = ro_compat.contains(RoCompat::QUOTA);
+    let fields = [
+        ("s_usr_quota_inum", disk.s_usr_quota_inum, quota),
+        ("s_grp_quota_inum", disk.s_grp_quota_inum, quota),
+        ("s_prj_quota_inum", disk.s_prj_quota_inum, quota),
+        ("s_orphan_file_inum", disk.s_orphan_file_inum, compat.contains(Compat::ORPHAN_FILE)),
+    ];
+    let wrong = fields.into_iter().filter(|(_, number, feature)| {
+        let ordinary = number.get() >= geometry.first_inode && number.get() <= geometry.inodes;
+        !feature && (ordinary || number.get() == InodeNo::ROOT.get())
+    });
+    wrong.map(|(field, number, _)| (field, InodeNo(number.get()))).collect()
+}
+
+/// The last mount and the last write lie in the past; a day more is put down to a clock that was wrong.
+fn judge_dates(disk: &DiskSuperblock, problems: &Problems) {
+    const DAY: u64 = 24 * 60 * 60;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = |low: u32, high: u8| u64::from(high) << 32 | u64::from(low);
+    let dates = [
+        (seconds(disk.s_mtime.get(), disk.s_mtime_hi), Code::LastMountBarelyInFuture, Code::LastMountInFuture),
+        (seconds(disk.s_wtime.get(), disk.s_wtime_hi), Code::LastWriteBarelyInFuture, Code::LastWriteInFuture),
+    ];
+    for (date, barely, clearly) in dates {
+        if date > now {
+            let code = if date - now <= DAY { barely } else { clearly };
+            problems.report(Problem::new(code).found(date));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Inode tables that their descriptor does not lead to: what stands there does not agree with the group's inode bitmap,
+//! while one of the places where mkfs puts tables does. A descriptor has a copy only on volumes of several groups; but the
+//! place follows from that of the bitmaps and of the neighbours' tables, and what lies there can be asked.
+
+use crate::phases::superblock::descriptors::{Table, lies_in, own_blocks, room_of};
+use crate::problem::Problem;
+use crate::scan::Scanner;
+use crate::table::Code;
+use format::dir::{DirFormat, dot_entries};
+use format::extent::{self, RawNode};
+use format::feature::{Features, Incompat};
+use format::group::{Group, GroupFlags};
+use format::inode::{FileKind, InodeFlags, RawInode};
+use format::superblock::Geometry;
+use format::{FsBlock, GroupNo, InodeNo};
+use std::collections::BTreeSet;
+
+/// Groups whose tables are looked for at most: more than that is not the damage of a few sectors.
+const MOST: usize = 4096;
+
+/// What there is to be asked on a volume of which nothing but the superblock is known.
+pub(crate) struct Seeker<'a> {
+    pub(crate) scanner: &'a Scanner<'a>,
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) features: &'a Features,
+}
+
+/// How a table and its group's bitmap compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    /// Inodes of users' files that the bitmap says are in use.
+    pub(crate) members: u32,
+    /// Inodes of which bitmap and table say different things.
+    differing: u32,
+    /// The table is the group's, whatever the bitmap says: it has inodes whose checksums, over their numbers too, are
+    /// right, or the root.
+    proved: bool,
+}
+
+impl Agreement {
+    /// Few differences may be a crash's, but a wrong place has hardly an inode right.
+    fn is_good(self) -> bool {
+        u64::from(self.differing) * 4 <= u64::from(self.members)
+    }
+
+    /// The bitmap knows of files, and the table is not theirs.
+    pub(crate) fn is_lost(self) -> bool {
+        self.members > 0 && !self.proved && !self.is_good()
+    }
+}
+
+impl Seeker<'_> {
+    /// Puts right the tables' places in descriptors that make no sense, or of which the first group's does not lead to the
+    /// root; what was changed, as problems. Nothing is changed unless all descriptors make sense then.
+    pub(crate) fn seek(&self, table: &mut Table) -> Vec<Problem> {
+        let suspects = self.suspects(table);
+        if suspects.is_empty() || suspects.len() > MOST {
+            return Vec::new();
+        }
+        let before = table.groups.clone();
+        let mut problems = Vec::new();
+        for &number in &suspects {
+            let Some(group) = table.groups.get(number.get() as usize).copied() else { continue };
+            if self.is_place(number, &group, group.inode_table.get()) {
+                continue;
+            }
+            let places = self.places(number, &group, &table.groups, &suspects);
+            let Some(place) = places.into_iter().find(|place| self.is_place(number, &group, *place)) else { continue };
+            let problem = Problem::new(Code::InodeTableElsewhere).group(number).block(FsBlock(place));
+            problems.push(problem.found(group.inode_table.get()));
+            if let Some(group) = table.groups.get_mut(number.get() as usize) {
+                group.inode_table = FsBlock(place);
+            }
+        }
+        if problems.is_empty() || !table.makes_sense(self.geometry, self.features) {
+            table.groups = before;
+            problems.clear();
+        }
+        problems
+    }
+
+    /// Whether the first group's table has the root in its place, as far as a look at one inode tells.
+    pub(crate) fn leads_to_root(&self, table: &Table) -> bool {
+        let Some(group) = table.groups.first() else { return false };
+        self.slot(group.inode_table.get(), 1)
+            .and_then(|slot| Some(RawInode::from_slot(&slot)?.kind() == Some(FileKind::Directory)))
+            .unwrap_or(false)
+    }
+
+    /// The groups whose table does not lie where it may, or on something else; and the first, where the root is not there.
+    fn suspects(&self, table: &Table) -> BTreeSet<GroupNo> {
+        let mut suspects = BTreeSet::new();
+        let mut parts = Vec::new();
+        for (number, group) in self.geometry.group_numbers().zip(&table.groups) {
+            let [head, block_bitmap, inode_bitmap, own] = own_blocks(self.geometry, number, group);
+            if !lies_in(&own, &room_of(self.geometry, self.features, number)) {
+                suspects.insert(number);
+            }
+            parts.extend([head, block_bitmap, inode_bitmap, own].map(|blocks| (blocks, number)));
+        }
+        parts.retain(|(blocks, _)| !blocks.is_empty());
+        parts.sort_unstable_by_key(|(blocks, number)| (blocks.start, *number));
+        let mut last: Option<(u64, GroupNo)> = None;
+        for (blocks, number) in parts {
+            match last {
+                Some((end, holder)) if blocks.start < end => {
+                    suspects.extend([holder, number]);
+                    last = Some(if blocks.end > end { (blocks.end, number) } else { (end, holder) });
+                }
+                _ => last = Some((blocks.end, number)),
+            }
+        }
+        if !self.leads_to_root(table) {
+            suspects.insert(GroupNo(0));
+        }
+        suspects
+    }
+
+    /// Where mkfs may have put a group's table, the likeliest first.
+    fn places(&self, number: GroupNo, group: &Group, groups: &[Group], suspects: &BTreeSet<GroupNo>) -> Vec<u64> {
+        let (bitmap, inodes) = (group.block_bitmap.get(), group.inode_bitmap.get());
+        // flexible groups keep room for the bitmaps of all of them
+        let apart = inodes.checked_sub(bitmap).filter(|apart| *apart <= u64::from(self.geometry.blocks_per_group));
+        let head = self.geometry.group_head(number).end;
+        let mut places: Vec<u64> = apart.and_then(|apart| inodes.checked_add(apart)).into_iter().collect();
+        places.extend([inodes.saturating_add(1), bitmap.saturating_add(2), head.saturating_add(2)]);
+        // behind the table of the group before, before that of the one behind, or as far from the head as theirs
+        let sound = |n: u32| {
+            let neighbour = GroupNo(n);
+            let group = groups.get(n as usize).filter(|_| !suspects.contains(&neighbour))?;
+            Some((neighbour, group.inode_table.get()))
+        };
+        let length = u64::from(self.geometry.itable_blocks);
+        let n = number.get();
+        let near = n.saturating_sub(16)..n.saturating_add(17).min(self.geometry.groups);
+        for (neighbour, place) in near.filter_map(sound) {
+            let between = u64::from(n.abs_diff(neighbour.get())) * length;
+            places.extend(if neighbour < number { place.checked_add(between) } else { place.checked_sub(between) });
+            let behind = place.checked_sub(self.geometry.group_head(neighbour).end);
+            places.extend(behind.and_then(|behind| head.checked_add(behind)));
+        }
+        let mut seen = BTreeSet::new();
+        places.retain(|place| seen.insert(*place));
+        places
+    }
+
+    /// Whether a group's table is at this place, by all that can be asked.
+    fn is_place(&self, number: GroupNo, group: &Group, place: u64) -> bool {
+        let blocks = place..place.saturating_add(self.geometry.itable_blocks.into());
+        if !lies_in(&blocks, &room_of(self.geometry, self.features, number)) {
+            return false;
+        }
+        let first = number.get() == 0;
+        if first && !self.holds_root(place) {
+            return false;
+        }
+        match self.agreement(number, group, place) {
+            // a group without a file proves nothing, but the root does
+            Some(Agreement { members: 0, differing: 0, .. }) | None => first,
+            Some(agreement) => agreement.is_good(),
+        }
+    }
+
+    /// Compares what would be a group's table with its inode bitmap; `None` where one of them cannot be read, or the
+    /// bitmap was never written.
+    pub(crate) fn agreement(&self, number: GroupNo, group: &Group, place: u64) -> Option<Agreement> {
+        let geometry = self.geometry;
+        let checksums = geometry.metadata_csum || geometry.gdt_csum;
+        if checksums && group.flags.contains(GroupFlags::INODE_UNINIT) {
+            return None;
+        }
+        let bitmap = self.block(group.inode_bitmap.get())?;
+        let unused = if checksums { group.itable_unused } else { 0 };
+        let used = geometry.inodes_per_group.saturating_sub(unused);
+        let per_block = (geometry.block_size / geometry.inode_size).max(1);
+        let proved = number.get() == 0 && self.holds_root(place);
+        let mut agreement = Agreement { members: 0, differing: 0, proved };
+        for n in 0..used.div_ceil(per_block) {
+            let block = self.block(place.checked_add(n.into())?);
+            for index in n * per_block..used.min((n + 1) * per_block) {
+                let inode = geometry.inode_at(number, index);
+                if inode.get() < geometry.first_inode {
+                    continue;
+                }
+                let marked = bitmap.get(index as usize / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1);
+                let at = (index % per_block * geometry.inode_size) as usize;
+                let slot = block.as_ref().and_then(|block| block.get(at..)?.get(..geometry.inode_size as usize));
+                let in_use = slot.is_some_and(|slot| self.is_in_use(inode, slot));
+                agreement.members += u32::from(marked);
+                agreement.differing += u32::from(marked != in_use);
+                agreement.proved |= in_use && geometry.metadata_csum;
+            }
+        }
+        Some(agreement)
+    }
+
+    fn is_in_use(&self, inode: InodeNo, slot: &[u8]) -> bool {
+        RawInode::from_slot(slot).is_some_and(|raw| {
+            raw.disk.i_links_count.get() != 0
+                && raw.kind().is_some()
+                && (!self.geometry.metadata_csum || raw.checksum(self.geometry, inode) == raw.stored_checksum())
+        })
+    }
+
+    /// Whether the second slot of a table is the root: a directory whose '.' and '..' name it.
+    fn holds_root(&self, place: u64) -> bool {
+        let Some(slot) = self.slot(place, 1) else { return false };
+        let Some(raw) = RawInode::from_slot(&slot).filter(|raw| raw.kind() == Some(FileKind::Directory)) else {
+            return false;
+        };
+        let [first, ..] = raw.block_words::<15>();
+        if raw.flags().contains(InodeFlags::INLINE_DATA) {
+            return first == InodeNo::ROOT.get();
+        }
+        let block = if raw.flags().contains(InodeFlags::EXTENTS) {
+            match RawNode::from_bytes(&raw.disk.i_block).filter(|node| node.header.eh_magic.get() == extent::MAGIC) {
+                Some(node) if node.header.eh_depth.get() == 0 => node.extents().first().map(|e| e.start().get()),
+                // a root of that size: its own fields have to do
+                Some(_) => return true,
+                None => None,
+            }
+        } else {
+            Some(first.into())
+        };
+        let file_type = self.features.incompat.contains(Incompat::FILETYPE);
+        let format = DirFormat { block_size: self.geometry.block_size, file_type, hashed: false };
+        let names = block.and_then(|block| self.block(block)).and_then(|bytes| dot_entries(&bytes, format).ok());
+        names == Some((InodeNo::ROOT, InodeNo::ROOT))
+    }
+
+    fn slot(&self, table: u64, index: u32) -> Option<Vec<u8>> {
+        let size = self.geometry.inode_size;
+        let per_block = (self.geometry.block_size / size).max(1);
+        let block = table.checked_add((index / per_block).into()).filter(|_| table != 0)?;
+        let offset = self.geometry.byte_offset(FsBlock(block))? + u64::from(index % per_block * size);
+        self.read(offset, size)
+    }
+
+    fn block(&self, block: u64) -> Option<Vec<u8>> {
+        let offset = self.geometry.byte_offset(FsBlock(block)).filter(|_| block != 0)?;
+        self.read(offset, self.geometry.block_size)
+    }
+
+    fn read(&self, offset: u64, len: u32) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        self.scanner.counters.count(offset, len.into());
+        self.scanner.device.read(offset, &mut bytes).ok()?;
+        Some(bytes)
+    }
+}

@@ -1,0 +1,227 @@
+//! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is judged as it stands.
+
+use crate::problem::{Problem, Problems};
+use crate::scan::Scanner;
+use crate::system_inode::{self, SystemInode};
+use crate::table::Code;
+use crate::volume::Volume;
+use format::InodeNo;
+use format::feature::{Compat, Incompat};
+use format::inode::{FileKind, RawInode};
+use format::jbd2::{BlockType, DiskSuperblock, Header, JournalSuperblock, SuperblockProblem};
+
+/// A journal of fewer blocks is none.
+const MIN_BLOCKS: u64 = 1024;
+/// Blocks of the log that are read at most to count its transactions.
+const LOG_READS: u32 = 1 << 16;
+/// `s_jnl_backup_type`: `s_jnl_blocks` holds the inode's block map and size.
+const BACKUP_BLOCKS: u8 = 1;
+
+/// Judges the journal, where the superblock speaks of one.
+pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
+    let disk = &volume.disk;
+    let has_journal = volume.features.compat.contains(Compat::HAS_JOURNAL);
+    let recover = volume.features.incompat.contains(Incompat::NEEDS_RECOVERY);
+    let inode = InodeNo(disk.s_journal_inum.get());
+    // e2fsck looks for the device even where there is an inode too, and where no feature speaks of a journal
+    if disk.s_journal_uuid != [0; 16] {
+        return problems.report(Problem::new(Code::JournalDeviceNotFound));
+    }
+    if inode.get() == 0 && !has_journal {
+        if recover {
+            problems.report(Problem::new(Code::JournalRecoveryWithoutJournal));
+        }
+        return;
+    }
+    let Some(Journal { number, file, bytes, from_copy }) = find(scanner, volume, inode) else {
+        return problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
+    };
+    if number != inode {
+        problems.report(Problem::new(Code::JournalInodeElsewhere).inode(number).found(inode.get().into()));
+    }
+    if from_copy {
+        problems.report(Problem::new(Code::JournalInodeRestorable).inode(number));
+    }
+    if !has_journal {
+        problems.report(Problem::new(Code::JournalFeatureMissing).inode(inode));
+    }
+    if judge_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
+        match transactions(scanner, volume, &file, &bytes) {
+            0 if recover => problems.report(Problem::new(Code::JournalRecoveryOfNothing)),
+            0 => {}
+            count => problems.report(Problem::new(Code::JournalNotReplayed).count(count)),
+        }
+        if !recover {
+            problems.report(Problem::new(Code::JournalRecoveryFlagMissing));
+        }
+    }
+}
+
+/// The journal as it was found.
+pub(crate) struct Journal {
+    /// Its inode: the one that the superblock names, or the reserved one.
+    pub(crate) number: InodeNo,
+    pub(crate) file: SystemInode,
+    /// Its first block.
+    pub(crate) bytes: Vec<u8>,
+    /// The inode is not sound: the map and the size are those that the superblock has a copy of.
+    pub(crate) from_copy: bool,
+}
+
+/// The journal and its first block.
+///
+/// The superblock may name any inode: old kernels let an ordinary file be the journal. Where what it names is no journal, the
+/// number may be what is wrong, and the reserved inode is asked: that is where the journal lies by now on nearly all volumes,
+/// and nothing else may lie there. Where that inode is not sound either, the copy of its block map in the superblock is tried,
+/// as e2fsck does: nothing else notices that an inode which is not in use should be the journal.
+pub(crate) fn find(scanner: &Scanner<'_>, volume: &Volume, named: InodeNo) -> Option<Journal> {
+    let reserved = InodeNo::JOURNAL;
+    let ours = || at(scanner, volume, reserved).or_else(|| from_copy(scanner, volume));
+    if named == reserved {
+        return ours();
+    }
+    // a user's file may hold an image of a journal: the reserved inode comes first where the copy is that of its map
+    let confirmed = || at(scanner, volume, reserved).filter(|_| is_copied(scanner, volume));
+    confirmed().or_else(|| at(scanner, volume, named)).or_else(ours)
+}
+
+/// The journal, where this inode holds one.
+fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<Journal> {
+    volume.geometry.inode_slot(number)?;
+    usable(scanner, volume, number, SystemInode::read(scanner, volume, number)?, false)
+}
+
+/// The journal, where the superblock's copy of the reserved inode's block map leads to one.
+fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<Journal> {
+    let (root, size) = copy(volume)?;
+    usable(scanner, volume, InodeNo::JOURNAL, SystemInode::of_map(scanner, volume, &root, size), true)
+}
+
+fn usable(
+    scanner: &Scanner<'_>,
+    volume: &Volume,
+    number: InodeNo,
+    file: SystemInode,
+    from_copy: bool,
+) -> Option<Journal> {
+    let blocks = file.size / u64::from(volume.geometry.block_size);
+    let sound = file.sound && file.kind == Some(FileKind::Regular) && file.links > 0 && blocks >= MIN_BLOCKS;
+    if !sound {
+        return None;
+    }
+    let bytes = file.read_block(scanner, volume, 0)?;
+    Header::parse(&bytes)?;
+    // a stray block behind the log makes the file longer, with a hole between: the log is there all the same
+    let log = superblock(&bytes).map_or(blocks, |disk| blocks.min(MIN_BLOCKS.max(disk.s_maxlen.get().into())));
+    // e2fsck takes a journal that ends within a block for none
+    let whole = file.size.is_multiple_of(volume.geometry.block_size.into());
+    if file.blocks_without_hole() < log || file.end() < blocks || !whole {
+        return None;
+    }
+    Some(Journal { number, file, bytes, from_copy })
+}
+
+/// Whether the superblock's copy is that of the reserved inode's block map.
+fn is_copied(scanner: &Scanner<'_>, volume: &Volume) -> bool {
+    let slot = system_inode::read_slot(scanner, volume, InodeNo::JOURNAL);
+    let raw = slot.as_deref().and_then(RawInode::from_slot);
+    raw.zip(copy(volume)).is_some_and(|(raw, (root, size))| raw.disk.i_block == root && raw.size() == size)
+}
+
+/// What the superblock has a copy of: the journal inode's `i_block` and size.
+pub(crate) fn copy(volume: &Volume) -> Option<([u8; 60], u64)> {
+    let disk = &volume.disk;
+    if disk.s_jnl_backup_type != BACKUP_BLOCKS {
+        return None;
+    }
+    let [map @ .., high, low] = disk.s_jnl_blocks.map(|n| n.get());
+    let mut root = [0; 60];
+    for (bytes, word) in root.chunks_exact_mut(4).zip(map) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    Some((root, u64::from(high) << 32 | u64::from(low)))
+}
+
+/// `true` where the log can be read.
+fn judge_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems: &Problems) -> bool {
+    let bad = || Problem::new(Code::JournalSuperblockBad);
+    let Some(disk) = superblock(bytes) else {
+        problems.report(bad());
+        return false;
+    };
+    let block_size = volume.geometry.block_size;
+    let blocks = file.size / u64::from(block_size);
+    // what a journal of version 1 has beyond its fields are leftovers, which e2fsck passes over
+    let version1 = Header::parse(bytes).is_some_and(|h| h.block_type == Some(BlockType::SuperblockV1));
+    let has_more = disk.s_feature_compat.get() | disk.s_feature_incompat.get() | disk.s_feature_ro_compat.get() != 0;
+    if version1 && (has_more || disk.s_nr_users.get() != 0) {
+        problems.report(Problem::new(Code::JournalVersion1HasFeatures));
+    }
+    if !version1 && disk.s_nr_users.get() > 1 {
+        problems.report(Problem::new(Code::JournalSharedUnsupported));
+    }
+    let found = disk.problems(block_size, blocks);
+    for problem in &found {
+        let problem = match *problem {
+            SuperblockProblem::UnknownIncompat(bits) => Problem::new(Code::JournalFeatureUnknown).found(bits.into()),
+            SuperblockProblem::UnknownRoCompat(bits) => {
+                Problem::new(Code::JournalReadOnlyFeatureUnknown).found(bits.into())
+            }
+            SuperblockProblem::Magic { .. }
+            | SuperblockProblem::BlockType { .. }
+            | SuperblockProblem::ConflictingChecksums
+            | SuperblockProblem::ChecksumType { .. }
+            | SuperblockProblem::Checksum { .. }
+            | SuperblockProblem::BlockSize { .. }
+            | SuperblockProblem::TooLong { .. } => bad(),
+            // a log that is empty may say anything of where it begins; an error the kernel left says nothing of the bytes
+            SuperblockProblem::First { .. }
+            | SuperblockProblem::FastCommitArea { .. }
+            | SuperblockProblem::Start { .. }
+            | SuperblockProblem::Errno(_) => continue,
+        };
+        problems.report(problem);
+    }
+    found.iter().all(|p| matches!(p, SuperblockProblem::Errno(_)))
+}
+
+fn superblock(bytes: &[u8]) -> Option<DiskSuperblock> {
+    zerocopy::FromBytes::read_from_prefix(bytes).ok().map(|(disk, _)| disk)
+}
+
+fn has_log(bytes: &[u8]) -> bool {
+    superblock(bytes).is_some_and(|disk| disk.s_start.get() != 0)
+}
+
+/// How many complete transactions the log holds, counted by their commit blocks. Checksums are not looked at: that is
+/// for whoever replays them.
+fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &SystemInode, bytes: &[u8]) -> u64 {
+    let block_size = volume.geometry.block_size;
+    let blocks = file.size / u64::from(block_size);
+    let Ok(journal) = JournalSuperblock::parse(bytes, block_size, blocks) else { return 0 };
+    let Some(start) = journal.start() else { return 0 };
+    let log = journal.log_blocks();
+    let length = u64::from(log.end.saturating_sub(log.start));
+    let (mut at, mut left) = (u64::from(start.saturating_sub(log.start)), length);
+    let (mut sequence, mut count) = (journal.sequence(), 0);
+    for _ in 0..LOG_READS {
+        if left == 0 {
+            break;
+        }
+        let Some(block) = file.read_block(scanner, volume, u64::from(log.start) + at) else { break };
+        let Some(header) = Header::parse(&block).filter(|h| h.sequence == sequence) else { break };
+        let steps = match header.block_type {
+            Some(BlockType::Descriptor) => 1 + journal.log().tags(&block).count() as u64,
+            Some(BlockType::Revoke) => 1,
+            Some(BlockType::Commit) => {
+                count += 1;
+                sequence = sequence.wrapping_add(1);
+                1
+            }
+            _ => break,
+        };
+        left = left.saturating_sub(steps);
+        at = (at + steps) % length;
+    }
+    count
+}

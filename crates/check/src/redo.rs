@@ -1,0 +1,418 @@
+//! The redo log: a set of changed blocks reaches a device so that a cut at any write is harmless.
+//!
+//! 1. Blocks that nothing used are written at once: until the superblock says otherwise they hold nothing.
+//! 2. What all other blocks are to hold goes into other free blocks first, the redo log; with an index that says where each
+//!    belongs. Then a flush.
+//! 3. One sector of the superblock is written: with a pointer to the log. It is there or not. Then a flush.
+//! 4. The blocks are written where they belong, a flush; the superblock's first sector, a flush; its second one, without
+//!    the pointer, a flush.
+//!
+//! Cut before 3 is done, the volume is as it was but for free blocks; cut later, whoever finds the pointer repeats 4. The
+//! pointer says what the superblock's first sector must hold for it to be meant: what it held before, or what it holds
+//! after. Anybody else who writes the volume changes a time there, and so the log is never played over their work.
+//!
+//! Where there are not enough free blocks, or not even the shape of the volume is known, the blocks are written as they
+//! come and the superblock last: what is cut has then to be repeated, as a repair by e2fsck has.
+
+use blockdev::undo::{self, Planned};
+use blockdev::{BlockDevice, Overlay, Result, Write};
+use format::GroupNo;
+use format::checksum::crc32c;
+use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
+use format::superblock::{DiskSuperblock, Geometry, OFFSET};
+use std::collections::BTreeSet;
+use std::path::Path;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What a device writes as a whole.
+const SECTOR: u64 = 512;
+/// The superblock's second sector, where the pointer lies.
+const SECOND: u64 = OFFSET + SECTOR;
+/// Blocks of a log that are followed at most: more than a repair of the largest volume changes.
+const MOST_BLOCKS: usize = 1 << 28;
+/// Writes handed to the device at once.
+const BATCH: usize = 64;
+
+/// The blocks of a volume that nothing uses: they may hold a log.
+pub struct FreeBlocks {
+    geometry: Geometry,
+    /// A bit for each cluster in use, group by group.
+    used: Vec<Vec<u64>>,
+}
+
+impl FreeBlocks {
+    /// All blocks of a volume, for the time being.
+    #[must_use]
+    pub fn all(geometry: &Geometry) -> Self {
+        let words = geometry.clusters_per_group().div_ceil(64) as usize;
+        Self { used: geometry.group_numbers().map(|_| vec![0; words]).collect(), geometry: geometry.clone() }
+    }
+
+    /// Takes out what is in use: `used` returns the bits of 64 clusters of a group, of those from `64 * n` on.
+    pub fn exclude(&mut self, used: impl Fn(GroupNo, usize) -> u64) {
+        for (group, words) in self.geometry.group_numbers().zip(&mut self.used) {
+            for (n, word) in words.iter_mut().enumerate() {
+                *word |= used(group, n);
+            }
+        }
+    }
+
+    /// The volume's geometry.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn contains(&self, block: u64) -> bool {
+        let geometry = &self.geometry;
+        let first = u64::from(geometry.first_data_block).max(1);
+        if block < first || block >= geometry.blocks {
+            return false;
+        }
+        let cluster = (block - u64::from(geometry.first_data_block)) / u64::from(geometry.cluster_blocks);
+        let per_group = u64::from(geometry.clusters_per_group());
+        let (group, place) = (cluster / per_group, cluster % per_group);
+        let word = self.used.get(group as usize).and_then(|used| used.get((place / 64) as usize));
+        word.is_some_and(|word| word >> (place % 64) & 1 == 0)
+    }
+}
+
+/// What is to be written.
+struct Plan<'a> {
+    overlay: &'a Overlay,
+    block_size: u64,
+    /// Blocks that were free all along.
+    fresh: Vec<u64>,
+    /// All others, without the superblock.
+    homes: Vec<u64>,
+    /// The superblock as it is and as it will be.
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Plan<'_> {
+    fn block(&self, block: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.block_size as usize];
+        self.overlay.read(block * self.block_size, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.homes.is_empty() && self.before == self.after
+    }
+}
+
+/// Writes the blocks that the overlay holds to the device below it, which must be `device`: all of them or none, where the
+/// free blocks are known and have space for a log. `undo` names a file that receives the old content of all that is written.
+///
+/// # Errors
+/// What the device or the undo file fails with.
+pub fn write(
+    device: &dyn BlockDevice,
+    overlay: &Overlay,
+    free: Option<&FreeBlocks>,
+    undo: Option<&Path>,
+) -> Result<()> {
+    let plan = plan(device, overlay, free)?;
+    if plan.is_empty() {
+        return Ok(());
+    }
+    let log = log(&plan, free, device)?;
+    if let Some(path) = undo {
+        let blocks = plan
+            .fresh
+            .iter()
+            .chain(&plan.homes)
+            .map(|block| Ok(Planned { offset: block * plan.block_size, data: plan.block(*block)? }));
+        let logged = log.iter().flat_map(|log| &log.blocks);
+        let logged =
+            logged.map(|(block, from)| Ok(Planned { offset: block * plan.block_size, data: log_bytes(&plan, from)? }));
+        let pointer = log.iter().map(|log| Ok(Planned { offset: SECOND, data: log.sector.clone() }));
+        let superblock = std::iter::once(Ok(Planned { offset: OFFSET, data: plan.after.clone() }));
+        undo::record(path, device, blocks.chain(logged).chain(pointer).chain(superblock))?;
+    }
+    write_all(device, plan.block_size, plan.fresh.iter().copied(), |block| plan.block(block))?;
+    if let Some(log) = log {
+        write_all(device, plan.block_size, log.blocks.iter().map(|(block, _)| *block), |block| {
+            let from = log.blocks.binary_search_by_key(&block, |(block, _)| *block);
+            match from.ok().and_then(|n| log.blocks.get(n)) {
+                Some((_, from)) => log_bytes(&plan, from),
+                None => Ok(vec![0; plan.block_size as usize]),
+            }
+        })?;
+        device.flush()?;
+        device.write(SECOND, &log.sector)?;
+        device.flush()?;
+    }
+    complete(device, plan.block_size, &plan.homes, |block| plan.block(block), &plan.after)
+}
+
+/// The last steps, which may be repeated: the blocks, the superblock's first sector, its second one.
+fn complete(
+    device: &dyn BlockDevice,
+    block_size: u64,
+    homes: &[u64],
+    bytes: impl Fn(u64) -> Result<Vec<u8>>,
+    superblock: &[u8],
+) -> Result<()> {
+    write_all(device, block_size, homes.iter().copied(), bytes)?;
+    device.flush()?;
+    let (first, second) = superblock.split_at(superblock.len().min(SECTOR as usize));
+    device.write(OFFSET, first)?;
+    device.flush()?;
+    device.write(SECOND, second)?;
+    device.flush()
+}
+
+/// Writes blocks, many at once.
+fn write_all(
+    device: &dyn BlockDevice,
+    block_size: u64,
+    blocks: impl Iterator<Item = u64>,
+    bytes: impl Fn(u64) -> Result<Vec<u8>>,
+) -> Result<()> {
+    let mut blocks = blocks.peekable();
+    while blocks.peek().is_some() {
+        let batch = blocks.by_ref().take(BATCH).map(|block| Ok((block, bytes(block)?))).collect::<Result<Vec<_>>>()?;
+        let mut writes: Vec<Write<'_>> =
+            batch.iter().map(|(block, bytes)| Write::new(block * block_size, bytes)).collect();
+        device.write_many(&mut writes);
+        for write in writes {
+            write.result?;
+        }
+    }
+    Ok(())
+}
+
+/// What differs between the overlay and the device, in blocks.
+fn plan<'a>(device: &dyn BlockDevice, overlay: &'a Overlay, free: Option<&FreeBlocks>) -> Result<Plan<'a>> {
+    let block_size = free.map_or(1024, |free| u64::from(free.geometry.block_size));
+    let mut changed = BTreeSet::new();
+    let mut failed = None;
+    overlay.each_change(|offset, bytes| {
+        let mut below = vec![0; bytes.len()];
+        if let Err(error) = device.read(offset, &mut below) {
+            failed = Some(error);
+            return;
+        }
+        let sectors = bytes.chunks(SECTOR as usize).zip(below.chunks(SECTOR as usize));
+        for (n, _) in (0u64..).zip(sectors).filter(|(_, (new, old))| new != old) {
+            let at = offset + n * SECTOR;
+            if !(OFFSET..OFFSET + DiskSuperblock::SIZE as u64).contains(&at) {
+                changed.insert(at / block_size);
+            }
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let (fresh, homes) = changed.into_iter().partition(|block| free.is_some_and(|free| free.contains(*block)));
+    let mut before = vec![0; DiskSuperblock::SIZE];
+    device.read(OFFSET, &mut before)?;
+    let mut after = vec![0; DiskSuperblock::SIZE];
+    overlay.read(OFFSET, &mut after)?;
+    if after != before || DiskRedoPointer::of(&after).is_some() {
+        clear_pointer(&mut after);
+    }
+    Ok(Plan { overlay, block_size, fresh, homes, before, after })
+}
+
+/// Takes the pointer out of a superblock.
+fn clear_pointer(superblock: &mut [u8]) {
+    let Some(pointer) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) else { return };
+    if !pointer.starts_with(&POINTER_MAGIC.to_le_bytes()) {
+        return;
+    }
+    pointer.fill(0);
+    if let Ok(disk) = DiskSuperblock::mut_from_bytes(superblock) {
+        disk.seal();
+    }
+}
+
+/// A redo log: its blocks, ascending, and the sector of the superblock that points to it.
+struct Log {
+    blocks: Vec<(u64, Logged)>,
+    sector: Vec<u8>,
+}
+
+/// What a block of the log holds.
+enum Logged {
+    /// The new content of this block.
+    Home(u64),
+    /// Bytes of the log's own.
+    Own(Vec<u8>),
+}
+
+fn log_bytes(plan: &Plan<'_>, from: &Logged) -> Result<Vec<u8>> {
+    match from {
+        Logged::Home(block) => plan.block(*block),
+        Logged::Own(bytes) => Ok(bytes.clone()),
+    }
+}
+
+/// Lays out a log of what has to be logged; `None` where nothing has to, or there is no room.
+fn log(plan: &Plan<'_>, free: Option<&FreeBlocks>, device: &dyn BlockDevice) -> Result<Option<Log>> {
+    let block_size = plan.block_size as usize;
+    let sectors = plan.before.chunks(SECTOR as usize).zip(plan.after.chunks(SECTOR as usize));
+    let changed = sectors.filter(|(old, new)| old != new).count();
+    let Some(spare) = free.filter(|_| !plan.homes.is_empty() || changed >= 2 || !plan.fresh.is_empty()) else {
+        return Ok(None);
+    };
+    // the blocks, the superblock, and the indexes of both
+    let copies = plan.homes.len() + 1;
+    let room = DiskRedoIndex::room(block_size).max(1);
+    let wanted = copies + copies.div_ceil(room);
+    let taken: BTreeSet<u64> = plan.fresh.iter().copied().collect();
+    let end = spare.geometry.blocks.min(device.geometry().len / plan.block_size);
+    let free: Vec<u64> =
+        (1..end).rev().filter(|block| spare.contains(*block) && !taken.contains(block)).take(wanted).collect();
+    if free.len() < wanted {
+        return Ok(None);
+    }
+    let (places, indexes) = free.split_at(copies);
+    let mut blocks = Vec::with_capacity(wanted);
+    let mut entries = Vec::with_capacity(copies);
+    let mut superblock = plan.after.clone();
+    superblock.resize(block_size, 0);
+    let own = std::iter::once((SUPERBLOCK, Logged::Own(superblock)));
+    let homes = plan.homes.iter().map(|home| (*home, Logged::Home(*home)));
+    for (place, (home, from)) in places.iter().zip(homes.chain(own)) {
+        let checksum = crc32c(!0, &log_bytes(plan, &from)?);
+        entries.push(DiskRedoEntry {
+            re_home: home.into(),
+            re_copy: (*place).into(),
+            re_checksum: checksum.into(),
+            re_reserved: 0.into(),
+        });
+        blocks.push((*place, from));
+    }
+    // from the last index to the first, as each names the next
+    let (mut next, mut next_checksum) = (0, 0);
+    for (place, chunk) in indexes.iter().zip(entries.chunks(room)).rev() {
+        let head = DiskRedoIndex {
+            ri_magic: INDEX_MAGIC.into(),
+            ri_count: (chunk.len() as u32).into(),
+            ri_next: next.into(),
+            ri_next_checksum: next_checksum.into(),
+            ri_reserved: 0.into(),
+        };
+        let mut bytes = [head.as_bytes(), chunk.as_bytes()].concat();
+        bytes.resize(block_size, 0);
+        (next, next_checksum) = (*place, crc32c(!0, &bytes));
+        blocks.push((*place, Logged::Own(bytes)));
+    }
+    blocks.sort_unstable_by_key(|(block, _)| *block);
+    Ok(Some(Log { blocks, sector: pointer_sector(plan, next, next_checksum) }))
+}
+
+/// The superblock's second sector as it is, with a pointer to a log.
+fn pointer_sector(plan: &Plan<'_>, first: u64, checksum: u32) -> Vec<u8> {
+    let sector_of = |superblock: &[u8]| crc32c(!0, superblock.get(..SECTOR as usize).unwrap_or_default());
+    let mut pointer = DiskRedoPointer {
+        rp_magic: POINTER_MAGIC.into(),
+        rp_block_size: (plan.block_size as u32).into(),
+        rp_block: first.into(),
+        rp_before: sector_of(&plan.before).into(),
+        rp_after: sector_of(&plan.after).into(),
+        rp_index: checksum.into(),
+        rp_checksum: 0.into(),
+    };
+    pointer.seal();
+    let mut superblock = plan.before.clone();
+    let right = DiskSuperblock::from_slice(&superblock).is_some_and(|disk| disk.checksum() == disk.s_checksum.get());
+    if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
+        place.copy_from_slice(pointer.as_bytes());
+    }
+    // for everyone else the superblock is as sound as it was
+    if let (true, Ok(disk)) = (right, DiskSuperblock::mut_from_bytes(&mut superblock)) {
+        disk.s_checksum = disk.checksum().into();
+    }
+    superblock.split_off(SECTOR as usize)
+}
+
+/// The log of a repair that was broken off, whole and meant for the volume as it is.
+struct Pending {
+    block_size: u64,
+    /// Home and copy, ascending.
+    blocks: Vec<(u64, u64)>,
+    superblock: Vec<u8>,
+}
+
+/// Whether a writing of the volume was broken off and can be finished. Where the device cannot tell, there is none.
+#[must_use]
+pub fn unfinished(device: &dyn BlockDevice) -> bool {
+    matches!(read_log(device), Ok(Some(_)))
+}
+
+/// Finishes what was broken off; whether there was something.
+///
+/// # Errors
+/// What the device or the undo file fails with.
+pub fn finish(device: &dyn BlockDevice, undo: Option<&Path>) -> Result<bool> {
+    let Some(log) = read_log(device)? else { return Ok(false) };
+    let read = |block: u64| {
+        let copy = log.blocks.binary_search_by_key(&block, |(home, _)| *home).ok().and_then(|n| log.blocks.get(n));
+        let mut bytes = vec![0; log.block_size as usize];
+        device.read(copy.map_or(0, |(_, copy)| *copy) * log.block_size, &mut bytes)?;
+        Ok(bytes)
+    };
+    let homes: Vec<u64> = log.blocks.iter().map(|(home, _)| *home).collect();
+    if let Some(path) = undo {
+        let blocks = homes.iter().map(|block| Ok(Planned { offset: block * log.block_size, data: read(*block)? }));
+        let superblock = std::iter::once(Ok(Planned { offset: OFFSET, data: log.superblock.clone() }));
+        undo::record(path, device, blocks.chain(superblock))?;
+    }
+    complete(device, log.block_size, &homes, read, &log.superblock)?;
+    Ok(true)
+}
+
+/// Reads the log that the superblock points to; `None` where there is none, it is not whole, or not meant.
+fn read_log(device: &dyn BlockDevice) -> Result<Option<Pending>> {
+    let mut superblock = vec![0; DiskSuperblock::SIZE];
+    if device.geometry().len < OFFSET + superblock.len() as u64 {
+        return Ok(None);
+    }
+    device.read(OFFSET, &mut superblock)?;
+    let Some(pointer) = DiskRedoPointer::of(&superblock) else { return Ok(None) };
+    let sector = crc32c(!0, superblock.get(..SECTOR as usize).unwrap_or_default());
+    let meant = sector == pointer.rp_before.get() || sector == pointer.rp_after.get();
+    let block_size = u64::from(pointer.rp_block_size.get());
+    if !meant || !block_size.is_power_of_two() || !(1024..=65536).contains(&block_size) {
+        return Ok(None);
+    }
+    let end = device.geometry().len / block_size;
+    let read = |block: u64, checksum: u32| -> Result<Option<Vec<u8>>> {
+        if block == 0 || block >= end {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; block_size as usize];
+        device.read(block * block_size, &mut bytes)?;
+        Ok(Some(bytes).filter(|bytes| crc32c(!0, bytes) == checksum))
+    };
+    let mut pending = Pending { block_size, blocks: Vec::new(), superblock: Vec::new() };
+    let (mut next, mut checksum) = (pointer.rp_block.get(), pointer.rp_index.get());
+    while next != 0 {
+        let Some(bytes) = read(next, checksum)? else { return Ok(None) };
+        let Ok((head, rest)) = DiskRedoIndex::ref_from_prefix(&bytes) else { return Ok(None) };
+        let count = head.ri_count.get() as usize;
+        if head.ri_magic.get() != INDEX_MAGIC || count > DiskRedoIndex::room(bytes.len()) {
+            return Ok(None);
+        }
+        let Ok((entries, _)) = <[DiskRedoEntry]>::ref_from_prefix_with_elems(rest, count) else { return Ok(None) };
+        for entry in entries {
+            let Some(copy) = read(entry.re_copy.get(), entry.re_checksum.get())? else { return Ok(None) };
+            match entry.re_home.get() {
+                SUPERBLOCK => pending.superblock = copy.get(..DiskSuperblock::SIZE).unwrap_or_default().to_vec(),
+                home if home < end => pending.blocks.push((home, entry.re_copy.get())),
+                _ => return Ok(None),
+            }
+        }
+        // an index names the next by its checksum, so that they cannot form a circle; a bound all the same
+        if pending.blocks.len() > MOST_BLOCKS || count == 0 {
+            return Ok(None);
+        }
+        (next, checksum) = (head.ri_next.get(), head.ri_next_checksum.get());
+    }
+    pending.blocks.sort_unstable();
+    Ok(Some(pending).filter(|pending| pending.superblock.len() == DiskSuperblock::SIZE))
+}

@@ -1,0 +1,104 @@
+//! What one round finds and a later one reads: tree nodes, directories, link targets, attribute blocks.
+
+use format::InodeNo;
+
+/// What a tree block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NodeKind {
+    /// A node of an extent tree of this depth: 0 is a leaf.
+    Extents(u16),
+    /// An indirect block: 1 holds numbers of data blocks.
+    Indirect(u16),
+}
+
+/// A tree block to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Node {
+    /// Where it lies.
+    pub(crate) block: u64,
+    /// Whose it is.
+    pub(crate) inode: InodeNo,
+    /// The first block of the file that it covers.
+    pub(crate) first: u32,
+    /// The last one it may cover.
+    pub(crate) last: u32,
+    /// What it is.
+    pub(crate) kind: NodeKind,
+}
+
+impl Node {
+    /// Whether it names descriptor blocks reserved for growth: these belong to the groups, not to inode 7, which lists them.
+    pub(crate) fn is_growth_copy(&self) -> bool {
+        self.inode == InodeNo::RESIZE && self.kind == NodeKind::Indirect(1)
+    }
+}
+
+/// Blocks of a directory to be read, one after the other on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DirRun {
+    /// The first of them.
+    pub(crate) block: u64,
+    /// How many.
+    pub(crate) len: u32,
+    /// Whose they are.
+    pub(crate) inode: InodeNo,
+    /// Which block of the directory the first one is.
+    pub(crate) first: u32,
+    /// Under bigalloc: the first cluster belongs to a neighbouring run of the same directory too, which claims it.
+    pub(crate) shares_first: bool,
+    /// Likewise the last cluster.
+    pub(crate) shares_last: bool,
+}
+
+/// The block of a symbolic link's target, to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinkTarget {
+    /// Where it lies.
+    pub(crate) block: u64,
+    /// Whose it is.
+    pub(crate) inode: InodeNo,
+}
+
+/// What a map hands on to later rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) dir_runs: Vec<DirRun>,
+    pub(crate) links: Vec<LinkTarget>,
+    /// Under bigalloc: clusters at the edge of a leaf that the next leaf may share, claimed when all leaves are known.
+    pub(crate) edges: Vec<Edge>,
+}
+
+/// A cluster that a leaf ends or begins within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Edge {
+    pub(crate) inode: InodeNo,
+    /// Which cluster of the file it is.
+    pub(crate) logical: u64,
+    pub(crate) cluster: u64,
+}
+
+impl Found {
+    /// Moves everything from `other` to the end of this.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        self.nodes.append(&mut other.nodes);
+        self.dir_runs.append(&mut other.dir_runs);
+        self.links.append(&mut other.links);
+        self.edges.append(&mut other.edges);
+    }
+}
+
+/// An inode that names an attribute block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct XattrRef {
+    pub(crate) block: u64,
+    pub(crate) inode: InodeNo,
+}
+
+/// A directory whose entries stand in its inode, kept until all inodes are known.
+#[derive(Debug)]
+pub(crate) struct InlineDirectory {
+    pub(crate) inode: InodeNo,
+    pub(crate) i_block: [u8; 60],
+    pub(crate) system_data: Box<[u8]>,
+}

@@ -1,0 +1,121 @@
+//! Where the scan has been: which stretch of it read what, so that a stretch can be read once more.
+//!
+//! A block that was claimed twice was first claimed in one stretch and again by others. [`Claims`] tells both, and only
+//! the stretches of first claims are read again. A stretch ends where nobody claims, so each claim belongs to exactly one.
+
+use crate::claims::Claims;
+use crate::scan::found::Node;
+use format::InodeNo;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Stretches that a pass is divided into where nobody says how many.
+const STRETCHES: u32 = 32;
+/// The share of the machine's memory that snapshots may take.
+const MEMORY_SHARE: u64 = 64;
+/// Snapshots take no more than this where nobody says how many there are to be.
+const MOST_BYTES: u64 = 32 << 20;
+/// Bytes of a pass that are worth a stretch of their own.
+pub(crate) const STRETCH_BYTES: u64 = 4 << 20;
+
+/// A part of the scan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stretch {
+    /// The volume's own metadata, claimed before anything is read.
+    Metadata,
+    /// Round 0 over these bytes of the device.
+    Tables(Range<u64>),
+    /// Blocks of regions that were not read in round 0.
+    Aside,
+    /// What a later round set out to read.
+    Planned(usize),
+    /// The tree nodes that a later round read in these bytes of the device.
+    Nodes(usize, Range<u64>),
+    /// Clusters that leaves share, under bigalloc.
+    Edges,
+}
+
+/// What a round set out to read.
+#[derive(Debug, Default)]
+pub(crate) struct Planned {
+    /// The nodes that it read, in disk order.
+    pub(crate) nodes: Vec<Node>,
+    /// Clusters of anything else that it claimed: the first, how many, and whose.
+    pub(crate) others: Vec<(u64, u32, InodeNo)>,
+}
+
+/// All stretches so far.
+pub(crate) struct Trail {
+    /// How many a pass is divided into.
+    wanted: u32,
+    /// Bytes that snapshots may take.
+    budget: u64,
+    /// Of each snapshot, what was read since the one before.
+    stretches: Mutex<Vec<Vec<Stretch>>>,
+    pub(crate) rounds: Mutex<Vec<Planned>>,
+    pub(crate) edges: Mutex<Vec<(InodeNo, u64)>>,
+}
+
+impl Trail {
+    /// Nothing was read. `snapshots` is how many are to be taken of a pass; else that follows from the machine's memory.
+    pub(crate) fn new(snapshots: Option<u32>) -> Self {
+        let budget = match snapshots {
+            Some(_) => u64::MAX,
+            None => available_memory().map_or(MOST_BYTES, |bytes| (bytes / MEMORY_SHARE).min(MOST_BYTES)),
+        };
+        Self {
+            wanted: snapshots.unwrap_or(STRETCHES).max(1),
+            budget,
+            stretches: Mutex::default(),
+            rounds: Mutex::default(),
+            edges: Mutex::default(),
+        }
+    }
+
+    /// The least bytes of a stretch, in a pass of so many.
+    pub(crate) fn stretch_bytes(&self, pass: u64) -> u64 {
+        (pass / u64::from(self.wanted)).max(STRETCH_BYTES)
+    }
+
+    /// A stretch was read and all its claims are made.
+    pub(crate) fn end(&self, claims: &Claims, stretch: Stretch) {
+        let mut stretches = lock(&self.stretches);
+        if stretches.is_empty() {
+            stretches.push(Vec::new());
+        }
+        if let Some(last) = stretches.last_mut() {
+            last.push(stretch);
+        }
+        // the first one tells the volume's own blocks from others, and is always wanted
+        if stretches.len() == 1 || claims.snapshot_bytes() < self.budget {
+            claims.end_stretch();
+            stretches.push(Vec::new());
+        }
+    }
+
+    /// What was read in these stretches, as [`Claims::conflicting_stretches`] counts them.
+    pub(crate) fn read_in(&self, which: &BTreeSet<u32>) -> Vec<Stretch> {
+        let stretches = lock(&self.stretches);
+        which.iter().filter_map(|n| stretches.get(*n as usize)).flatten().cloned().collect()
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&self) {
+        lock(&self.stretches).clear();
+        lock(&self.rounds).clear();
+        lock(&self.edges).clear();
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The memory that the system could give now, in bytes, where it tells.
+fn available_memory() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}

@@ -1,0 +1,531 @@
+//! Trees put together from metadata regions: one pass instead of one for each level.
+//!
+//! On volumes whose tree blocks lie in regions and say whose they are, round 0 reads the regions too: the block bitmap,
+//! which comes first, tells which of their blocks are in use. A tree block is judged when it comes, by its own words, and
+//! its data is claimed for the inode that it names. What is kept of it is a [`Record`] of 16 bytes, of its file two sums
+//! for each layer of the tree: of the blocks that parents point to, and of the blocks that say they are there. When all
+//! sums of a file agree, its tree is whole: its size and space are judged, and all that was kept of it is dropped. So memory
+//! follows the files that are open at a time, those whose blocks lie in several regions.
+//!
+//! Whatever else the regions hold, directory blocks above all, can be judged only when all inodes are known: it is kept in
+//! memory until then, as far as [`KEPT_BYTES`] go, and what does not fit is read again.
+//!
+//! Invariants
+//! 1. Nothing is reported here but the sums of files whose layers agree. Any doubt (a wrong word, number or order, a block
+//!    claimed twice, sums that never agree) makes a *leftover*: the claims are made again without its tree blocks, and
+//!    its tree is walked from the inode, as on any other volume. What that walk reports is what counts.
+//! 2. A file is known before its tree blocks come: of what one batch reads inodes are judged first
+//!    ([`Feed`](crate::scan::Feed)). Blocks of files whose inode lies behind them, and blocks that parents point to outside
+//!    regions, are read in passes of their own.
+//! 3. Whose block it is that comes after its file was closed does not matter: no parent points to it. It is remembered as
+//!    stale, so that it claims nothing when the scan is retraced.
+
+use crate::context::Context;
+use crate::inode_records::Marks;
+use crate::phases::inodes::block_maps::Trees;
+use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, beyond_limit, judge_sums};
+use crate::report::Counts;
+use crate::scan::found::{DirRun, Found, Node, NodeKind};
+use crate::scan::log::lock;
+use crate::scan::walk::Claimer;
+use crate::scan::{Item, REQUEST};
+use format::extent::{OwnedExtentTail, RawNode};
+use format::indirect::IndirectTail;
+use format::inode::{FileKind, InodeFlags};
+use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// Bytes that may be kept of directory blocks and the like until all inodes are known.
+const KEPT_BYTES: usize = 16 << 20;
+/// Files are spread over so many locks.
+const SHARDS: usize = 64;
+
+/// Puts trees together.
+pub(crate) struct Layers<'a> {
+    ctx: &'a Context<'a>,
+    open: Box<[Mutex<HashMap<InodeNo, Pending>>]>,
+    /// Makes the sums unforgeable.
+    key: u64,
+    /// Blocks still to be read, beside the pass.
+    aside: Mutex<BTreeSet<u64>>,
+    /// Blocks that were read so.
+    was_aside: Mutex<BTreeSet<u64>>,
+    stale: Mutex<HashSet<u64>>,
+    kept: Mutex<HashMap<u64, Box<[u8]>>>,
+    whole: Mutex<Whole>,
+}
+
+/// What the trees hand on that were put together.
+#[derive(Debug, Default)]
+pub(crate) struct Whole {
+    pub(crate) dir_runs: Vec<DirRun>,
+    pub(crate) counts: Counts,
+}
+
+/// Files whose trees have to be walked.
+#[derive(Debug, Default)]
+pub(crate) struct Leftover {
+    pub(crate) files: Vec<OpenFile>,
+    /// What their inodes point to.
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A file whose tree is not whole yet.
+#[derive(Debug)]
+struct Pending {
+    facts: Facts,
+    /// What its inode adds up to.
+    root: Tally,
+    tops: Vec<Node>,
+    /// What its tree blocks add up to.
+    sum: Tally,
+    layers: Vec<Layer>,
+    records: Vec<Record>,
+    dir_runs: Vec<DirRun>,
+    /// Something about it is not as it should be.
+    broken: bool,
+}
+
+/// The two sums of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Layer {
+    pointed_to: u64,
+    came: u64,
+}
+
+/// What is kept of a tree block until its file is whole; in order of layers and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Record {
+    /// Its layer.
+    layer: u16,
+    /// Of an extent node the first block of the file that it maps, of an indirect block its own number.
+    key: u32,
+    /// Of an indirect block the place of its last number in use; else 0.
+    last_place: u16,
+    /// Of an extent node the last block of the file that its own entries speak of, of an indirect block its last number.
+    last: u32,
+}
+
+/// What a block says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stated {
+    owner: InodeNo,
+    kind: NodeKind,
+}
+
+/// Claims as another does, but judges nothing.
+struct Quiet<'a>(&'a dyn Claimer);
+
+impl Claimer for Quiet<'_> {
+    fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
+        self.0.claim(inode, clusters)
+    }
+
+    fn is_judging(&self) -> bool {
+        false
+    }
+}
+
+impl<'a> Layers<'a> {
+    /// For the volumes that have regions of blocks that say whose they are; `None` for all others.
+    pub(crate) fn of(ctx: &'a Context<'a>) -> Option<Self> {
+        let geometry = &ctx.volume.geometry;
+        (geometry.has_regions() && geometry.is_owned() && geometry.cluster_blocks == 1).then(|| Self {
+            ctx,
+            open: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            key: RandomState::new().hash_one(geometry.blocks),
+            aside: Mutex::default(),
+            was_aside: Mutex::default(),
+            stale: Mutex::default(),
+            kept: Mutex::default(),
+            whole: Mutex::default(),
+        })
+    }
+
+    /// The blocks of a group's regions.
+    pub(crate) fn regions(&self, group: GroupNo) -> impl Iterator<Item = Range<u64>> + use<> {
+        let mask = self.ctx.volume.group(group).map_or(0, |descriptor| descriptor.regions);
+        self.ctx.volume.geometry.region_blocks(group, mask)
+    }
+
+    /// The blocks in use of a group's regions by its bitmap, as items to read, without the volume's own. Those before
+    /// block `from` are kept for a pass of their own.
+    pub(crate) fn in_use<T: Copy>(&self, group: GroupNo, from: u64, bitmap: &[u8], tag: T) -> Vec<Item<T>> {
+        let volume = self.ctx.volume;
+        let block_size = volume.geometry.block_size;
+        let start = volume.geometry.group_blocks(group).start;
+        let mut items: Vec<Item<T>> = Vec::new();
+        for block in self.regions(group).flatten() {
+            let place = (block - start) as usize;
+            let used = bitmap.get(place / 8).is_some_and(|byte| byte >> (place % 8) & 1 == 1);
+            if !used || self.ctx.claims.is_metadata(self.ctx.claims.cluster_of(block)) {
+                continue;
+            }
+            if block < from {
+                lock(&self.aside).insert(block);
+                continue;
+            }
+            let Some(offset) = volume.offset(block) else { continue };
+            match items.last_mut() {
+                Some(last)
+                    if last.offset + u64::from(last.len) == offset && last.len + block_size <= REQUEST as u32 =>
+                {
+                    last.len += block_size;
+                }
+                _ => items.push(Item { offset, len: block_size, tag }),
+            }
+        }
+        items
+    }
+
+    /// Takes in a file whose map goes on in blocks, where its tree can be put together; else gives it back. `tops` is
+    /// what its inode points to.
+    pub(crate) fn open(&self, file: OpenFile, tops: Vec<Node>) -> Result<(), (OpenFile, Vec<Node>)> {
+        let fits = match file.facts.kind {
+            Some(FileKind::Regular) => file.facts.inode != InodeNo::RESIZE,
+            // where the blocks of a directory are has to be known from the single indirect block
+            Some(FileKind::Directory) => {
+                tops.iter().all(|top| matches!(top.kind, NodeKind::Extents(_) | NodeKind::Indirect(1)))
+            }
+            _ => false,
+        };
+        let root = lock(&file.tally).clone();
+        if !fits || root.incomplete {
+            return Err((file, tops));
+        }
+        let layers = tops.iter().map(|top| layer_of(top.kind) + 1).max().unwrap_or(0);
+        let mut pending = Pending {
+            facts: file.facts,
+            root,
+            sum: Tally::default(),
+            layers: vec![Layer::default(); usize::from(layers)],
+            records: Vec::new(),
+            dir_runs: Vec::new(),
+            broken: false,
+            tops,
+        };
+        let tops = std::mem::take(&mut pending.tops);
+        for top in &tops {
+            self.point_to(&mut pending, top);
+        }
+        pending.tops = tops;
+        lock(self.shard(pending.facts.inode)).insert(pending.facts.inode, pending);
+        Ok(())
+    }
+
+    fn shard(&self, inode: InodeNo) -> &Mutex<HashMap<InodeNo, Pending>> {
+        &self.open[inode.get() as usize % SHARDS]
+    }
+
+    /// A block came. `again` where it is read beside the pass, when all inodes are known.
+    pub(crate) fn arrive(
+        &self,
+        block: u64,
+        bytes: Result<&[u8], &blockdev::Error>,
+        claimer: &dyn Claimer,
+        again: bool,
+    ) {
+        // what cannot be read is missing in the sums
+        let Ok(bytes) = bytes else { return };
+        let Some(stated) = self.stated(block, bytes) else {
+            if claimer.is_judging() {
+                self.keep(block, bytes);
+            }
+            return;
+        };
+        if !claimer.is_judging() {
+            return self.claim_again(block, bytes, stated, claimer);
+        }
+        let mut open = lock(self.shard(stated.owner));
+        if let Some(pending) = open.get_mut(&stated.owner) {
+            self.take(pending, block, bytes, stated, claimer);
+            if !pending.broken && pending.layers.iter().all(|layer| layer.pointed_to == layer.came) {
+                if let Some(tally) = self.whole_tally(pending) {
+                    self.close(pending, &tally);
+                    self.ctx.inodes.mark(stated.owner, Marks::LAYERED);
+                    open.remove(&stated.owner);
+                } else {
+                    pending.broken = true;
+                }
+            }
+            return;
+        }
+        match self.ctx.inodes.get(stated.owner) {
+            Some(record) if record.marks.contains(Marks::LAYERED) => drop(lock(&self.stale).insert(block)),
+            None if !again => drop(lock(&self.aside).insert(block)),
+            _ => {}
+        }
+    }
+
+    fn keep(&self, block: u64, bytes: &[u8]) {
+        let mut kept = lock(&self.kept);
+        if (kept.len() + 1).saturating_mul(bytes.len()) <= KEPT_BYTES {
+            kept.insert(block, bytes.into());
+        }
+    }
+
+    /// Gives back these blocks, one behind the other, where all of them were kept.
+    pub(crate) fn take_kept(&self, blocks: Range<u64>) -> Option<Vec<u8>> {
+        let mut kept = lock(&self.kept);
+        if !blocks.clone().all(|block| kept.contains_key(&block)) {
+            return None;
+        }
+        let bytes = blocks.filter_map(|block| kept.remove(&block));
+        Some(bytes.fold(Vec::new(), |mut all, bytes| {
+            all.extend_from_slice(&bytes);
+            all
+        }))
+    }
+
+    /// Whose a block says it is, where it says so as a tree block does.
+    fn stated(&self, block: u64, bytes: &[u8]) -> Option<Stated> {
+        let geometry = &self.ctx.volume.geometry;
+        let exists = |owner: u32| (1..=geometry.inodes).contains(&owner).then_some(InodeNo(owner));
+        if let Some(tail) = IndirectTail::of(bytes)
+            && (1..=3).contains(&tail.it_level)
+            && let Some(owner) = exists(tail.it_owner.get())
+            && IndirectTail::checksum_matches(bytes, FsBlock(block), geometry.checksum_seed)
+        {
+            return Some(Stated { owner, kind: NodeKind::Indirect(u16::from(tail.it_level)) });
+        }
+        let node = RawNode::from_bytes(bytes)?;
+        let tail = OwnedExtentTail::of(bytes).filter(|_| node.header.eh_magic.get() == format::extent::MAGIC)?;
+        let depth = node.header.eh_depth.get();
+        let fits = tail.xt_depth.get() == u32::from(depth) && depth < format::extent::MAX_DEPTH;
+        let owner = exists(tail.xt_owner.get()).filter(|_| fits)?;
+        Some(Stated { owner, kind: NodeKind::Extents(depth) })
+    }
+
+    /// Takes a tree block into its file.
+    fn take(&self, pending: &mut Pending, block: u64, bytes: &[u8], stated: Stated, claimer: &dyn Claimer) {
+        let facts = pending.facts;
+        let extents = matches!(stated.kind, NodeKind::Extents(_));
+        let fits = extents == facts.has_extents()
+            && usize::from(layer_of(stated.kind)) < pending.layers.len()
+            && (!extents || OwnedExtentTail::checksum_matches(facts.seed, bytes));
+        if pending.broken || !fits || !claimer.claim(facts.inode, self.cluster(block)) {
+            pending.broken = true;
+            return;
+        }
+        let node = node_of(&facts, block, bytes, stated.kind);
+        let (mut tally, mut found) = (Tally::default(), Found::default());
+        self.walk(&facts, &node, bytes, claimer, &mut tally, &mut found);
+        if tally.incomplete {
+            pending.broken = true;
+            return;
+        }
+        let came = self.mix(block, extents.then_some(node.first));
+        if let Some(layer) = pending.layers.get_mut(usize::from(layer_of(stated.kind))) {
+            layer.came = layer.came.wrapping_add(came);
+        }
+        let Some(record) = record_of(&node, &tally, &found, self.ctx.volume.geometry.indirect().span(1)) else {
+            pending.broken = true;
+            return;
+        };
+        pending.records.push(record);
+        pending.sum.clusters += tally.clusters;
+        pending.sum.runs = pending.sum.runs.saturating_add(tally.runs);
+        if extents {
+            pending.sum.last = pending.sum.last.max(tally.last);
+            pending.sum.last_written = pending.sum.last_written.max(tally.last_written);
+        }
+        for child in &found.nodes {
+            self.point_to(pending, child);
+        }
+        pending.dir_runs.append(&mut found.dir_runs);
+    }
+
+    fn walk(
+        &self,
+        facts: &Facts,
+        node: &Node,
+        bytes: &[u8],
+        claimer: &dyn Claimer,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
+        let quiet = Quiet(claimer);
+        let trees = Trees { ctx: self.ctx, claimer: &quiet };
+        trees.node(facts, node, bytes, tally, found);
+    }
+
+    /// A parent points to this block.
+    fn point_to(&self, pending: &mut Pending, child: &Node) {
+        let extents = matches!(child.kind, NodeKind::Extents(_));
+        let sum = self.mix(child.block, extents.then_some(child.first));
+        match pending.layers.get_mut(usize::from(layer_of(child.kind))) {
+            Some(layer) => layer.pointed_to = layer.pointed_to.wrapping_add(sum),
+            None => pending.broken = true,
+        }
+        if !self.is_in_region(child.block) {
+            lock(&self.aside).insert(child.block);
+        }
+    }
+
+    fn is_in_region(&self, block: u64) -> bool {
+        let geometry = &self.ctx.volume.geometry;
+        let Some(group) = geometry.group_of(FsBlock(block)) else { return false };
+        let chunk = (block - geometry.group_blocks(group).start) / u64::from(geometry.chunk_blocks());
+        self.ctx.volume.group(group).is_some_and(|descriptor| descriptor.regions >> chunk.min(63) & 1 == 1)
+    }
+
+    fn cluster(&self, block: u64) -> Range<u64> {
+        self.ctx.claims.clusters_of(&(block..block + 1))
+    }
+
+    /// Spreads a block, and where it stands in the file, over 64 bits that nobody can foretell.
+    fn mix(&self, block: u64, first: Option<u32>) -> u64 {
+        let once = |x: u64| {
+            let x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            x ^ x >> 31
+        };
+        let first = first.map_or(0, |first| u64::from(first) + 1);
+        once(once(block ^ self.key).wrapping_add(first).wrapping_add(self.key.rotate_left(32)))
+    }
+
+    /// What a file adds up to whose layers agree; `None` where its tree blocks contradict one another.
+    fn whole_tally(&self, pending: &mut Pending) -> Option<Tally> {
+        let mut tally = pending.root.clone();
+        tally.clusters += pending.sum.clusters;
+        tally.runs = tally.runs.saturating_add(pending.sum.runs);
+        tally.last = tally.last.max(pending.sum.last);
+        tally.last_written = tally.last_written.max(pending.sum.last_written);
+        pending.records.sort_unstable();
+        if pending.facts.has_extents() {
+            // children of one layer follow one another, whoever their parents are
+            let ordered = pending.records.windows(2).all(|pair| match pair {
+                [a, b] => a.layer != b.layer || a.last < b.key,
+                _ => true,
+            });
+            return ordered.then_some(tally);
+        }
+        let last = self.last_of(pending)?;
+        if beyond_limit(self.ctx, &pending.facts, FileBlock(last)).is_some() {
+            return None;
+        }
+        tally.cover(last, true);
+        Some(tally)
+    }
+
+    /// The last block of a file that indirect blocks map: found from the last number of each, top down.
+    fn last_of(&self, pending: &Pending) -> Option<u64> {
+        let shape = self.ctx.volume.geometry.indirect();
+        let top = pending.tops.iter().max_by_key(|top| layer_of(top.kind))?;
+        let mut layer = layer_of(top.kind);
+        let mut last = shape.first_of_level(u32::from(layer) + 1).get();
+        // a block that other maps have, too, was not claimed; so numbers fit 32 bits here
+        let mut block = u32::try_from(top.block).ok()?;
+        loop {
+            let at = pending.records.binary_search_by_key(&(layer, block), |r| (r.layer, r.key));
+            let record = match at {
+                Ok(at) => pending.records.get(at)?,
+                Err(_) => return None,
+            };
+            last = last.checked_add(u64::from(record.last_place).checked_mul(shape.span(u32::from(layer)))?)?;
+            if layer == 0 {
+                return u32::try_from(last).is_ok().then_some(last);
+            }
+            layer -= 1;
+            block = record.last;
+        }
+    }
+
+    fn close(&self, pending: &mut Pending, tally: &Tally) {
+        judge_sums(self.ctx, &pending.facts, tally);
+        let mut whole = lock(&self.whole);
+        whole.counts.count_runs(pending.facts.kind, tally.runs);
+        whole.dir_runs.append(&mut pending.dir_runs);
+    }
+
+    /// Makes the claims of a tree block once more.
+    fn claim_again(&self, block: u64, bytes: &[u8], stated: Stated, claimer: &dyn Claimer) {
+        let record = self.ctx.inodes.get(stated.owner).filter(|record| record.marks.contains(Marks::LAYERED));
+        let Some(record) = record.filter(|_| !lock(&self.stale).contains(&block)) else { return };
+        claimer.claim(stated.owner, self.cluster(block));
+        let facts = claiming_facts(stated.owner, record.kind);
+        let node = node_of(&facts, block, bytes, stated.kind);
+        self.walk(&facts, &node, bytes, claimer, &mut Tally::default(), &mut Found::default());
+    }
+
+    /// The blocks to be read beside the pass, ascending; none when all were.
+    pub(crate) fn take_aside(&self) -> Vec<u64> {
+        let blocks = std::mem::take(&mut *lock(&self.aside));
+        let mut done = lock(&self.was_aside);
+        blocks.into_iter().filter(|block| done.insert(*block)).collect()
+    }
+
+    /// The blocks that were read beside the pass, ascending.
+    pub(crate) fn read_aside(&self) -> Vec<u64> {
+        lock(&self.was_aside).iter().copied().collect()
+    }
+
+    /// All blocks came: what was put together, and what was not.
+    pub(crate) fn finish(&self) -> (Whole, Leftover) {
+        let mut leftover = Leftover::default();
+        for shard in &self.open {
+            for (_, pending) in std::mem::take(&mut *lock(shard)) {
+                let Pending { facts, root, mut tops, .. } = pending;
+                leftover.files.push(OpenFile { facts, tally: Mutex::new(root) });
+                leftover.nodes.append(&mut tops);
+            }
+        }
+        (std::mem::take(&mut *lock(&self.whole)), leftover)
+    }
+}
+
+/// All that claims need to know of a file.
+pub(crate) fn claiming_facts(inode: InodeNo, kind: Option<FileKind>) -> Facts {
+    Facts { inode, kind, flags: InodeFlags::empty(), size: 0, sectors: 0, seed: 0 }
+}
+
+/// Leaves, and indirect blocks that name data, are layer 0.
+fn layer_of(kind: NodeKind) -> u16 {
+    match kind {
+        NodeKind::Extents(depth) => depth,
+        NodeKind::Indirect(level) => level.saturating_sub(1),
+    }
+}
+
+/// A tree block with the place in its file that it can know of: an extent node says where it begins; the first block of a
+/// directory's indirect block is that of the only one it has; all others count from their own beginning.
+fn node_of(facts: &Facts, block: u64, bytes: &[u8], kind: NodeKind) -> Node {
+    let starts_at = RawNode::from_bytes(bytes).and_then(|node| match kind {
+        NodeKind::Extents(0) => node.extents().first().map(|e| e.ee_block.get()),
+        _ => node.indexes().first().map(|e| e.ei_block.get()),
+    });
+    let first = match kind {
+        NodeKind::Extents(_) => starts_at.unwrap_or(0),
+        NodeKind::Indirect(1) if facts.is_directory() => format::indirect::DIRECT as u32,
+        NodeKind::Indirect(_) => 0,
+    };
+    Node { block, inode: facts.inode, first, last: u32::MAX, kind }
+}
+
+/// What is kept of a tree block; `None` of one that leads to nothing. `numbers` is how many an indirect block has.
+fn record_of(node: &Node, tally: &Tally, found: &Found, numbers: u64) -> Option<Record> {
+    let layer = layer_of(node.kind);
+    let last_child = found.nodes.last();
+    match node.kind {
+        NodeKind::Extents(0) => {
+            let last = u32::try_from(tally.last?).ok()?;
+            Some(Record { layer, last_place: 0, key: node.first, last })
+        }
+        NodeKind::Extents(_) => Some(Record { layer, last_place: 0, key: node.first, last: last_child?.first }),
+        NodeKind::Indirect(level) => {
+            let key = u32::try_from(node.block).ok()?;
+            let (last, place) = match last_child {
+                Some(child) if level > 1 => {
+                    let span = numbers.checked_pow(u32::from(level) - 1)?;
+                    (u32::try_from(child.block).ok()?, u64::from(child.first) / span)
+                }
+                _ if level == 1 => (0, tally.last?.checked_sub(u64::from(node.first))?),
+                _ => return None,
+            };
+            Some(Record { layer, last_place: u16::try_from(place).ok()?, key, last })
+        }
+    }
+}

@@ -1,0 +1,709 @@
+//! The rounds: one ascending pass over the group metadata, then one per level of what hangs below it.
+//!
+//! Round 0 reads bitmaps and the used parts of the inode tables. Each later round reads, in one ascending pass, whatever
+//! the round before found of all files together: nodes of extent trees and indirect blocks of one level, directory
+//! blocks, attribute blocks, link targets. There are at most seven: a tree has five levels.
+//!
+//! On volumes with metadata regions round 0 reads these as well, and [`Layers`] puts the trees together: later rounds then
+//! only read what is left over.
+//!
+//! Parts of the rounds are run a second time, without judging, where blocks were claimed twice: then a [`Claimer`] that
+//! notes owners takes the place of the block map.
+
+use crate::context::Context;
+use crate::phases::inodes::block_maps::Trees;
+use crate::phases::inodes::file_totals::{OpenFiles, Tally, judge_sums};
+use crate::phases::inodes::{Harvest, InodeCheck};
+use crate::phases::multiply_claimed::Recount;
+use crate::phases::superblock::resize_inode;
+use crate::phases::{bitmaps, quota};
+use crate::problem::Problem;
+use crate::report::Counts;
+use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind, XattrRef};
+use crate::scan::log::{Planned, Stretch, Trail, lock};
+use crate::scan::regions::{Layers, Leftover, claiming_facts};
+use crate::scan::walk::{BitmapKind, Claimer, GroupPart, Visitor};
+use crate::scan::{Feed, Item, REQUEST, Scanner};
+use crate::system_zone;
+use crate::table::Code;
+use format::native::map::BlockKind;
+use format::{FileBlock, FsBlock, GroupNo, InodeNo};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// How round 0 grows: the block bitmap of a group leads to the blocks of its regions, which come after the inodes.
+struct Regions<'a> {
+    ctx: &'a Context<'a>,
+    layers: Option<&'a Layers<'a>>,
+}
+
+impl Regions<'_> {
+    fn bitmap_block(&self, tag: &GroupPart) -> Option<(GroupNo, u64)> {
+        let GroupPart::Bitmap(group, BitmapKind::Block) = tag else { return None };
+        Some((*group, self.ctx.volume.group(*group)?.block_bitmap.get()))
+    }
+}
+
+impl Feed<GroupPart> for Regions<'_> {
+    fn leads_to(&self, tag: &GroupPart) -> Option<u64> {
+        let (group, bitmap) = self.bitmap_block(tag)?;
+        let mut regions = self.layers?.regions(group);
+        let first = regions.find(|region| region.end > bitmap)?.start.max(bitmap + 1);
+        self.ctx.volume.offset(first)
+    }
+
+    fn led_to(&self, tag: &GroupPart, bytes: &[u8]) -> Vec<Item<GroupPart>> {
+        let (Some(layers), Some((group, bitmap))) = (self.layers, self.bitmap_block(tag)) else { return Vec::new() };
+        layers.in_use(group, bitmap + 1, bytes, GroupPart::Region)
+    }
+
+    fn comes_first(&self, tag: &GroupPart) -> bool {
+        self.layers.is_some() && matches!(tag, GroupPart::Table(..))
+    }
+
+    fn comes_after(&self, tag: &GroupPart) -> bool {
+        matches!(tag, GroupPart::Region)
+    }
+}
+
+/// What later rounds read: an index into the list of its kind.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Node(u32),
+    /// A piece of a directory's run, from this block of the run on.
+    Dir(u32, u32),
+    Xattr(u32),
+    Link(u32),
+}
+
+/// What the rounds learned of the volume as a whole.
+pub(crate) struct Outcome {
+    pub(crate) counts: Counts,
+    /// The first regular file of 2 GiB or more.
+    pub(crate) large_file: Option<InodeNo>,
+    /// The first directory of 2 GiB or more.
+    pub(crate) large_directory: Option<InodeNo>,
+    /// Every run of blocks that directories map, in no order.
+    pub(crate) dir_runs: Vec<DirRun>,
+    /// What every user, group and project has.
+    pub(crate) quota: quota::Usage,
+}
+
+/// Runs the rounds.
+pub(crate) struct Rounds<'a> {
+    pub(crate) ctx: &'a Context<'a>,
+    pub(crate) scanner: &'a Scanner<'a>,
+    pub(crate) claimer: &'a dyn Claimer,
+    /// Puts trees together, on volumes that allow it.
+    pub(crate) layers: Option<&'a Layers<'a>>,
+    pub(crate) trail: &'a Trail,
+    /// The groups whose inodes are read, for who wants a sample; all where unset.
+    pub(crate) only: Option<&'a BTreeSet<GroupNo>>,
+}
+
+impl Rounds<'_> {
+    /// All rounds, from the inode tables to the last level.
+    pub(crate) fn run(&self, visitor: &dyn Visitor) -> Outcome {
+        self.trail.end(&self.ctx.claims, Stretch::Metadata);
+        let mut harvest = self.round_zero(Some(visitor));
+        if let Some(layers) = self.layers {
+            self.put_together(layers, &mut harvest);
+        }
+        let files = OpenFiles::new(std::mem::take(&mut harvest.files));
+        harvest.links.sort_unstable();
+        // inodes read in part would make names look as if they led nowhere
+        if !(self.scanner.cancelled)() {
+            visitor.directories(std::mem::take(&mut harvest.directories), std::mem::take(&mut harvest.inline));
+        }
+        let mut found = std::mem::take(&mut harvest.found);
+        let mut edges = std::mem::take(&mut found.edges);
+        let mut xattrs = std::mem::take(&mut harvest.xattrs);
+        let mut dir_runs = Vec::new();
+        while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
+            dir_runs.extend_from_slice(&found.dir_runs);
+            let number = lock(&self.trail.rounds).len();
+            let round = self.plan(&files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
+            self.trail.end(&self.ctx.claims, Stretch::Planned(number));
+            found = self.read(number, &round, &files, &harvest.links, visitor);
+            edges.append(&mut found.edges);
+            lock(&self.trail.rounds).push(Planned { nodes: round.nodes, others: round.others });
+        }
+        self.claim_edges(&files, edges);
+        if !(self.scanner.cancelled)() {
+            self.close(&files, &mut harvest.counts);
+        }
+        let Harvest { counts, large_file, large_directory, quota, .. } = harvest;
+        Outcome { counts, large_file, large_directory, dir_runs, quota }
+    }
+
+    /// Bitmaps, inode tables and regions, in the order in which they lie; without a visitor only what makes claims.
+    fn round_zero(&self, visitor: Option<&dyn Visitor>) -> Harvest {
+        if visitor.is_some() {
+            for (group, used) in self.groups() {
+                self.ctx.inodes.open_group(group, used);
+            }
+        }
+        let items = self.group_parts(visitor.is_some());
+        let mut harvest = Harvest::default();
+        for stretch in self.stretches(&items, |tag| self.leads_to(tag)) {
+            harvest.append(&mut self.tables(stretch, visitor));
+            self.trail.end(&self.ctx.claims, Stretch::Tables(bytes_of(stretch)));
+        }
+        harvest
+    }
+
+    /// The groups that are read, each with the inodes at the start of its table that may be in use.
+    fn groups(&self) -> impl Iterator<Item = (GroupNo, u32)> {
+        let volume = self.ctx.volume;
+        let groups = volume.geometry.group_numbers().zip(volume.used_inodes.iter().copied());
+        groups.filter(|(group, _)| self.only.is_none_or(|only| only.contains(group)))
+    }
+
+    /// What round 0 reads, in the order in which it lies. `all` includes what makes no claims.
+    fn group_parts(&self, all: bool) -> Vec<Item<GroupPart>> {
+        let volume = self.ctx.volume;
+        let mut items = Vec::new();
+        for (group, used) in self.groups() {
+            let Some(descriptor) = volume.group(group) else { continue };
+            for (block, kind) in
+                [(descriptor.block_bitmap, BitmapKind::Block), (descriptor.inode_bitmap, BitmapKind::Inode)]
+            {
+                let wanted = all || kind == BitmapKind::Block && self.layers.is_some();
+                let written = wanted && bitmaps::is_written(volume, group, kind);
+                if let Some(offset) = volume.geometry.byte_offset(block).filter(|_| written) {
+                    let tag = GroupPart::Bitmap(group, kind);
+                    items.push(Item { offset, len: volume.geometry.block_size, tag });
+                }
+            }
+            self.table_items(group, descriptor.inode_table, used, &mut items);
+        }
+        items.sort_by_key(|i| i.offset);
+        items
+    }
+
+    /// Bytes of what a block bitmap leads to, at most, and where it ends.
+    fn leads_to(&self, tag: &GroupPart) -> (u64, u64) {
+        let (GroupPart::Bitmap(group, BitmapKind::Block), Some(layers)) = (tag, self.layers) else { return (0, 0) };
+        let volume = self.ctx.volume;
+        let of = |(bytes, end): (u64, u64), region: Range<u64>| {
+            let (from, to) = (volume.offset(region.start), volume.offset(region.end));
+            from.zip(to).map_or((bytes, end), |(from, to)| (bytes + (to - from), end.max(to)))
+        };
+        layers.regions(*group).fold((0, 0), of)
+    }
+
+    /// Divides a pass into stretches: only where nothing that came before leads any farther.
+    fn stretches<'i, T>(&self, items: &'i [Item<T>], leads_to: impl Fn(&T) -> (u64, u64)) -> Vec<&'i [Item<T>]> {
+        let weight = |item: &Item<T>| u64::from(item.len) + leads_to(&item.tag).0;
+        // from memory all of it is read again as fast as the part that matters is found
+        let size = if self.scanner.counters.is_cached() {
+            u64::MAX
+        } else {
+            self.trail.stretch_bytes(items.iter().map(weight).sum())
+        };
+        let mut stretches = Vec::new();
+        let (mut start, mut bytes, mut behind) = (0, 0, 0);
+        for (n, item) in items.iter().enumerate() {
+            if bytes >= size && item.offset >= behind {
+                stretches.extend(items.get(start..n));
+                (start, bytes) = (n, 0);
+            }
+            bytes += weight(item);
+            behind = behind.max(leads_to(&item.tag).1);
+        }
+        stretches.extend(items.get(start..).filter(|rest| !rest.is_empty()));
+        stretches
+    }
+
+    /// Reads a stretch of round 0.
+    fn tables(&self, items: &[Item<GroupPart>], visitor: Option<&dyn Visitor>) -> Harvest {
+        let volume = self.ctx.volume;
+        let low_dtime = low_dtime_means_orphan(volume);
+        let check =
+            InodeCheck { ctx: self.ctx, claimer: self.claimer, scanner: self.scanner, layers: self.layers, low_dtime };
+        let block_size = u64::from(volume.geometry.block_size);
+        let feed = Regions { ctx: self.ctx, layers: self.layers };
+        let all = Mutex::new(Harvest::default());
+        self.scanner.growing_pass(items, &feed, |item, bytes| match item.tag {
+            GroupPart::Bitmap(group, kind) => {
+                if let Some(visitor) = visitor {
+                    visitor.bitmap(group, kind, bytes);
+                }
+            }
+            GroupPart::Table(group, first) => {
+                let bytes = match bytes {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        let block = FsBlock(item.offset / block_size);
+                        let problem = Problem::new(Code::ReadError).group(group).block(block);
+                        return self.report(problem.name(error.to_string()));
+                    }
+                };
+                let mut harvest = Harvest::default();
+                for (n, slot) in (first..).zip(bytes.chunks_exact(volume.geometry.inode_size as usize)) {
+                    check.judge(volume.geometry.inode_at(group, n), slot, &mut harvest);
+                }
+                lock(&all).append(&mut harvest);
+            }
+            GroupPart::Region => self.region_blocks(item, bytes, false),
+        });
+        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn region_blocks<T>(&self, item: &Item<T>, bytes: Result<&[u8], &blockdev::Error>, again: bool) {
+        let Some(layers) = self.layers else { return };
+        let block_size = self.ctx.volume.geometry.block_size as usize;
+        for (n, block) in (item.offset / block_size as u64..).take(item.len as usize / block_size).enumerate() {
+            let bytes = bytes.map(|b| b.get(n * block_size..(n + 1) * block_size).unwrap_or_default());
+            layers.arrive(block, bytes, self.claimer, again);
+        }
+    }
+
+    /// Reads what the regions did not bring, and takes what was put together; what was not is left for the rounds.
+    fn put_together(&self, layers: &Layers<'_>, harvest: &mut Harvest) {
+        loop {
+            let blocks = layers.take_aside();
+            if blocks.is_empty() {
+                break;
+            }
+            self.read_aside(&blocks);
+        }
+        self.trail.end(&self.ctx.claims, Stretch::Aside);
+        let (mut whole, Leftover { mut files, mut nodes }) = layers.finish();
+        if !files.is_empty() && !(self.scanner.cancelled)() {
+            self.recount(layers);
+        }
+        harvest.files.append(&mut files);
+        harvest.found.nodes.append(&mut nodes);
+        harvest.found.dir_runs.append(&mut whole.dir_runs);
+        harvest.counts += &whole.counts;
+    }
+
+    fn read_aside(&self, blocks: &[u64]) {
+        let volume = self.ctx.volume;
+        let len = volume.geometry.block_size;
+        let items: Vec<_> =
+            blocks.iter().filter_map(|block| Some(Item { offset: volume.offset(*block)?, len, tag: () })).collect();
+        self.scanner.pass(&items, |item, bytes| self.region_blocks(item, bytes, true));
+    }
+
+    /// Makes all claims of round 0 again, but for those of tree blocks whose files were not put together.
+    fn recount(&self, layers: &Layers<'_>) {
+        self.ctx.claims.clear();
+        self.trail.clear();
+        system_zone::claim_again(self.ctx);
+        self.trail.end(&self.ctx.claims, Stretch::Metadata);
+        let recount = Recount(&self.ctx.claims);
+        let again = Rounds { claimer: &recount, ..*self };
+        again.round_zero(None);
+        again.read_aside(&layers.read_aside());
+        self.trail.end(&self.ctx.claims, Stretch::Aside);
+    }
+
+    /// Reads parts of the scan once more and makes their claims.
+    pub(crate) fn retrace(&self, stretches: &[Stretch]) {
+        let parts = self.group_parts(false);
+        for stretch in stretches {
+            match stretch {
+                Stretch::Metadata => {}
+                Stretch::Tables(bytes) => {
+                    let from = parts.partition_point(|item| item.offset < bytes.start);
+                    let to = parts.partition_point(|item| item.offset < bytes.end);
+                    self.tables(parts.get(from..to).unwrap_or_default(), None);
+                }
+                Stretch::Aside => self.read_aside(&self.layers.map(Layers::read_aside).unwrap_or_default()),
+                Stretch::Planned(round) => self.plan_again(*round),
+                Stretch::Nodes(round, bytes) => self.nodes_again(*round, bytes),
+                Stretch::Edges => {
+                    for (inode, cluster) in lock(&self.trail.edges).iter() {
+                        self.claimer.claim(*inode, *cluster..cluster + 1);
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan_again(&self, round: usize) {
+        let rounds = lock(&self.trail.rounds);
+        let Some(planned) = rounds.get(round) else { return };
+        for node in planned.nodes.iter().filter(|node| !node.is_growth_copy()) {
+            self.claim_block(node.inode, node.block);
+        }
+        for (start, len, inode) in &planned.others {
+            self.claimer.claim(*inode, *start..start + u64::from(*len));
+        }
+    }
+
+    fn nodes_again(&self, round: usize, bytes: &Range<u64>) {
+        let volume = self.ctx.volume;
+        let rounds = lock(&self.trail.rounds);
+        let nodes = rounds.get(round).map_or(&[][..], |planned| &planned.nodes);
+        let len = volume.geometry.block_size;
+        let items = nodes.iter().filter_map(|node| Some(Item { offset: volume.offset(node.block)?, len, tag: *node }));
+        let items: Vec<_> = items.filter(|item| bytes.contains(&item.offset)).collect();
+        let trees = Trees { ctx: self.ctx, claimer: self.claimer };
+        self.scanner.pass(&items, |item, bytes| {
+            let (Ok(bytes), node) = (bytes, &item.tag) else { return };
+            let facts = claiming_facts(node.inode, self.ctx.inodes.get(node.inode).and_then(|record| record.kind));
+            if !node.is_growth_copy() {
+                trees.node(&facts, node, bytes, &mut Tally::default(), &mut Found::default());
+            }
+        });
+    }
+
+    /// The used part of a group's inode table, in pieces of one request.
+    fn table_items(&self, group: GroupNo, table: FsBlock, used: u32, items: &mut Vec<Item<GroupPart>>) {
+        let geometry = &self.ctx.volume.geometry;
+        let Some(start) = geometry.byte_offset(table) else { return };
+        let per_piece = (REQUEST as u32) / geometry.inode_size;
+        let mut first = 0;
+        while first < used {
+            let inodes = per_piece.min(used - first);
+            let offset = start.saturating_add(u64::from(first) * u64::from(geometry.inode_size));
+            items.push(Item { offset, len: inodes * geometry.inode_size, tag: GroupPart::Table(group, first) });
+            first += inodes;
+        }
+    }
+
+    /// Puts what was found in disk order and claims it; what another map has already is not followed.
+    fn plan(&self, files: &OpenFiles, mut found: Found, mut xattrs: Vec<XattrRef>) -> Round {
+        let mut others = Vec::new();
+        let one = |block: u64| self.ctx.claims.clusters_of(&(block..block + 1));
+        found.nodes.sort_unstable();
+        found.nodes.retain(|node| {
+            let fresh = self.claims_of_node(files, node);
+            if !fresh && let Some(file) = files.get(node.inode) {
+                lock(&file.tally).incomplete = true;
+            }
+            if !fresh {
+                others.push((one(node.block).start, 1, node.inode));
+            }
+            fresh
+        });
+        let mut claim = |inode: InodeNo, clusters: Range<u64>| {
+            // fits: a run of a directory at most
+            others.push((clusters.start, (clusters.end - clusters.start) as u32, inode));
+            self.claimer.claim(inode, clusters)
+        };
+        found.dir_runs.sort_unstable();
+        found.dir_runs.retain(|run| {
+            let all = self.ctx.claims.clusters_of(&(run.block..run.block + u64::from(run.len)));
+            let start = all.start + u64::from(run.shares_first);
+            claim(run.inode, start..all.end.saturating_sub(u64::from(run.shares_last)).max(start))
+        });
+        found.links.sort_unstable();
+        found.links.retain(|link| claim(link.inode, one(link.block)));
+        xattrs.sort_unstable();
+        let mut xattr_groups = Vec::new();
+        let mut start = 0;
+        for same in xattrs.chunk_by(|a, b| a.block == b.block) {
+            let end = start + same.len();
+            // shared by design: claimed once for all
+            if let Some(first) = same.first()
+                && claim(first.inode, one(first.block))
+            {
+                xattr_groups.push(start..end);
+            }
+            start = end;
+        }
+        Round { nodes: found.nodes, dir_runs: found.dir_runs, links: found.links, xattrs, xattr_groups, others }
+    }
+
+    fn claims_of_node(&self, files: &OpenFiles, node: &Node) -> bool {
+        // inode 7's numbers name the descriptor blocks reserved for growth, which the groups claim themselves: only the
+        // doubly indirect block above them is its own
+        if node.is_growth_copy() {
+            return files.get(node.inode).is_some();
+        }
+        self.claim_block(node.inode, node.block)
+    }
+
+    fn claim_block(&self, inode: InodeNo, block: u64) -> bool {
+        self.claimer.claim(inode, self.ctx.claims.clusters_of(&(block..block + 1)))
+    }
+
+    fn read(
+        &self,
+        number: usize,
+        round: &Round,
+        files: &OpenFiles,
+        links: &[(InodeNo, u64)],
+        visitor: &dyn Visitor,
+    ) -> Found {
+        let reader = Reader { rounds: self, round, files, links, visitor, found: Mutex::default() };
+        let (kept, items) = self.split_kept(round.items(self.ctx));
+        self.scanner.judge_all(&kept, |item, bytes| reader.judge(item, bytes));
+        drop(kept);
+        if round.nodes.is_empty() {
+            self.scanner.pass(&items, |item, bytes| reader.judge(item, bytes));
+        } else {
+            for stretch in self.stretches(&items, |_| (0, 0)) {
+                self.scanner.pass(stretch, |item, bytes| reader.judge(item, bytes));
+                self.trail.end(&self.ctx.claims, Stretch::Nodes(number, bytes_of(stretch)));
+            }
+        }
+        reader.found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Parts what the regions brought already from what is to be read.
+    fn split_kept(&self, mut items: Vec<Item<Part>>) -> (Vec<Held>, Vec<Item<Part>>) {
+        let mut kept = Vec::new();
+        let Some(layers) = self.layers else { return (kept, items) };
+        let block_size = u64::from(self.ctx.volume.geometry.block_size);
+        items.retain(|item| {
+            let first = item.offset / block_size;
+            let bytes = match item.tag {
+                Part::Node(_) => None,
+                _ => layers.take_kept(first..first + u64::from(item.len) / block_size),
+            };
+            let is_kept = bytes.is_some();
+            kept.extend(bytes.map(|bytes| (*item, bytes)));
+            !is_kept
+        });
+        (kept, items)
+    }
+
+    fn judge_node(
+        &self,
+        trees: &Trees<'_>,
+        files: &OpenFiles,
+        node: &Node,
+        bytes: Result<&[u8], &blockdev::Error>,
+        found: &mut Found,
+    ) {
+        let Some(file) = files.get(node.inode) else { return };
+        let kind = match node.kind {
+            NodeKind::Extents(_) => BlockKind::ExtentNode,
+            NodeKind::Indirect(_) => BlockKind::Indirect,
+        };
+        self.ctx.identify(FsBlock(node.block), kind, &[node.inode]);
+        let mut tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tally.incomplete = true;
+                let problem = Problem::new(Code::ReadError).inode(node.inode).block(FsBlock(node.block));
+                return self.report(problem.name(error.to_string()));
+            }
+        };
+        if node.is_growth_copy() {
+            if !resize_inode::names_copies(self.ctx.volume, node.block, bytes) {
+                self.report(Problem::new(Code::ResizeInodeBad).inode(node.inode).block(FsBlock(node.block)));
+            }
+            // the groups claim those blocks themselves: only the space they take counts here
+            for (n, pointer) in (0..).zip(format::indirect::pointers(bytes)).filter(|(_, pointer)| pointer.get() != 0) {
+                tally.clusters += 1;
+                let block = u64::from(pointer.get());
+                if !self.ctx.volume.holds(block) {
+                    tally.incomplete = true;
+                    let problem = Problem::new(Code::BlockOutOfRange).inode(node.inode).found(block);
+                    self.report(problem.block(FsBlock(node.block)).file_block(FileBlock(u64::from(node.first) + n)));
+                }
+            }
+        } else {
+            trees.node(&file.facts, node, bytes, &mut tally, found);
+        }
+    }
+
+    /// A link's target in a block: as long as `i_size` says, and ended by a NUL.
+    fn judge_link(
+        &self,
+        link: &LinkTarget,
+        links: &[(InodeNo, u64)],
+        files: &OpenFiles,
+        bytes: Result<&[u8], &blockdev::Error>,
+    ) {
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let problem = Problem::new(Code::ReadError).inode(link.inode).block(FsBlock(link.block));
+                return self.report(problem.name(error.to_string()));
+            }
+        };
+        self.ctx.identify(FsBlock(link.block), BlockKind::Data, &[link.inode]);
+        let Ok(at) = links.binary_search_by_key(&link.inode, |l| l.0) else { return };
+        let Some((_, size)) = links.get(at).copied() else { return };
+        let encrypted =
+            self.ctx.inodes.get(link.inode).is_some_and(|r| r.marks.contains(crate::inode_records::Marks::ENCRYPTED));
+        let length = match bytes {
+            [low, high, ..] if encrypted => u64::from(*low) + u64::from(*high) * 256 + 2,
+            _ => bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()) as u64,
+        };
+        if length != size && files.get(link.inode).is_none() {
+            self.report(
+                Problem::new(Code::SymlinkInvalid)
+                    .inode(link.inode)
+                    .block(FsBlock(link.block))
+                    .found(length)
+                    .expected(size),
+            );
+        }
+    }
+
+    /// Claims the clusters that leaves of one file may share, once for each file.
+    fn claim_edges(&self, files: &OpenFiles, mut edges: Vec<Edge>) {
+        edges.sort_unstable();
+        self.judge_edges(&edges);
+        let mut edges: Vec<_> = edges.into_iter().map(|edge| (edge.inode, edge.cluster)).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        for (inode, cluster) in edges {
+            if let Some(file) = files.get(inode) {
+                file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += 1;
+            }
+            self.claimer.claim(inode, cluster..cluster + 1);
+            lock(&self.trail.edges).push((inode, cluster));
+        }
+        self.trail.end(&self.ctx.claims, Stretch::Edges);
+    }
+
+    /// A cluster of a file that one leaf ends in and the next begins in is one cluster of the volume.
+    fn judge_edges(&self, edges: &[Edge]) {
+        let geometry = &self.ctx.volume.geometry;
+        let ratio = u64::from(geometry.cluster_blocks);
+        for pair in edges.windows(2) {
+            if let [a, b] = pair
+                && (a.inode, a.logical) == (b.inode, b.logical)
+                && a.cluster != b.cluster
+            {
+                let block = u64::from(geometry.first_data_block) + b.cluster * ratio;
+                let problem = Problem::new(Code::ClusterMisaligned).inode(b.inode).count(1);
+                self.report(problem.file_block(FileBlock(b.logical * ratio)).found(block));
+            }
+        }
+    }
+
+    /// All maps were walked: judges the sums of the files that were kept open.
+    fn close(&self, files: &OpenFiles, counts: &mut Counts) {
+        for file in files.iter() {
+            let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            counts.count_runs(file.facts.kind, tally.runs);
+            judge_sums(self.ctx, &file.facts, &tally);
+        }
+    }
+
+    fn report(&self, problem: Problem) {
+        self.ctx.report_if(self.claimer.is_judging(), || problem);
+    }
+}
+
+/// An item whose bytes are at hand.
+type Held = (Item<Part>, Vec<u8>);
+
+/// Who judges what a round reads.
+struct Reader<'r> {
+    rounds: &'r Rounds<'r>,
+    round: &'r Round,
+    files: &'r OpenFiles,
+    links: &'r [(InodeNo, u64)],
+    visitor: &'r dyn Visitor,
+    /// What the next round reads.
+    found: Mutex<Found>,
+}
+
+impl Reader<'_> {
+    fn judge(&self, item: &Item<Part>, bytes: Result<&[u8], &blockdev::Error>) {
+        let block_size = u64::from(self.rounds.ctx.volume.geometry.block_size);
+        match item.tag {
+            Part::Node(n) => {
+                let Some(node) = self.round.nodes.get(n as usize) else { return };
+                let trees = Trees { ctx: self.rounds.ctx, claimer: self.rounds.claimer };
+                let mut found = Found::default();
+                self.rounds.judge_node(&trees, self.files, node, bytes, &mut found);
+                lock(&self.found).append(&mut found);
+            }
+            Part::Dir(n, skip) => {
+                let Some(run) = self.round.dir_runs.get(n as usize) else { return };
+                let blocks = u64::from(item.len) / block_size;
+                for at in 0..blocks {
+                    let bytes = bytes.map(|b| {
+                        let from = (at * block_size) as usize;
+                        b.get(from..from + block_size as usize).unwrap_or_default()
+                    });
+                    let offset = u64::from(skip) + at;
+                    let file_block = u64::from(run.first) + offset;
+                    self.visitor.dir_block(run.inode, file_block as u32, FsBlock(run.block + offset), bytes);
+                }
+            }
+            Part::Xattr(n) => {
+                let group = self.round.xattr_groups.get(n as usize).cloned().unwrap_or_default();
+                let inodes = self.round.xattrs.get(group).unwrap_or_default();
+                let Some(first) = inodes.first() else { return };
+                let elsewhere = self.visitor.xattr_block(FsBlock(first.block), inodes, bytes);
+                for file in inodes.iter().filter_map(|user| self.files.get(user.inode)) {
+                    file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += elsewhere;
+                }
+            }
+            Part::Link(n) => {
+                if let Some(link) = self.round.links.get(n as usize) {
+                    self.rounds.judge_link(link, self.links, self.files, bytes);
+                }
+            }
+        }
+    }
+}
+
+/// What one round reads, each list in disk order.
+struct Round {
+    nodes: Vec<Node>,
+    dir_runs: Vec<DirRun>,
+    links: Vec<LinkTarget>,
+    xattrs: Vec<XattrRef>,
+    /// The parts of `xattrs` that name one block.
+    xattr_groups: Vec<Range<usize>>,
+    /// What was claimed but for `nodes`: the first cluster, how many, and for whom.
+    others: Vec<(u64, u32, InodeNo)>,
+}
+
+impl Round {
+    /// Everything, in disk order.
+    fn items(&self, ctx: &Context<'_>) -> Vec<Item<Part>> {
+        let block_size = ctx.volume.geometry.block_size;
+        let mut items = Vec::with_capacity(self.nodes.len());
+        let mut push = |block: u64, blocks: u32, tag| {
+            if let Some(offset) = ctx.volume.offset(block) {
+                items.push(Item { offset, len: blocks * block_size, tag });
+            }
+        };
+        for (n, node) in (0u32..).zip(&self.nodes) {
+            push(node.block, 1, Part::Node(n));
+        }
+        let most = (REQUEST as u32) / block_size;
+        for (n, run) in (0u32..).zip(&self.dir_runs) {
+            let mut skip = 0;
+            while skip < run.len {
+                let blocks = most.min(run.len - skip);
+                push(run.block + u64::from(skip), blocks, Part::Dir(n, skip));
+                skip += blocks;
+            }
+        }
+        for (n, group) in (0u32..).zip(&self.xattr_groups) {
+            if let Some(first) = self.xattrs.get(group.start) {
+                push(first.block, 1, Part::Xattr(n));
+            }
+        }
+        for (n, link) in (0u32..).zip(&self.links) {
+            push(link.block, 1, Part::Link(n));
+        }
+        items.sort_by_key(|i| i.offset);
+        items
+    }
+}
+
+/// The bytes of a stretch: from its first item to the beginning of its last, this one included.
+fn bytes_of<T>(stretch: &[Item<T>]) -> Range<u64> {
+    match stretch {
+        [first, .., last] => first.offset..last.offset + 1,
+        [only] => only.offset..only.offset + 1,
+        [] => 0..0,
+    }
+}
+
+/// A deletion time below the number of inodes betrays an inode that was on the orphan list, unless the clock itself
+/// was that early when the volume was written.
+fn low_dtime_means_orphan(volume: &crate::volume::Volume) -> bool {
+    let disk = &volume.disk;
+    let inodes = volume.geometry.inodes;
+    [disk.s_wtime.get(), disk.s_mtime.get(), disk.s_mkfs_time.get()].iter().all(|t| *t == 0 || *t >= inodes)
+}

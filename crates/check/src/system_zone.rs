@@ -1,0 +1,87 @@
+//! The blocks of the volume itself: superblocks, descriptors, bitmaps, inode tables.
+
+use crate::context::Context;
+use crate::problem::Problem;
+use crate::table::Code;
+use crate::volume::Volume;
+use format::native::map::BlockKind;
+use format::{FsBlock, GroupNo};
+use std::ops::Range;
+
+/// What of a group's own a block belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Head,
+    BlockBitmap,
+    InodeBitmap,
+    InodeTable,
+    Mmp,
+}
+
+/// All of them, group by group; parts that lie outside the volume are left out.
+pub(crate) fn blocks(volume: &Volume) -> impl Iterator<Item = Range<u64>> + '_ {
+    parts(volume).map(|(_, _, blocks)| blocks)
+}
+
+fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> + '_ {
+    let geometry = &volume.geometry;
+    let one = |block: FsBlock| block.get()..block.get().saturating_add(1);
+    let groups = geometry.group_numbers().zip(&volume.groups).flat_map(move |(group, descriptor)| {
+        let table = descriptor.inode_table.get();
+        [
+            (group, Part::Head, geometry.group_head(group)),
+            (group, Part::BlockBitmap, one(descriptor.block_bitmap)),
+            (group, Part::InodeBitmap, one(descriptor.inode_bitmap)),
+            (group, Part::InodeTable, table..table.saturating_add(u64::from(geometry.itable_blocks))),
+        ]
+    });
+    let mmp = volume.features.incompat.contains(format::feature::Incompat::MMP).then(|| {
+        let block = volume.disk.s_mmp_block.get();
+        (GroupNo(0), Part::Mmp, block..block.saturating_add(1))
+    });
+    groups.chain(mmp).filter(move |(_, part, blocks)| {
+        !blocks.is_empty() && (*part == Part::Head || volume.holds(blocks.start)) && blocks.end <= geometry.blocks
+    })
+}
+
+/// What a mapped block of each part is, ascending.
+pub(crate) fn kinds(volume: &Volume) -> Vec<(Range<u64>, BlockKind)> {
+    let kind = |part| match part {
+        Part::BlockBitmap => Some(BlockKind::BlockBitmap),
+        Part::InodeBitmap => Some(BlockKind::InodeBitmap),
+        Part::InodeTable => Some(BlockKind::InodeTable),
+        Part::Head | Part::Mmp => None,
+    };
+    let mut kinds: Vec<_> = parts(volume).filter_map(|(_, part, blocks)| Some((blocks, kind(part)?))).collect();
+    kinds.sort_unstable_by_key(|(blocks, _)| blocks.start);
+    kinds
+}
+
+/// Claims them all once more in a block map that was cleared; what is wrong with them was reported.
+pub(crate) fn claim_again(ctx: &Context<'_>) {
+    for blocks in blocks(ctx.volume) {
+        ctx.claims.claim(ctx.claims.clusters_of(&blocks));
+    }
+}
+
+/// Claims them all; reports parts that lie on others.
+pub(crate) fn claim(ctx: &Context<'_>) {
+    for (group, part, blocks) in parts(ctx.volume) {
+        let clusters = ctx.claims.clusters_of(&blocks);
+        // under bigalloc neighbours share a cluster by design
+        if ctx.volume.geometry.cluster_blocks > 1 {
+            for cluster in clusters {
+                if !ctx.claims.contains(cluster) {
+                    ctx.claims.claim(cluster..cluster + 1);
+                }
+            }
+        } else if ctx.claims.claim(clusters) {
+            let code = match part {
+                Part::BlockBitmap => Code::BlockBitmapConflict,
+                Part::InodeBitmap => Code::InodeBitmapConflict,
+                Part::Head | Part::InodeTable | Part::Mmp => Code::InodeTableConflict,
+            };
+            ctx.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What a check knows when it is done, for the repair.
+
+use crate::context::Context;
+use crate::inode_records::Directories;
+use crate::phases::multiply_claimed::Sharing;
+use crate::phases::quota::Usage;
+use crate::problem::Problems;
+use crate::scan::Scanner;
+use crate::volume::Volume;
+
+/// What one check knows when it is done, for whoever mends what it found.
+pub(crate) struct View<'a> {
+    pub(crate) volume: &'a Volume,
+    pub(crate) scanner: &'a Scanner<'a>,
+    pub(crate) problems: &'a Problems,
+    /// Missing where phase 0 ended the check.
+    pub(crate) walk: Option<Walk<'a>>,
+}
+
+/// What the phases after 0 have learnt.
+pub(crate) struct Walk<'a> {
+    pub(crate) ctx: &'a Context<'a>,
+    pub(crate) directories: &'a Directories,
+    pub(crate) used: &'a Usage,
+    pub(crate) sharing: &'a Sharing,
+}
