@@ -193,7 +193,7 @@ impl FileDevice {
         let device = Self {
             file,
             _below: below,
-            geometry: Geometry { len, sector, read_only: !options.write },
+            geometry: Geometry { sector, read_only: !options.write, ..Geometry::new(len) },
             direct,
             strategy: Strategy::Serial,
             sectors: RwLock::new(()),

@@ -28,6 +28,10 @@ macro_rules! forward {
                 (**self).write(offset, data)
             }
 
+            fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+                (**self).write_fresh(offset, data)
+            }
+
             fn write_many(&self, writes: &mut [Write<'_>]) {
                 (**self).write_many(writes);
             }

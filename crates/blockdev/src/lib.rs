@@ -53,9 +53,19 @@ pub struct Geometry {
     pub sector: u32,
     /// Writes, flushes and discards fail with [`Error::ReadOnly`].
     pub read_only: bool,
+    /// All writes since the last flush survive a loss of power together or not at all, as long as there is no discard among
+    /// them, and they are no more bytes than this, each of them counted in whole [sectors](Self::sector). 0 where nothing of the
+    /// kind is promised, as of most devices.
+    pub group: u64,
 }
 
 impl Geometry {
+    /// A writable device of `len` bytes that promises no more than every device does.
+    #[must_use]
+    pub const fn new(len: u64) -> Self {
+        Self { len, sector: 512, read_only: false, group: 0 }
+    }
+
     /// Whether a device of this geometry may try `op` on `len` bytes at `offset`: the one check that every device
     /// makes before anything else. A request of no bytes may lie at the very end.
     ///
@@ -137,6 +147,13 @@ pub trait BlockDevice: Send + Sync {
 
     /// Writes `data` at `offset`. When it returns, later reads see it; a crash may still lose it, whole or by sectors.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// As [`write`](Self::write), where nothing counts that was there before: no durable content leads to these bytes. If a
+    /// loss of power takes this write they read as anything, also on a device that promises [groups](Geometry::group),
+    /// which has to write them only once then.
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(offset, data)
+    }
 
     /// Makes all writes, many in flight at once and in any order, and returns when each has its `result`.
     fn write_many(&self, writes: &mut [Write<'_>]) {

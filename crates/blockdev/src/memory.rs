@@ -48,7 +48,7 @@ impl MemoryDevice {
 
 impl BlockDevice for MemoryDevice {
     fn geometry(&self) -> Geometry {
-        Geometry { len: self.len, sector: 512, read_only: false }
+        Geometry::new(self.len)
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -58,7 +58,7 @@ impl Overlay {
     /// A device that holds what `base` holds and can be written even where the base is read-only. While an overlay
     /// lives, nobody may change the base.
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
-        let geometry = Geometry { read_only: false, ..base.geometry() };
+        let geometry = Geometry { read_only: false, group: 0, ..base.geometry() };
         Self { base, geometry, changes: RwLock::default() }
     }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use extant_blockdev::{BlockDevice, Error, MemoryDevice, Op, ReadOnly, Write};
+use extant_blockdev::{BlockDevice, Error, MemoryDevice, Op, Overlay, ReadOnly, Write};
 use simdev::Trace;
 use tempfile::NamedTempFile;
-use testkit::device::{BATCHINGS, DIRECT, Numbers, WRITE, conforms, content};
+use testkit::device::{BATCHINGS, DIRECT, Grouped, Numbers, WRITE, conforms, content, forwards_groups};
 
 fn file(len: u64) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
@@ -54,6 +54,16 @@ fn wrapped_and_pointed_to() {
 }
 
 #[test]
+fn pointers_pass_on_what_a_device_promises() {
+    forwards_groups(|below| below);
+    forwards_groups(Box::new);
+    forwards_groups(|below| -> Arc<dyn BlockDevice> { below });
+    // what lies in memory survives nothing
+    let below: Arc<dyn BlockDevice> = Arc::new(Grouped::zeroed(4096));
+    assert_eq!(Overlay::new(below).geometry().group, 0);
+}
+
+#[test]
 fn read_only() {
     let inner = Trace::new(MemoryDevice::from_vec(Numbers(3).bytes(4096)));
     let before = content(&inner);
@@ -62,6 +72,7 @@ fn read_only() {
     assert_eq!(content(&device), before);
     inner.reset();
     assert!(matches!(device.write(0, &[1]), Err(Error::ReadOnly(Op::Write))));
+    assert!(matches!(device.write_fresh(0, &[1]), Err(Error::ReadOnly(Op::Write))));
     assert!(matches!(device.flush(), Err(Error::ReadOnly(Op::Flush))));
     assert!(matches!(device.discard(0, 512), Err(Error::ReadOnly(Op::Discard))));
     let mut writes = [Write::new(0, &[1]), Write::new(9999, &[1])];

@@ -335,6 +335,10 @@ impl<D: BlockDevice> BlockDevice for Watch<D> {
         self.change(Request::Write, |device| device.write(offset, data))
     }
 
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(Request::Write, |device| device.write_fresh(offset, data))
+    }
+
     fn write_many(&self, writes: &mut [Write<'_>]) {
         self.begin(Request::Write, writes.len());
         self.device.write_many(writes);

@@ -149,7 +149,7 @@ impl BlockDevice for View<'_> {
             Some((shape, _)) => shape.logical_blocks() * BLOCK as u64,
             None => self.bytes.len() as u64,
         };
-        Geometry { len, sector: 512, read_only: true }
+        Geometry { read_only: true, ..Geometry::new(len) }
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

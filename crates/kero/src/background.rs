@@ -48,7 +48,8 @@ fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> blockdev::Resul
     let words = Words::of(rest);
     let device = beneath(words.device, words.log, options, schemes)?;
     // what was changed without the layer is only read: for more, the layer has to be removed
-    let how = Options { force: words.force, read_only: words.force, ..Options::default() };
+    // and a caller that never flushes, as the kernel's ext2, still has its writes on the device some seconds later
+    let how = Options { force: words.force, read_only: words.force, by_time: true, ..Options::default() };
     match Background::open(device, how) {
         Ok(layer) => Ok(Arc::new(layer)),
         Err(error) => Err(error.into_open(&format!("kero:{rest}"))),
@@ -174,6 +175,10 @@ impl BlockDevice for Background {
 
     fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
         self.kero.write(offset, data)
+    }
+
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
+        self.kero.write_fresh(offset, data)
     }
 
     fn flush(&self) -> blockdev::Result<()> {

@@ -29,9 +29,12 @@ pub struct Options {
     pub force: bool,
     /// A block that is written again within this time is hot.
     pub hot: Duration,
-    /// [`Kero::tick`] ends a group after this time without a change.
+    /// [`Kero::tick`] ends groups. Then what is written between two flushes may survive in part, and the geometry promises
+    /// no group.
+    pub by_time: bool,
+    /// So it does after this time without a change.
     pub quiet: Duration,
-    /// [`Kero::tick`] ends a group of this age.
+    /// And at this age.
     pub age: Duration,
     /// What the tests make it do wrong.
     #[doc(hidden)]
@@ -44,6 +47,7 @@ impl Default for Options {
             read_only: false,
             force: false,
             hot: Duration::from_secs(30),
+            by_time: false,
             quiet: Duration::from_secs(1),
             age: Duration::from_secs(5),
             mutant: Mutant::Identity,
@@ -419,7 +423,8 @@ impl<D: BlockDevice> Kero<D> {
         state.go_home(&self.device, budget)
     }
 
-    /// Says what time it is, as a time since any fixed moment, and ends the open group where it is quiet or old enough.
+    /// Says what time it is, as a time since any fixed moment, and ends the open group where that is asked for and the group
+    /// is quiet or old enough.
     ///
     /// # Errors
     /// Those of a flush.
@@ -431,20 +436,11 @@ impl<D: BlockDevice> Kero<D> {
             let mut state = self.exclusive();
             state.now = now;
             let open = &state.open;
-            open.begun.is_some_and(|begun| {
+            open.begun.filter(|_| self.options.by_time).is_some_and(|begun| {
                 now.saturating_sub(open.changed) >= self.options.quiet || now.saturating_sub(begun) >= self.options.age
             })
         };
         if due { self.commit("write", |stats| stats.by_time += 1) } else { Ok(()) }
-    }
-
-    /// As a write, where nothing counts that was there before: no durable content leads to these bytes. Whole blocks go to
-    /// their own place at once, and are written once.
-    ///
-    /// # Errors
-    /// Those of a write.
-    pub fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.put(offset, data, true)
     }
 
     fn admit(&self, op: Op, offset: u64, len: u64) -> Result<()> {
@@ -686,7 +682,12 @@ fn blocks_of(offset: u64, data: &[u8]) -> impl Iterator<Item = (u32, usize, &[u8
 
 impl<D: BlockDevice> BlockDevice for Kero<D> {
     fn geometry(&self) -> Geometry {
-        Geometry { len: u64::from(self.layout.data) * BLOCK, sector: BLOCK as u32, read_only: self.read_only }
+        Geometry {
+            len: u64::from(self.layout.data) * BLOCK,
+            sector: BLOCK as u32,
+            read_only: self.read_only,
+            group: if self.options.by_time { 0 } else { self.group_bytes() },
+        }
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {
@@ -720,6 +721,11 @@ impl<D: BlockDevice> BlockDevice for Kero<D> {
 
     fn write(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
         self.put(offset, data, false).map_err(|error| error.into_device(Op::Write, offset, data.len() as u64))
+    }
+
+    /// Whole blocks go to their own place at once, and are written once.
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> blockdev::Result<()> {
+        self.put(offset, data, true).map_err(|error| error.into_device(Op::Write, offset, data.len() as u64))
     }
 
     fn flush(&self) -> blockdev::Result<()> {

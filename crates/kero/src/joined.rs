@@ -33,6 +33,7 @@ impl Joined {
             len: split.saturating_add(b.len / BLOCK * BLOCK),
             sector: a.sector.min(b.sector),
             read_only: a.read_only || b.read_only,
+            group: 0, // a flush of both is none of both at once
         };
         Self { first, second, split, geometry }
     }
@@ -119,6 +120,12 @@ impl BlockDevice for Joined {
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.each(Op::Write, offset, data.len() as u64, |device, at, part| {
             device.write(at, data.get(part).unwrap_or_default())
+        })
+    }
+
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.each(Op::Write, offset, data.len() as u64, |device, at, part| {
+            device.write_fresh(at, data.get(part).unwrap_or_default())
         })
     }
 

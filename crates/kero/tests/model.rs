@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{Model, Step, format_options, options};
-use extant_kero::{BLOCK, Kero, drain, format};
+use extant_kero::{BLOCK, Kero, Options, drain, format};
 use testkit::{Rng, cases};
 
 /// Bytes of the device.
@@ -93,12 +93,7 @@ fn threads_see_their_own_writes() {
                     let value = rng.below(255) as u8 + 1;
                     let at = (thread + threads * block) * BLOCK;
                     let bytes = [value; BLOCK as usize];
-                    if rng.chance(40) {
-                        kero.write_fresh(at, &bytes)
-                    } else {
-                        kero.write(at, &bytes).map_err(Into::into)
-                    }
-                    .unwrap();
+                    if rng.chance(40) { kero.write_fresh(at, &bytes) } else { kero.write(at, &bytes) }.unwrap();
                     mine[block as usize] = value;
                     match rng.below(10) {
                         0 => kero.flush().unwrap(),
@@ -208,4 +203,31 @@ fn time_ends_a_group() {
     let mut byte = [0];
     again.read(0, &mut byte).unwrap();
     assert_eq!(byte, [2]);
+}
+
+#[test]
+fn what_fits_a_group_survives_together_whatever_time_it_is() {
+    let device = Arc::new(MemoryDevice::zeroed(DEVICE).unwrap());
+    format(&device, &format_options(512 << 10, false)).unwrap();
+    assert_eq!(Kero::open(device.clone(), options()).unwrap().geometry().group, 0, "time may end a group");
+    let open = || Kero::open(device.clone(), Options { by_time: false, ..options() }).unwrap();
+    let kero = open();
+    let (group, sector) = (kero.geometry().group, u64::from(kero.geometry().sector));
+    assert!(group > 0);
+    let blocks = || (0..group / sector).map(|number| (100 + 3 * number) * BLOCK);
+    let written = |kero: &Kero<Arc<MemoryDevice>>| {
+        let byte = |at: &u64| {
+            let mut byte = [0];
+            kero.read(*at, &mut byte).unwrap();
+            byte == [1]
+        };
+        blocks().filter(byte).count() as u64
+    };
+    for (number, at) in blocks().enumerate() {
+        kero.write(at, &[1; 4096]).unwrap();
+        kero.tick(Duration::from_secs(100 * number as u64)).unwrap();
+    }
+    assert_eq!((written(&kero), written(&open())), (group / sector, 0));
+    kero.flush().unwrap();
+    assert_eq!(written(&open()), group / sector);
 }

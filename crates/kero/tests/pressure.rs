@@ -31,7 +31,7 @@ struct Sparse {
 
 impl BlockDevice for Sparse {
     fn geometry(&self) -> Geometry {
-        Geometry { len: self.len, sector: 512, read_only: false }
+        Geometry::new(self.len)
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> blockdev::Result<()> {

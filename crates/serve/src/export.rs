@@ -247,6 +247,10 @@ impl BlockDevice for Guarded {
         self.guard(Op::Write, offset, data.len() as u64, |device| device.write(offset, data))
     }
 
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.guard(Op::Write, offset, data.len() as u64, |device| device.write_fresh(offset, data))
+    }
+
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.guard(Op::Write, offset, len, |device| device.write_zeroes(offset, len))
     }

@@ -263,6 +263,26 @@ impl<D: BlockDevice> Faulty<D> {
         self.rewritten(offset, data.len() as u64);
         Ok(())
     }
+
+    /// A write, which `pass` makes where no fault changes it.
+    fn change(&self, offset: u64, data: &[u8], pass: impl FnOnce(&D) -> Result<()>) -> Result<()> {
+        let failed = || broken(Op::Write, offset, data.len() as u64);
+        match self.fate(Op::Write, offset, data.len() as u64) {
+            Fate::Pass => {
+                pass(&self.device)?;
+                self.rewritten(offset, data.len() as u64);
+                Ok(())
+            }
+            Fate::Fail => Err(failed()),
+            Fate::Refuse(e) => Err(e),
+            Fate::Lost => Ok(()),
+            Fate::Misdirected(to) => self.put(to, data),
+            Fate::Torn(kept, reported) => {
+                self.put(offset, &data[..kept as usize])?; // fewer than there are
+                if reported { Err(failed()) } else { Ok(()) }
+            }
+        }
+    }
 }
 
 impl<D: BlockDevice> BlockDevice for Faulty<D> {
@@ -299,18 +319,11 @@ impl<D: BlockDevice> BlockDevice for Faulty<D> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let failed = || broken(Op::Write, offset, data.len() as u64);
-        match self.fate(Op::Write, offset, data.len() as u64) {
-            Fate::Pass => self.put(offset, data),
-            Fate::Fail => Err(failed()),
-            Fate::Refuse(e) => Err(e),
-            Fate::Lost => Ok(()),
-            Fate::Misdirected(to) => self.put(to, data),
-            Fate::Torn(kept, reported) => {
-                self.put(offset, &data[..kept as usize])?; // fewer than there are
-                if reported { Err(failed()) } else { Ok(()) }
-            }
-        }
+        self.change(offset, data, |device| device.write(offset, data))
+    }
+
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(offset, data, |device| device.write_fresh(offset, data))
     }
 
     fn flush(&self) -> Result<()> {

@@ -168,6 +168,17 @@ impl<D, W: io::Write> Record<D, W> {
     }
 }
 
+impl<D: BlockDevice, W: io::Write> Record<D, W> {
+    fn logged(&self, offset: u64, data: &[u8], write: impl FnOnce(&D) -> Result<()>) -> Result<()> {
+        let len = data.len() as u64;
+        let mut recorder = self.recorder();
+        recorder.intact(Op::Write, offset, len)?;
+        write(&self.device)?;
+        let done = recorder.write(offset, data);
+        recorder.settle(Op::Write, offset, len, done)
+    }
+}
+
 impl<D: BlockDevice, W: io::Write + Send> BlockDevice for Record<D, W> {
     fn geometry(&self) -> Geometry {
         self.device.geometry()
@@ -182,12 +193,11 @@ impl<D: BlockDevice, W: io::Write + Send> BlockDevice for Record<D, W> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let len = data.len() as u64;
-        let mut recorder = self.recorder();
-        recorder.intact(Op::Write, offset, len)?;
-        self.device.write(offset, data)?;
-        let done = recorder.write(offset, data);
-        recorder.settle(Op::Write, offset, len, done)
+        self.logged(offset, data, |device| device.write(offset, data))
+    }
+
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.logged(offset, data, |device| device.write_fresh(offset, data))
     }
 
     fn write_many(&self, writes: &mut [Write<'_>]) {

@@ -145,6 +145,10 @@ impl<D: BlockDevice> Trace<D> {
         self.device
     }
 
+    fn note(&self, op: Op, offset: u64, len: usize) {
+        self.state().note(op, offset, len as u64, self.keep);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // counts have no broken state
     }
@@ -156,7 +160,7 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.state().note(Op::Read, offset, buf.len() as u64, self.keep);
+        self.note(Op::Read, offset, buf.len());
         self.device.read(offset, buf)
     }
 
@@ -170,8 +174,13 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.state().note(Op::Write, offset, data.len() as u64, self.keep);
+        self.note(Op::Write, offset, data.len());
         self.device.write(offset, data)
+    }
+
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.note(Op::Write, offset, data.len());
+        self.device.write_fresh(offset, data)
     }
 
     fn write_many(&self, writes: &mut [Write<'_>]) {
@@ -184,7 +193,7 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
     }
 
     fn flush(&self) -> Result<()> {
-        self.state().note(Op::Flush, 0, 0, self.keep);
+        self.note(Op::Flush, 0, 0);
         self.device.flush()
     }
 

@@ -1,11 +1,12 @@
 //! What every block device must do, written once.
 
 use std::path::Path;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use blockdev::{Batching, BlockDevice, Error, FileDevice, Op, OpenOptions, Read, Write};
+use blockdev::{Batching, BlockDevice, Error, FileDevice, Geometry, MemoryDevice, Op, OpenOptions, Read, Write};
 
 /// How a device is opened to be written through the page cache.
 pub const WRITE: OpenOptions = OpenOptions {
@@ -77,6 +78,66 @@ pub fn conforms(device: &dyn BlockDevice) {
     assert_eq!(content(device), model, "a request that failed changed something");
 }
 
+/// A device in memory that claims to have groups and counts the fresh writes.
+#[derive(Debug)]
+pub struct Grouped {
+    bytes: MemoryDevice,
+    fresh: AtomicU64,
+}
+
+impl Grouped {
+    /// How large its groups may be.
+    pub const GROUP: u64 = 1 << 20;
+
+    /// A device of `len` zero bytes.
+    pub fn zeroed(len: u64) -> Self {
+        Self { bytes: MemoryDevice::zeroed(len).expect("memory"), fresh: AtomicU64::new(0) }
+    }
+
+    /// How many writes were fresh.
+    pub fn fresh(&self) -> u64 {
+        self.fresh.load(Ordering::Relaxed)
+    }
+}
+
+impl BlockDevice for Grouped {
+    fn geometry(&self) -> Geometry {
+        Geometry { group: Self::GROUP, ..self.bytes.geometry() }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.bytes.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.bytes.write(offset, data)
+    }
+
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.fresh.fetch_add(1, Ordering::Relaxed);
+        self.bytes.write(offset, data)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.bytes.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.bytes.discard(offset, len)
+    }
+}
+
+/// What every device over another one passes on: how large groups are, and that a write is fresh.
+pub fn forwards_groups<D: BlockDevice>(wrap: impl FnOnce(Arc<Grouped>) -> D) {
+    let below = Arc::new(Grouped::zeroed(256 << 10));
+    let device = wrap(Arc::clone(&below));
+    assert_eq!(device.geometry().group, Grouped::GROUP);
+    device.write_fresh(4096, &[1; 512]).unwrap();
+    device.write(8192, &[2; 512]).unwrap();
+    assert_eq!(below.fresh(), 1);
+    assert_eq!((content(&device)[4096], content(&below)[8192]), (1, 2));
+}
+
 fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Numbers) {
     let end = model.len();
     let places = [
@@ -92,7 +153,8 @@ fn single_requests(device: &dyn BlockDevice, model: &mut [u8], numbers: &mut Num
     ];
     for (start, len) in places {
         let data = numbers.bytes(len);
-        device.write(start as u64, &data).unwrap();
+        let write = if len % 2 == 0 { BlockDevice::write } else { BlockDevice::write_fresh };
+        write(device, start as u64, &data).unwrap();
         model[start..start + len].copy_from_slice(&data);
         let mut back = vec![0; len];
         device.read(start as u64, &mut back).unwrap();
@@ -173,6 +235,7 @@ fn beyond_the_end(device: &dyn BlockDevice) {
         let mut buf = vec![0x5a; len as usize];
         out(device.read(offset, &mut buf), (Op::Read, offset, len));
         out(device.write(offset, &buf), (Op::Write, offset, len));
+        out(device.write_fresh(offset, &buf), (Op::Write, offset, len));
         out(device.discard(offset, len), (Op::Discard, offset, len));
 
         // the others of a batch are made

@@ -18,7 +18,7 @@ pub(crate) fn format_options(log: u64, empty: bool) -> FormatOptions {
 }
 
 pub(crate) fn options() -> Options {
-    Options { hot: Duration::from_secs(3), ..Options::default() }
+    Options { hot: Duration::from_secs(3), by_time: true, ..Options::default() }
 }
 
 pub(crate) fn mutated(mutant: Mutant) -> Options {

@@ -214,6 +214,11 @@ impl<D: BlockDevice> BlockDevice for Model<D> {
         self.device.write(offset, data)
     }
 
+    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.make(Op::Write, std::iter::once((offset, data.len() as u64)));
+        self.device.write_fresh(offset, data)
+    }
+
     fn write_many(&self, writes: &mut [Write<'_>]) {
         self.make(Op::Write, writes.iter().map(|w| (w.offset, w.data.len() as u64)));
         self.device.write_many(writes);
@@ -246,7 +251,7 @@ fn open(rest: &str, options: OpenOptions, schemes: &[Scheme]) -> Result<Arc<dyn 
 /// [`Error::Parameters`] if they describe no device, or one that is shorter.
 pub fn time_trace(parameters: &Parameters, device_len: u64, events: &[Event]) -> Result<Report> {
     let mut machine = Machine::new(parameters, device_len)?;
-    let geometry = Geometry { len: device_len, sector: 512, read_only: false };
+    let geometry = Geometry::new(device_len);
     for event in events.iter().filter(|e| geometry.admit(e.op, e.offset, e.len).is_ok()) {
         machine.make(event.op, &[Extent { offset: event.offset, len: event.len }]);
     }
