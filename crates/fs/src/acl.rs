@@ -1,6 +1,6 @@
 //! POSIX access control lists, where they touch permission bits: set, inherited, changed by chmod.
 
-use crate::{Error, FileKind, Inode, Result, Volume};
+use crate::{Error, FileKind, Inode, Result, Xattrs};
 use format::acl::{Acl, AclEntry, Tag};
 use format::xattr::index;
 
@@ -46,7 +46,7 @@ pub(crate) struct Inherited {
     pub(crate) default: Option<Vec<u8>>,
 }
 
-impl Volume {
+impl Xattrs {
     /// The permissions of a new file: cut by the directory's default list where it has one, else by `umask`.
     pub(crate) fn inherit(&self, dir: &Inode, kind: FileKind, mode: u16, umask: u16) -> Result<Inherited> {
         let plain = Inherited { mode: mode & !(umask & 0o777), access: None, default: None };

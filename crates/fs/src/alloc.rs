@@ -28,10 +28,10 @@ pub(crate) use blocks::Reservation;
 pub(crate) use groups::available;
 pub(crate) use placement::Role;
 pub(crate) use space::Purpose;
-pub(crate) use undo::Sums;
+pub(crate) use undo::{Sums, with_errors};
 
 use crate::native::{counterpart, groups_for};
-use crate::{Clock, Error, Placement, Result, Volume};
+use crate::{Base, Clock, Error, Placement, Result};
 use content::Runs;
 use format::group::Group;
 use format::native::Shape;
@@ -156,7 +156,7 @@ pub(crate) struct Space {
 
 impl Space {
     /// Reads the counts of all groups.
-    pub(crate) fn load(volume: &Volume, disk: DiskSuperblock, options: SpaceOptions) -> Result<Self> {
+    pub(crate) fn load(volume: &Base, disk: DiskSuperblock, options: SpaceOptions) -> Result<Self> {
         let sb = volume.sb.clone();
         let geometry = &sb.geometry;
         if geometry.groups > MAX_GROUPS {

@@ -1,7 +1,7 @@
 //! What of an inode is set from outside: permissions, owner, times, flags, project.
 
 use crate::xattr::Wanted;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Timestamp, Volume};
+use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Result, Timestamp};
 use format::feature::{Incompat, RoCompat};
 use format::xattr::index;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct SetAttributes {
     pub ctime: Option<Timestamp>,
     /// Creation, where the inode records it.
     pub crtime: Option<Timestamp>,
-    /// Flags, all of them: those that [`Volume::set_attributes`] does not let be changed must be as they are.
+    /// Flags, all of them: those that [`Files::set_attributes`] does not let be changed must be as they are.
     pub flags: Option<InodeFlags>,
     /// Project.
     pub project: Option<u32>,
@@ -54,7 +54,7 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
 /// Flags that say something about directories only.
 const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::CASEFOLD);
 
-impl Volume {
+impl Files {
     /// Changes attributes of a file, and gives it as it is then. New permission bits also change its access control list.
     /// Times are kept as finely and as far as the inode can record them.
     ///
@@ -66,10 +66,10 @@ impl Volume {
         self.set_attributes_if(number, set, |_| true)
     }
 
-    /// As [`Volume::set_attributes`], where a file is as it is wanted to be; else it is given as it is.
+    /// As [`Files::set_attributes`], where a file is as it is wanted to be; else it is given as it is.
     ///
     /// # Errors
-    /// As [`Volume::set_attributes`].
+    /// As [`Files::set_attributes`].
     pub fn set_attributes_if(
         &self,
         number: InodeNo,

@@ -1,6 +1,6 @@
 //! On whose behalf a thread works: whether it may use the blocks that a volume keeps back.
 
-use crate::Volume;
+use crate::Base;
 use space::Claim;
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ impl Drop for Before {
     }
 }
 
-impl Volume {
+impl Base {
     /// Does `work` for a user of a group: what this thread allocates meanwhile may come from the blocks that are kept back,
     /// where the user is root, or they are kept for this user (`s_def_resuid`) or this group (`s_def_resgid`, unless 0).
     pub fn on_behalf_of<R>(&self, uid: u32, gid: u32, work: impl FnOnce() -> R) -> R {

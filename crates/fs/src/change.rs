@@ -7,7 +7,7 @@
 
 use crate::alloc::lock;
 use crate::error::OfInode;
-use crate::{Error, Inode, InodeNo, Result, Timestamp, Volume};
+use crate::{Error, Inode, InodeNo, Inodes, Result, Timestamp};
 use format::FsBlock;
 use format::inode::InodeBuf;
 use format::superblock::{DiskSuperblock, OFFSET};
@@ -19,7 +19,7 @@ use store::{Kind, Operation, Room, Tag};
 
 /// A change under way. See [`Operation`] for what must not be done while there is one.
 pub(crate) struct Change<'v> {
-    pub(crate) volume: &'v Volume,
+    pub(crate) volume: &'v Inodes,
     op: Operation<'v>,
     now: Timestamp,
     claim: Cell<Claim>,
@@ -30,28 +30,28 @@ pub(crate) struct Change<'v> {
 /// Blocks of bitmaps, descriptors and the superblock that an ordinary change brings with it.
 const OWN_CREDITS: usize = 8;
 
-impl Volume {
+impl Inodes {
     /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock do not count.
     pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |room| room.ordinary)
     }
 
-    /// As [`Volume::change`], for one that frees, or changes only what is there: it finds room on a full volume, too.
+    /// As [`Inodes::change`], for one that frees, or changes only what is there: it finds room on a full volume, too.
     pub(crate) fn change_freeing(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |room| room.freeing)
     }
 
-    /// As [`Volume::change`], for one that gives a place to content for which room was promised.
+    /// As [`Inodes::change`], for one that gives a place to content for which room was promised.
     pub(crate) fn change_promised(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |room| room.promised)
     }
 
-    /// As [`Volume::change`], for a snapshot: where there is room to delete it again.
+    /// As [`Inodes::change`], for a snapshot: where there is room to delete it again.
     pub(crate) fn change_keeping(&self) -> Result<Change<'_>> {
         self.change_with(0, |room| room.keeping)
     }
 
-    /// As [`Volume::change`], for the deletion of a snapshot: it finds room where all else does not.
+    /// As [`Inodes::change`], for the deletion of a snapshot: it finds room where all else does not.
     pub(crate) fn change_deleting(&self, credits: usize) -> Result<Change<'_>> {
         self.change_with(credits, |room| room.deleting)
     }
@@ -138,7 +138,7 @@ impl<'v> Change<'v> {
         &self.op
     }
 
-    /// Changes an inode in its table. The result is what [`Volume::inode`] gives from now on.
+    /// Changes an inode in its table. The result is what [`Inodes::inode`] gives from now on.
     pub(crate) fn update_inode(&self, inode: &Inode, change: impl FnOnce(&mut InodeBuf)) -> Result<Arc<Inode>> {
         let mut buf =
             InodeBuf::from_slot(inode.raw().bytes()).ok_or(Error::Invalid("an inode is shorter than 128 bytes"))?;
@@ -169,7 +169,7 @@ impl<'v> Change<'v> {
         if was_empty && let Some(native) = &volume.native {
             native.made(number, self.generation());
         }
-        volume.inodes.put(Arc::clone(&inode));
+        volume.cache.put(Arc::clone(&inode));
         volume.note_inode(number);
         volume.node(number).note_change(self.generation());
         Ok(inode)
@@ -188,7 +188,7 @@ impl<'v> Change<'v> {
             }
             self.write_slot(number, place, buf.bytes())?;
         }
-        self.volume.inodes.forget(number);
+        self.volume.cache.forget(number);
         self.volume.note_inode(number);
         self.volume.nodes.forget(number);
         Ok(())

@@ -19,8 +19,9 @@ pub(crate) use block::NewEntry;
 
 use crate::error::OfInode;
 use crate::inline::is_inline;
+use crate::layers::stands_on;
 use crate::nokey;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Run, Volume};
+use crate::{Base, Error, FileKind, Inode, InodeFlags, InodeNo, Result, Run, Xattrs};
 use format::dir::{Entries, Entry, FileType, OwnedDirTail};
 use format::hash::{HashVersion, Hasher};
 use format::htree::{DxRootInfo, block_checksum, count_limit_offset, index_owner};
@@ -40,7 +41,7 @@ const INLINE_START: u64 = 24;
 pub struct DirEntry {
     /// The inode it names, as the entry says: on a damaged volume it may not exist.
     pub inode: InodeNo,
-    /// The name, any bytes; of an encrypted one a text that stands for it and that [`Volume::lookup`] takes.
+    /// The name, any bytes; of an encrypted one a text that stands for it and that [`Directories::lookup`] takes.
     pub name: Vec<u8>,
     /// The type, where the entry says it. On volumes without the feature filetype only the inode does.
     pub kind: Option<FileKind>,
@@ -55,7 +56,7 @@ pub struct DirEntry {
 /// A block that cannot be read or is corrupt gives one error, after what could be read of it, and the next block follows.
 /// It ends on any directory: none has more blocks than its volume.
 pub struct ReadDir<'a> {
-    volume: &'a Volume,
+    volume: &'a Directories,
     dir: Arc<Inode>,
     hasher: Option<Hasher>,
     source: Source,
@@ -69,7 +70,18 @@ enum Source {
     Done,
 }
 
-impl Volume {
+/// Directories and their entries.
+pub struct Directories {
+    xattrs: Xattrs,
+}
+
+stands_on!(Directories, xattrs: Xattrs);
+
+impl Directories {
+    pub(crate) fn over(base: Base) -> Self {
+        Self { xattrs: Xattrs::over(base) }
+    }
+
     /// The entries of a directory from `cookie` on; 0 is the start.
     ///
     /// # Errors
@@ -175,7 +187,7 @@ pub(crate) struct DirBlocks {
 }
 
 impl DirBlocks {
-    fn run_at(&mut self, volume: &Volume, dir: &Inode, at: FileBlock) -> Result<Run> {
+    fn run_at(&mut self, volume: &Directories, dir: &Inode, at: FileBlock) -> Result<Run> {
         let run = match self.run {
             Some(run) if (run.logical..run.end()).contains(&at) => run.from(at),
             _ => volume.map(dir, at)?,
@@ -184,7 +196,7 @@ impl DirBlocks {
         Ok(run)
     }
 
-    fn prefetch(&mut self, volume: &Volume, run: &Run) {
+    fn prefetch(&mut self, volume: &Directories, run: &Run) {
         if let Some(physical) = run.physical()
             && self.at >= self.ahead
         {
@@ -198,7 +210,7 @@ impl DirBlocks {
     }
 
     /// The next block: the byte of the directory at which it begins, and its content.
-    pub(crate) fn next(&mut self, volume: &Volume, dir: &Inode) -> Option<(u64, Result<Arc<[u8]>>)> {
+    pub(crate) fn next(&mut self, volume: &Directories, dir: &Inode) -> Option<(u64, Result<Arc<[u8]>>)> {
         if self.at >= self.end {
             return None;
         }

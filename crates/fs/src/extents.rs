@@ -5,7 +5,7 @@
 //! whatever a damaged child claims beyond is not believed, and the runs of a file never overlap.
 
 use crate::error::OfInode;
-use crate::{Error, Inode, Place, Result, Run, Volume};
+use crate::{Base, Error, Inode, Place, Result, Run};
 use format::extent::{Extent, Node, OwnedExtentTail, block_checksum_matches};
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Purpose;
@@ -22,7 +22,7 @@ enum Step {
     Down { child: FsBlock, depth: u16, end: u64 },
 }
 
-impl Volume {
+impl Base {
     pub(crate) fn map_extents(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
         if from.get() >= END {
             return Ok(Run::hole(from, u64::MAX));

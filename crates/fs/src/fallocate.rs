@@ -3,7 +3,7 @@
 use crate::file::edit::{FileEdit, stamp};
 use crate::inline::is_inline;
 use crate::map::{CLEARING, ONE_PLACE, Steps};
-use crate::{Error, InodeFlags, InodeNo, Place, Result, Volume};
+use crate::{Error, Files, InodeFlags, InodeNo, Place, Result};
 use format::FileBlock;
 use format::extent::{Extent, MAX_INIT_LEN};
 use std::cell::Cell;
@@ -28,14 +28,14 @@ pub enum AllocateMode {
     Insert,
 }
 
-impl Volume {
+impl Files {
     /// Gives space to a range of a regular file, or takes it: `len` bytes from byte `offset` on. Files without extents
     /// know [`AllocateMode::PunchHole`] only. Long ranges are worked on in steps; a crash between them, or a lack of
     /// room, leaves a part done: the file is sound, and for `Collapse` and `Insert` of files in very many pieces what
     /// follows the range may stand partly in its old place.
     ///
     /// # Errors
-    /// As [`Volume::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole blocks
+    /// As [`Files::write_at`]; [`Error::Invalid`] for ranges that are empty or (`Collapse`, `Insert`) not of whole blocks
     /// inside the file; [`Error::Unsupported`] for what needs extents.
     pub fn allocate(&self, number: InodeNo, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let moved = Cell::new(false);
@@ -51,7 +51,7 @@ impl Volume {
     /// that are made to be measured, of whose content nothing is asked but where it lies.
     ///
     /// # Errors
-    /// As [`Volume::write_at`].
+    /// As [`Files::write_at`].
     pub fn allocate_stale(&self, number: InodeNo, offset: u64, len: u64) -> Result<()> {
         self.edit_file(number, |file| file.allocate_stale(offset, len))
     }

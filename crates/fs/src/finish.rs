@@ -1,7 +1,7 @@
 //! What the file system adds to a generation that closes: bitmaps, descriptors and the superblock, and the checksums of
 //! blocks that were changed.
 
-use crate::alloc::{Space, lock};
+use crate::alloc::{Space, lock, with_errors};
 use format::extent::{self, OwnedExtentTail};
 use format::feature::{Features, Incompat};
 use format::indirect::IndirectTail;
@@ -65,17 +65,6 @@ impl Space {
         sb.seal();
         sb
     }
-}
-
-/// Takes over what a superblock says of errors.
-pub(crate) fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
-    let state = State::from_bits_retain(from.s_state.get()) & State::ERROR;
-    sb.s_state = (sb.s_state.get() | state.bits()).into();
-    sb.s_error_count = from.s_error_count;
-    sb.s_first_error_time = from.s_first_error_time;
-    sb.s_first_error_time_hi = from.s_first_error_time_hi;
-    sb.s_last_error_time = from.s_last_error_time;
-    sb.s_last_error_time_hi = from.s_last_error_time_hi;
 }
 
 impl Client for Space {

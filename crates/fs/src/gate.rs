@@ -11,6 +11,8 @@
 //! | one is rolled back | refused | wait | wait |
 //! | it is rolled back, and caches above are emptied | refused | wait | at once |
 
+use crate::alloc::Sums;
+use crate::orphan_list::Chain;
 use crate::{Error, InodeNo, Result};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -70,6 +72,12 @@ pub struct Touched {
     pub names: BTreeSet<(InodeNo, Vec<u8>)>,
     /// Of those inodes, regular files that are held from outside and are longer than before the rollback.
     pub longer: BTreeSet<InodeNo>,
+}
+
+/// What a volume was when its transaction began.
+pub(crate) struct Before {
+    pub(crate) sums: Sums,
+    pub(crate) orphans: Chain,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! The way down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
 
-use crate::{Error, Inode, Place, Result, Run, Volume};
+use crate::{Base, Error, Inode, Place, Result, Run};
 use format::indirect::{DIRECT, IndirectTail};
 use format::superblock::Superblock;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -15,7 +15,7 @@ mod edit;
 /// `i_block` as pointers.
 type Words = [U32; 15];
 
-impl Volume {
+impl Base {
     pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
         let shape = self.sb.geometry.indirect();
         let Some(path) = shape.path(from) else { return Ok(Run::hole(from, u64::MAX)) };
@@ -50,7 +50,7 @@ impl Volume {
     }
 }
 
-impl Volume {
+impl Base {
     /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be that.
     fn indirect_block(&self, inode: &Inode, block: FsBlock, level: u32) -> Result<Arc<[u8]>> {
         let geometry = &self.sb.geometry;

@@ -1,6 +1,9 @@
 //! Inodes by number, and a small cache of them.
 
-use crate::{Error, Inode, InodeNo, Result, Volume};
+use crate::layers::stands_on;
+use crate::node::{Locked, Node, Nodes};
+use crate::{Base, Error, Inode, InodeNo, Result, memory};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The inodes that were asked for last: one place for each by the low bits of the number, so that neighbours in a table do
@@ -50,7 +53,20 @@ impl InodeCache {
     }
 }
 
-impl Volume {
+/// Inodes by number: those in use with their locks, and a cache of others.
+pub struct Inodes {
+    base: Base,
+    pub(crate) cache: InodeCache,
+    pub(crate) nodes: Nodes,
+}
+
+stands_on!(Inodes, base: Base);
+
+impl Inodes {
+    pub(crate) fn over(base: Base) -> Self {
+        Self { base, cache: InodeCache::new(memory::budget().inodes), nodes: Nodes::new() }
+    }
+
     /// The inode of that number: in use, its checksum and its fields right.
     ///
     /// # Errors
@@ -68,29 +84,92 @@ impl Volume {
         Ok(inode)
     }
 
-    /// Whether a number is held from outside for a file that a rollback took back.
-    pub(crate) fn is_pinned(&self, number: InodeNo) -> bool {
-        self.writing.as_ref().is_some_and(|writing| writing.space.is_pinned(number))
-    }
-
-    /// [`Volume::inode`] for a number that a directory names.
+    /// [`Inodes::inode`] for a number that a directory names.
     pub(crate) fn named_inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
         self.inode(number).map_err(Error::of_named)
     }
 
     /// The inode as it is now, whether or not it has links.
     pub(crate) fn any_inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
-        self.inodes.get_or(number, || self.load_inode(number))
+        self.cache.get_or(number, || self.load_inode(number))
     }
 
-    /// Whether a directory may name this inode: the root, or one that is not reserved.
-    pub(crate) fn may_be_named(&self, number: InodeNo) -> bool {
-        let geometry = &self.sb.geometry;
-        number == InodeNo::ROOT || (geometry.first_inode..=geometry.inodes).contains(&number.get())
+    pub(crate) fn node(&self, number: InodeNo) -> Arc<Node> {
+        self.nodes.get(number)
     }
 
-    /// The start of the checksums of an inode's own structures.
-    pub(crate) fn seed(&self, inode: &Inode) -> u32 {
-        inode.raw().seed(&self.sb.geometry, inode.number)
+    /// Runs `work` with these nodes locked alone. They are locked in the order given (see the rules above); a number that
+    /// stands twice counts once.
+    pub(crate) fn locked<R>(&self, numbers: &[InodeNo], work: impl FnOnce(&mut Locked<'_>) -> Result<R>) -> Result<R> {
+        if let [number] = *numbers {
+            loop {
+                let node = self.node(number);
+                let state = node.write();
+                if !node.is_gone() {
+                    return work(&mut Locked(vec![(number, state)]));
+                }
+            }
+        }
+        let mut once: Vec<InodeNo> = Vec::with_capacity(numbers.len());
+        numbers.iter().for_each(|number| {
+            if !once.contains(number) {
+                once.push(*number);
+            }
+        });
+        loop {
+            let nodes: Vec<_> = once.iter().map(|&number| (number, self.node(number))).collect();
+            let mut locked = Locked(nodes.iter().map(|(number, node)| (*number, node.write())).collect());
+            // an inode that was freed while we waited has another node now
+            if nodes.iter().all(|(_, node)| !node.is_gone()) {
+                return work(&mut locked);
+            }
+        }
+    }
+
+    /// Holds an inode: it stays, with its content, until it is released as often as it was held, even when its last name
+    /// is removed meanwhile.
+    pub fn hold(&self, number: InodeNo) {
+        self.nodes.hold(number);
+    }
+
+    /// Whether somebody holds an inode.
+    #[must_use]
+    pub fn is_held(&self, number: InodeNo) -> bool {
+        self.nodes.is_held(number)
+    }
+
+    /// Whether names came or went in a directory since this was last asked: then somebody probably goes on changing it.
+    #[must_use]
+    pub fn names_changed(&self, dir: InodeNo) -> bool {
+        self.writing.is_some() && self.node(dir).names_changed()
+    }
+
+    /// Takes `times` holds off an inode and says whether none is left.
+    pub(crate) fn unhold(&self, number: InodeNo, times: u64) -> bool {
+        self.nodes.unhold(number, times)
+    }
+
+    /// How many inodes are [held](crate::Inodes::hold).
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.nodes.held()
+    }
+
+    /// Whether content that waits for its place takes half of what it may.
+    pub(crate) fn has_much_delayed(&self) -> bool {
+        self.writing.as_ref().is_some_and(|writing| self.nodes.delayed() > writing.most_delayed() / 2)
+    }
+
+    /// Whether operations will soon have to wait until something of what is in memory has left it.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.store.is_half_full() || self.has_much_delayed()
+    }
+
+    /// Wakes the background thread where it has something to do before operations have to wait for it.
+    pub(crate) fn wake_background(&self) {
+        let Some(writing) = self.writing.as_ref().filter(|_| self.is_half_full()) else { return };
+        if !writing.wakeup.rung.swap(true, Ordering::Relaxed) {
+            writing.wakeup.ring(|call| call.tick = true);
+        }
     }
 }

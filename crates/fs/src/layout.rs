@@ -5,7 +5,7 @@
 //! same whatever its size, and a wrong descriptor is an error for its own group only.
 
 use crate::error::OfInode;
-use crate::{Error, Inode, Result, Volume};
+use crate::{Base, Disk, Error, Inode, Result};
 use format::group::{Group, descriptor_checksum};
 use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
 use std::sync::Arc;
@@ -13,23 +13,8 @@ use std::sync::Arc;
 /// Blocks of a region that are read at once.
 const AROUND: u64 = 64;
 
-impl Volume {
-    /// The descriptor of a group, its checksum verified and its blocks inside the volume.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] for that group, [`Error::NotFound`] for a group the volume does not have.
-    pub fn group(&self, group: GroupNo) -> Result<Group> {
-        let geometry = &self.sb.geometry;
-        if group.get() >= geometry.groups {
-            return Err(Error::NotFound);
-        }
-        if let Ok(space) = self.space() {
-            return space.descriptor(group).ok_or(Error::NotFound);
-        }
-        self.read_descriptor(group)
-    }
-
-    /// [`Volume::group`] as its block has it, which may be older than what is in memory.
+impl Disk {
+    /// [`Base::group`] as its block has it, which may be older than what is in memory.
     pub(crate) fn read_descriptor(&self, group: GroupNo) -> Result<Group> {
         let geometry = &self.sb.geometry;
         let per_block = geometry.descriptors_per_block();
@@ -74,6 +59,31 @@ impl Volume {
         self.store.prefetch(&blocks);
     }
 
+    /// The bit that says that the inode at `offset` in its block waits for its checksum; 0 where checksums are written with
+    /// the inode: without metadata_csum, and where a block has more inodes than there are bits.
+    pub(crate) fn late_checksum(&self, offset: usize) -> u32 {
+        let geometry = &self.sb.geometry;
+        let late = geometry.metadata_csum && geometry.block_size / geometry.inode_size <= u32::BITS;
+        if late { 1 << (offset as u32 / geometry.inode_size) } else { 0 }
+    }
+}
+
+impl Base {
+    /// The descriptor of a group, its checksum verified and its blocks inside the volume.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for that group, [`Error::NotFound`] for a group the volume does not have.
+    pub fn group(&self, group: GroupNo) -> Result<Group> {
+        let geometry = &self.sb.geometry;
+        if group.get() >= geometry.groups {
+            return Err(Error::NotFound);
+        }
+        if let Ok(space) = self.space() {
+            return space.descriptor(group).ok_or(Error::NotFound);
+        }
+        self.read_descriptor(group)
+    }
+
     /// Before a block of a tree is read that is in no cache: reads with it what lies beside it in a region. These are blocks
     /// of the trees of files that were made at about the same time, each of which would cost a seek to the region and back.
     pub(crate) fn read_around(&self, block: FsBlock) {
@@ -105,14 +115,6 @@ impl Volume {
         let table = self.inode_table(slot.group)?;
         // `group` saw that the table lies inside the volume
         Ok((FsBlock(table.get() + u64::from(slot.table_block)), slot.offset as usize))
-    }
-
-    /// The bit that says that the inode at `offset` in its block waits for its checksum; 0 where checksums are written with
-    /// the inode: without metadata_csum, and where a block has more inodes than there are bits.
-    pub(crate) fn late_checksum(&self, offset: usize) -> u32 {
-        let geometry = &self.sb.geometry;
-        let late = geometry.metadata_csum && geometry.block_size / geometry.inode_size <= u32::BITS;
-        if late { 1 << (offset as u32 / geometry.inode_size) } else { 0 }
     }
 
     /// Reads an inode from its table and validates it.

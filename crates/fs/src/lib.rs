@@ -4,18 +4,18 @@
 //!
 //! | to | call |
 //! | --- | --- |
-//! | find a name | [`Volume::lookup`], [`Volume::resolve`], [`Volume::read_dir`], [`Volume::walk`] |
-//! | look at an inode | [`Volume::inode`], [`Volume::attributes`] |
-//! | read content | [`Volume::read_at`], [`Volume::seek_data`], [`Volume::read_link`], [`Volume::map`] |
-//! | read attributes | [`Volume::list_xattrs`], [`Volume::get_xattr`] |
-//! | see the volume as a whole | [`Volume::superblock`], [`Volume::group`], [`Volume::statfs`], [`Volume::notes`] |
-//! | change content | [`Volume::write_at`], [`Volume::truncate`], [`Volume::allocate`], [`Volume::fsync`], [`Volume::attributes_of`] |
-//! | change names | [`Volume::create`], [`Volume::symlink`], [`Volume::link`], [`Volume::unlink`], [`Volume::rmdir`], [`Volume::rename`] |
-//! | change what an inode says | [`Volume::set_attributes`], [`Volume::set_xattr`], [`Volume::remove_xattr`] |
-//! | use a file without a name | [`Volume::tmpfile`], [`Volume::hold`], [`Volume::release`] |
+//! | find a name | [`Directories::lookup`], [`Directories::resolve`], [`Directories::read_dir`], [`Directories::walk`] |
+//! | look at an inode | [`Inodes::inode`], [`Inodes::attributes`] |
+//! | read content | [`Files::read_at`], [`Files::seek_data`], [`Base::read_link`], [`Base::map`] |
+//! | read attributes | [`Xattrs::list_xattrs`], [`Xattrs::get_xattr`] |
+//! | see the volume as a whole | [`Disk::superblock`], [`Base::group`], [`Inodes::statfs`], [`Base::notes`] |
+//! | change content | [`Files::write_at`], [`Files::truncate`], [`Files::allocate`], [`Files::fsync`], [`Files::attributes_of`] |
+//! | change names | [`Names::create`], [`Names::symlink`], [`Names::link`], [`Names::unlink`], [`Names::rmdir`], [`Names::rename`] |
+//! | change what an inode says | [`Files::set_attributes`], [`Files::set_xattr`], [`Files::remove_xattr`] |
+//! | use a file without a name | [`Names::tmpfile`], [`Inodes::hold`], [`Orphans::release`] |
 //! | do several things at once or not at all | [`Volume::transaction`] |
 //! | keep versions | [`Volume::create_snapshot`], [`Volume::snapshots`], [`Volume::open_snapshot`], [`Volume::delete_snapshot`], [`rollback`] |
-//! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`]; [`Volume::on_behalf_of`], [`Volume::trim`] |
+//! | write | [`OpenOptions::write`], then [`Volume::sync`], [`Volume::tick`], [`Volume::unmount`]; [`Base::on_behalf_of`], [`Volume::trim`] |
 //!
 //! An [`Inode`] is what the inode was when it was read, and never changes under its holder. A corrupt structure is an
 //! error for the file it belongs to and for no other; nothing here panics, loops, or takes memory by what a damaged
@@ -23,12 +23,16 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod admission;
 mod alloc;
 mod attributes;
+mod base;
 mod behalf;
 mod change;
+mod content;
 mod delayed;
 mod dir;
+mod disk;
 mod error;
 mod extents;
 mod fallocate;
@@ -38,6 +42,8 @@ mod gate;
 mod indirect;
 mod inline;
 mod inode;
+mod journal;
+mod layers;
 mod layout;
 mod lookup;
 mod map;
@@ -49,7 +55,9 @@ mod native;
 mod node;
 mod nokey;
 mod notes;
+mod open;
 mod orphan;
+mod orphan_list;
 mod path;
 mod rollback;
 mod snapshots;
@@ -58,23 +66,31 @@ mod transaction;
 mod trim;
 mod truncate;
 mod volume;
+mod wakeup;
 mod walk;
 mod writable;
+mod writer;
 mod writing;
 mod xattr;
 
+pub use admission::Admission;
 pub use alloc::DamagedGroup;
 pub use attributes::SetAttributes;
-pub use dir::{DirEntry, ReadDir};
+pub use base::Base;
+pub use dir::{DirEntry, Directories, ReadDir};
+pub use disk::Disk;
 pub use error::{Error, Result};
 pub use fallocate::AllocateMode;
-pub use file::{WriteHow, Written, without_privileges};
+pub use file::{Files, WriteHow, Written, without_privileges};
 pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};
 pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 pub use gate::{Inside, Pass, Touched};
+pub use inode::Inodes;
 pub use map::{Place, Run};
-pub use names::{NewFile, RenameFlags};
+pub use names::{Names, NewFile, RenameFlags};
 pub use notes::Note;
+pub use open::OpenOptions;
+pub use orphan::Orphans;
 pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
@@ -82,8 +98,9 @@ pub use stat::{Attributes, StatFs};
 pub use store::engine::Broken;
 pub use store::native::Facts as NativeFacts;
 pub use transaction::Transaction;
-pub use volume::{OpenOptions, Volume};
+pub use volume::Volume;
 pub use walk::Walk;
 pub use writable::unwritable;
-pub use writing::{Clock, Consistency, DataMode, LetGo, Placement, WriteOptions};
-pub use xattr::XattrMode;
+pub use writer::LetGo;
+pub use writing::{Clock, Consistency, DataMode, Placement, WriteOptions};
+pub use xattr::{XattrMode, Xattrs};

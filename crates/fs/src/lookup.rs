@@ -3,7 +3,7 @@
 use crate::error::OfInode;
 use crate::inline::is_inline;
 use crate::nokey::NoKeyName;
-use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::{Directories, Error, Inode, InodeFlags, InodeNo, Result};
 use format::dir::{Entries, Entry, FileType, NAME_MAX};
 use format::feature::{Compat, Incompat};
 use format::hash::{Hasher, NameHash};
@@ -52,9 +52,9 @@ impl Wanted<'_> {
     }
 }
 
-impl Volume {
+impl Directories {
     /// The inode that a directory gives a name. Names are compared as the directory does: byte for byte, or without case
-    /// in a casefolded one; in an encrypted one the text is asked for that [`Volume::read_dir`] shows.
+    /// in a casefolded one; in an encrypted one the text is asked for that [`Directories::read_dir`] shows.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NameTooLong`]; [`Error::Corrupt`] where the name could
@@ -70,7 +70,7 @@ impl Volume {
         Ok(self.find_named(&dir, name)?.inode)
     }
 
-    /// [`Volume::lookup`] with the directory's node locked, or on a volume that does not change.
+    /// [`Directories::lookup`] with the directory's node locked, or on a volume that does not change.
     pub(crate) fn find_named(&self, dir: &Inode, name: &[u8]) -> Result<Found> {
         self.is_directory(dir)?;
         if name.len() > NAME_MAX {

@@ -3,10 +3,12 @@
 mod edit;
 mod limits;
 
-pub(crate) use edit::{CLEARING, Freed, ONE_PLACE, Steps, role};
+pub(crate) use edit::{CLEARING, Freed, ONE_PLACE, Steps};
+
+use crate::alloc::Role;
 
 use crate::inline::is_inline;
-use crate::{FileKind, Inode, InodeFlags, Result, Volume};
+use crate::{Base, FileKind, Inode, InodeFlags, Result};
 use format::extent::ExtentHeader;
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock};
@@ -67,7 +69,7 @@ impl Run {
     }
 }
 
-impl Volume {
+impl Base {
     /// The run that begins at a block of a file, as long as one look into the map can tell; the next one may continue
     /// it. The file's size plays no part. An inode without a map (inline data, a short link, a device) is one hole.
     ///
@@ -94,7 +96,7 @@ pub(crate) fn has_map(kind: FileKind) -> bool {
 }
 
 /// Whether an inode has blocks that a map leads to (or, which no count tells apart, one of attributes).
-pub(crate) fn has_blocks(volume: &Volume, inode: &Inode) -> bool {
+pub(crate) fn has_blocks(volume: &Base, inode: &Inode) -> bool {
     has_map(inode.kind) && !is_inline(inode) && !inode.is_fast_symlink() && inode.sectors(&volume.sb) > 0
 }
 
@@ -106,5 +108,14 @@ pub(crate) fn is_in_inode(inode: &Inode) -> bool {
         header.is_some_and(|(header, _)| header.eh_depth.get() == 0)
     } else {
         raw.block_words::<15>().iter().skip(DIRECT as usize).all(|word| *word == 0)
+    }
+}
+
+/// What the blocks of an inode's content are to the allocator: content that goes the way of metadata counts as such.
+pub(crate) fn role(owner: &Inode) -> Role {
+    if owner.kind == FileKind::Regular && !owner.raw().flags().contains(InodeFlags::EA_INODE) {
+        Role::Content
+    } else {
+        Role::Metadata
     }
 }

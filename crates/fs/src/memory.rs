@@ -19,7 +19,6 @@
 //! A limit may change while the volume is in use, and other programs may take what there is, so whoever is bound by it
 //! looks again now and then.
 
-use crate::node::HOLD_BYTES;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +32,9 @@ const LEAST_DELAYED: u64 = 64 << 20;
 /// An inode in memory takes about so many bytes, and at most and at least so many are kept.
 const INODE_BYTES: u64 = 400;
 const INODES: (u64, u64) = (1024, 16384);
+
+/// Bytes that an inode takes which is held and not in use: number, count and mark in a table that is 7/16 full at least.
+pub(crate) const HOLD_BYTES: usize = 24;
 
 /// The memory that this process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

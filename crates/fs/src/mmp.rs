@@ -5,7 +5,7 @@
 //!
 //! The block is no part of any generation: it is written straight to the device, and never through the cache.
 
-use crate::{Error, Result, Volume, WriteOptions};
+use crate::{Base, Error, Result, WriteOptions};
 use blockdev::BlockDevice;
 use format::mmp::{DiskMmp, Mmp, SEQ_CLEAN, SEQ_MAX, Use};
 use format::{FsBlock, Structure, Where};
@@ -19,24 +19,24 @@ const INTERVAL: u16 = 5;
 const MAX_INTERVAL: u16 = 300;
 
 /// What a volume in use keeps of its block.
-pub(crate) struct Beacon {
+pub(crate) struct Heartbeat {
     device: Arc<dyn BlockDevice>,
     at: u64,
     block: FsBlock,
     seed: Option<u32>,
     disk: DiskMmp,
     interval: Duration,
-    /// When the number last changed, on the clock of [`Volume::tick`].
+    /// When the number last changed, on the clock of [`Volume::tick`](crate::Volume::tick).
     changed: Duration,
 }
 
-impl Beacon {
+impl Heartbeat {
     /// Sees to it that nobody else uses the volume, and says that we do. Takes as long as the volume's interval asks for:
     /// some seconds. `None` where the volume has no such block.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] where somebody uses it; [`Error::Corrupt`] for a block that says nothing sensible.
-    pub(crate) fn light(volume: &Volume, options: &WriteOptions) -> Result<Option<Self>> {
+    pub(crate) fn begin(volume: &Base, options: &WriteOptions) -> Result<Option<Self>> {
         let Some(block) = volume.sb.mmp_block() else { return Ok(None) };
         let geometry = &volume.sb.geometry;
         let place = geometry.byte_offset(block).filter(|_| block.get() > u64::from(geometry.first_data_block));
@@ -51,8 +51,8 @@ impl Beacon {
         let device = Arc::clone(volume.device());
         let disk = DiskMmp::clean(0, interval, seed);
         let interval = Duration::from_secs(interval.into());
-        let mut beacon = Self { device, at, block, seed, disk, interval, changed: Duration::ZERO };
-        let found = beacon.read()?;
+        let mut heartbeat = Self { device, at, block, seed, disk, interval, changed: Duration::ZERO };
+        let found = heartbeat.read()?;
         let refuse = |found: &Mmp, what: &str| {
             let host = String::from_utf8_lossy(found.node_name()).into_owned();
             Err(Error::ReadOnly(format!("the volume can only be read: {what} on host {host:?}")))
@@ -62,22 +62,22 @@ impl Beacon {
             Use::Fsck => return refuse(&found, "it is being checked"),
             Use::Mounted(_) | Use::Invalid(_) => {
                 let theirs = Duration::from_secs(found.disk().mmp_check_interval.get().min(MAX_INTERVAL).into());
-                beacon.wait(theirs.max(beacon.interval));
-                if beacon.read()?.disk().mmp_seq != found.disk().mmp_seq {
+                heartbeat.wait(theirs.max(heartbeat.interval));
+                if heartbeat.read()?.disk().mmp_seq != found.disk().mmp_seq {
                     return refuse(&found, "it is mounted");
                 }
             }
         }
-        beacon.disk = *found.disk();
-        beacon.sign();
-        beacon.write(1 + options.seed() as u32 % SEQ_MAX, options)?;
+        heartbeat.disk = *found.disk();
+        heartbeat.sign();
+        heartbeat.write(1 + options.seed() as u32 % SEQ_MAX, options)?;
         // two that begin in the same moment both write; the one that wrote last goes on
-        beacon.wait(beacon.interval);
-        let seen = beacon.read()?;
-        if !beacon.is_ours(&seen) {
+        heartbeat.wait(heartbeat.interval);
+        let seen = heartbeat.read()?;
+        if !heartbeat.is_ours(&seen) {
             return refuse(&seen, "it is mounted");
         }
-        Ok(Some(beacon))
+        Ok(Some(heartbeat))
     }
 
     /// Says who uses the volume.

@@ -15,12 +15,13 @@ pub use rename::RenameFlags;
 
 use crate::change::Change;
 use crate::file::edit::is_stamped;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::layers::stands_on;
+use crate::{Base, Error, FileKind, Files, Inode, InodeFlags, InodeNo, Result};
 use format::dir::NAME_MAX;
 use format::feature::{Compat, RoCompat};
 use format::superblock::DiskSuperblock;
 use format::{Structure, Where, casefold};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Most names a file can have, and most subdirectories that can be counted: ext4's, and that of ext2 and ext3.
 const LINKS_EXT4: u16 = 65_000;
@@ -45,13 +46,18 @@ fn strict(sb: &DiskSuperblock) -> bool {
     sb.s_encoding_flags.get() & casefold::FLAG_STRICT != 0
 }
 
-impl Volume {
-    /// Whether a file's flags allow that it is changed, removed, or gets another name.
-    pub(crate) fn may_change(&self, inode: &Inode) -> Result<()> {
-        if inode.raw().flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-            return Err(Error::NotPermitted("the file is immutable or append-only"));
-        }
-        Ok(())
+/// The name space: files made, linked, renamed and removed.
+pub struct Names {
+    files: Files,
+    /// Held by a rename between directories, so that what is above what does not change meanwhile.
+    rename: Mutex<()>,
+}
+
+stands_on!(Names, files: Files);
+
+impl Names {
+    pub(crate) fn over(base: Base) -> Self {
+        Self { files: Files::over(base), rename: Mutex::default() }
     }
 
     /// A directory whose node is locked, to be changed.

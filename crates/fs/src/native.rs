@@ -7,6 +7,7 @@
 
 use crate::alloc::lock;
 use crate::{Error, Result};
+use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
 use format::superblock::Superblock;
@@ -129,8 +130,13 @@ pub(crate) fn open(
     let (superblock, _) = store::native::superblock(&**device).map_err(no_superblock)?;
     let mapped = Mapped::new(Arc::clone(device), &superblock);
     let mapped = match snapshot {
-        Some(name) => mapped.at(&crate::snapshots::find(&mapped, name)?),
+        Some(name) => mapped.at(&find(&mapped, name)?),
         None => mapped,
     };
     Ok(Some((superblock, Arc::new(mapped))))
+}
+
+/// The snapshot of a name.
+pub(crate) fn find(mapped: &Mapped, name: &[u8]) -> Result<Snapshot> {
+    mapped.snapshots()?.iter().flatten().find(|snapshot| snapshot.name == name).cloned().ok_or(Error::NotFound)
 }

@@ -15,7 +15,7 @@
 
 use crate::alloc::{Reservation, lock};
 use crate::delayed::Delayed;
-use crate::{Inode, InodeNo, Result, Volume};
+use crate::{Inode, InodeNo};
 use format::ByNumber;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,8 +25,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 const SHARDS: usize = 64;
 /// Nodes a shard keeps that nobody needs, before it looks which these are.
 const IDLE_KEPT: usize = 256;
-/// Bytes that an inode takes which is held and not in use: number, count and mark in a table that is 7/16 full at least.
-pub(crate) const HOLD_BYTES: usize = 24;
 
 /// An inode in use.
 pub(crate) struct Node {
@@ -147,6 +145,11 @@ impl Node {
         self.renamed.store(true, Ordering::Relaxed);
     }
 
+    /// Whether names came or went since this was last asked.
+    pub(crate) fn names_changed(&self) -> bool {
+        self.renamed.swap(false, Ordering::Relaxed)
+    }
+
     fn is_idle(&self) -> bool {
         self.state.try_read().is_ok_and(|state| state.delayed.is_empty() && !state.lost)
     }
@@ -223,16 +226,12 @@ pub(crate) struct Nodes {
     newest_dropped: AtomicU64,
     /// The shard that is next asked for inodes that are only held.
     next_held: AtomicUsize,
-    /// Held by a rename between directories, so that what is above what does not change meanwhile.
-    rename: Mutex<()>,
-    /// Held while the users of an attribute inode are counted, which belongs to several files. Nothing is locked under it.
-    values: Mutex<()>,
     /// Bytes of delayed content of all of them.
     delayed: AtomicUsize,
 }
 
 /// Nodes that are locked alone, by the number of their inode.
-pub(crate) struct Locked<'a>(Vec<(InodeNo, RwLockWriteGuard<'a, NodeState>)>);
+pub(crate) struct Locked<'a>(pub(crate) Vec<(InodeNo, RwLockWriteGuard<'a, NodeState>)>);
 
 impl Locked<'_> {
     /// What of an inode is only in memory; `None` for one that is not among those locked.
@@ -244,14 +243,7 @@ impl Locked<'_> {
 impl Nodes {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new())).collect();
-        Self {
-            shards,
-            newest_dropped: AtomicU64::new(0),
-            next_held: AtomicUsize::new(0),
-            rename: Mutex::default(),
-            values: Mutex::default(),
-            delayed: AtomicUsize::new(0),
-        }
+        Self { shards, newest_dropped: AtomicU64::new(0), next_held: AtomicUsize::new(0), delayed: AtomicUsize::new(0) }
     }
 
     fn shard(&self, number: InodeNo) -> MutexGuard<'_, Shard> {
@@ -282,6 +274,17 @@ impl Nodes {
                 shard.nodes.values().for_each(|node| node.used.store(false, Ordering::Relaxed));
             }
         }
+    }
+
+    pub(crate) fn hold(&self, number: InodeNo) {
+        let mut shard = self.shard(number);
+        let held = shard.holds.entry(number).or_default();
+        *held = held.saturating_add(1);
+    }
+
+    /// Takes `times` holds off an inode and says whether none is left.
+    pub(crate) fn unhold(&self, number: InodeNo, times: u64) -> bool {
+        self.shard(number).unhold(number, times)
     }
 
     /// Whether an inode is held from outside.
@@ -359,78 +362,10 @@ impl Nodes {
     }
 }
 
-impl Volume {
-    pub(crate) fn node(&self, number: InodeNo) -> Arc<Node> {
-        self.nodes.get(number)
-    }
-
-    /// Runs `work` with these nodes locked alone. They are locked in the order given (see the rules above); a number that
-    /// stands twice counts once.
-    pub(crate) fn locked<R>(&self, numbers: &[InodeNo], work: impl FnOnce(&mut Locked<'_>) -> Result<R>) -> Result<R> {
-        if let [number] = *numbers {
-            loop {
-                let node = self.node(number);
-                let state = node.write();
-                if !node.is_gone() {
-                    return work(&mut Locked(vec![(number, state)]));
-                }
-            }
-        }
-        let mut once: Vec<InodeNo> = Vec::with_capacity(numbers.len());
-        numbers.iter().for_each(|number| {
-            if !once.contains(number) {
-                once.push(*number);
-            }
-        });
-        loop {
-            let nodes: Vec<_> = once.iter().map(|&number| (number, self.node(number))).collect();
-            let mut locked = Locked(nodes.iter().map(|(number, node)| (*number, node.write())).collect());
-            // an inode that was freed while we waited has another node now
-            if nodes.iter().all(|(_, node)| !node.is_gone()) {
-                return work(&mut locked);
-            }
-        }
-    }
-
-    /// The lock that a rename between directories holds.
-    pub(crate) fn rename_lock(&self) -> MutexGuard<'_, ()> {
-        self.nodes.rename.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lock for the users of attribute inodes.
-    pub(crate) fn values_lock(&self) -> MutexGuard<'_, ()> {
-        self.nodes.values.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Holds an inode: it stays, with its content, until it is released as often as it was held, even when its last name
-    /// is removed meanwhile.
-    pub fn hold(&self, number: InodeNo) {
-        let mut shard = self.nodes.shard(number);
-        let held = shard.holds.entry(number).or_default();
-        *held = held.saturating_add(1);
-    }
-
-    /// Whether somebody holds an inode.
-    #[must_use]
-    pub fn is_held(&self, number: InodeNo) -> bool {
-        self.nodes.is_held(number)
-    }
-
-    /// Whether names came or went in a directory since this was last asked: then somebody probably goes on changing it.
-    #[must_use]
-    pub fn names_changed(&self, dir: InodeNo) -> bool {
-        self.writing.is_some() && self.node(dir).renamed.swap(false, Ordering::Relaxed)
-    }
-
-    /// Takes `times` holds off an inode and says whether none is left.
-    pub(crate) fn unhold(&self, number: InodeNo, times: u64) -> bool {
-        self.nodes.shard(number).unhold(number, times)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::HOLD_BYTES;
 
     fn nodes(nodes: &Nodes) -> usize {
         nodes.shards.iter().map(|shard| lock(shard).nodes.len()).sum()

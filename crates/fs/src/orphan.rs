@@ -12,119 +12,25 @@
 use crate::alloc::lock;
 use crate::change::Change;
 use crate::error::OfInode;
+use crate::layers::stands_on;
 use crate::map::{CLEARING, Steps, has_blocks};
 use crate::node::Locked;
-use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
+use crate::orphan_list::{Chain, Orphan, OrphanFile, OrphanList, Place};
+use crate::{Base, Directories, Error, FileKind, Inode, InodeNo, Result};
 use format::feature::{Compat, Features, RoCompat};
 use format::inode::InodeBuf;
 use format::orphan::{OrphanBlock, slots};
-use format::{FileBlock, FsBlock, Structure, Where};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use format::{FileBlock, Structure, Where};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use store::{Kind, Tag};
 
 /// Metadata blocks that getting onto the list or off it may dirty besides the inode's own: the neighbour in the chain, or
 /// the block of the file.
 pub(crate) const LISTING: usize = 2;
 
-/// All orphans of a volume.
-#[derive(Default)]
-pub(crate) struct Orphans {
-    /// How many there are; nobody has to lock where there are none.
-    count: AtomicUsize,
-    chain: Mutex<Chain>,
-}
-
-/// Which orphans there are, and where they stand on the device.
-#[derive(Clone, Default)]
-pub(crate) struct Chain {
-    all: BTreeMap<InodeNo, Orphan>,
-    /// The first of the chain; 0 for none.
-    first: u32,
-    file: Option<OrphanFile>,
-}
-
-#[derive(Clone)]
-struct Orphan {
-    place: Place,
-    /// It never had a name, and may get one.
-    may_be_linked: bool,
-    /// Somebody is about to free it.
-    claimed: bool,
-}
-
-#[derive(Clone)]
-enum Place {
-    /// In the chain: the one before it, 0 for the superblock, and the one behind it, 0 for none.
-    Chain { before: u32, next: u32 },
-    /// In this block of the orphan file, counted among its blocks.
-    File { block: usize },
-}
-
-#[derive(Clone)]
-struct OrphanFile {
-    tag: Tag,
-    /// Its blocks, and how many of each one's slots are taken.
-    blocks: Vec<(FsBlock, u32)>,
-}
-
-impl Chain {
-    /// The link of an inode that is in the chain.
-    pub(crate) fn next_of(&self, number: InodeNo) -> Option<u32> {
-        match self.all.get(&number)?.place {
-            Place::Chain { next, .. } => Some(next),
-            Place::File { .. } => None,
-        }
-    }
-}
-
-impl Orphans {
-    fn lock(&self) -> MutexGuard<'_, Chain> {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The chain, locked; `None` where there are no orphans.
-    pub(crate) fn chain(&self) -> Option<MutexGuard<'_, Chain>> {
-        (self.count.load(Ordering::Acquire) > 0).then(|| self.lock())
-    }
-
-    pub(crate) fn contains(&self, number: InodeNo) -> bool {
-        self.chain().is_some_and(|chain| chain.all.contains_key(&number))
-    }
-
-    /// Whether an inode without names may get one.
-    pub(crate) fn may_be_linked(&self, number: InodeNo) -> bool {
-        self.chain().is_some_and(|chain| chain.all.get(&number).is_some_and(|o| o.may_be_linked))
-    }
-
-    /// Which orphans there are now.
-    pub(crate) fn remember(&self) -> Chain {
-        self.lock().clone()
-    }
-
-    /// There are those again that there were, and no others.
-    pub(crate) fn undo(&self, before: Chain) {
-        self.count.store(before.all.len(), Ordering::Release);
-        *self.lock() = before;
-    }
-
-    /// Says that the caller will free an orphan; false where somebody else does already, or it is none.
-    fn claim(&self, number: InodeNo) -> bool {
-        let mut chain = self.lock();
-        chain.all.get_mut(&number).is_some_and(|orphan| !std::mem::replace(&mut orphan.claimed, true))
-    }
-
-    /// Whoever claimed it could not free it.
-    fn unclaim(&self, number: InodeNo) {
-        if let Some(orphan) = self.lock().all.get_mut(&number) {
-            orphan.claimed = false;
-        }
-    }
-}
-
 impl Change<'_> {
-    fn orphans(&self) -> Result<&Orphans> {
+    fn orphans(&self) -> Result<&OrphanList> {
         let writing = self.volume.writing.as_ref();
         writing.map(|w| &w.orphans).ok_or_else(|| Error::ReadOnly("the volume is open for reading".into()))
     }
@@ -230,7 +136,18 @@ fn set_slot(bytes: &mut [u8], slots: u32, old: u32, new: u32) -> bool {
     false
 }
 
-impl Volume {
+/// Inodes without a name, and how they are freed.
+pub struct Orphans {
+    directories: Directories,
+}
+
+stands_on!(Orphans, directories: Directories);
+
+impl Orphans {
+    pub(crate) fn over(base: Base) -> Self {
+        Self { directories: Directories::over(base) }
+    }
+
     /// Frees an orphan with all its content, unless somebody else does. No lock is held.
     pub(crate) fn free_orphan(&self, number: InodeNo) -> Result<()> {
         if !self.writing.as_ref().is_some_and(|w| w.orphans.claim(number)) {
@@ -257,11 +174,11 @@ impl Volume {
         let mut at = has_blocks(self, &inode).then_some(0);
         loop {
             let change = self.change_freeing(4 + LISTING + at.map_or(0, |_| CLEARING))?;
-            let Some(from) = at else { return change.free_emptied(&inode) };
+            let Some(from) = at else { return self.free_emptied(&change, &inode) };
             let mut buf = InodeBuf::from(inode.raw());
             let cleared = change.map_clear(&inode, &mut buf, from, u64::MAX, &mut Steps::new());
             if matches!(cleared, Ok(None)) {
-                return change.free_emptied(&inode).or_else(|e| {
+                return self.free_emptied(&change, &inode).or_else(|e| {
                     // its content is gone; the inode waits for the next try
                     change.put_inode(number, buf)?;
                     Err(e)
@@ -353,7 +270,7 @@ impl Volume {
     }
 
     /// Reads both lists into memory. What is wrong with them ends the one it is in.
-    fn read_orphans(&self, orphans: &Orphans) -> Result<Vec<InodeNo>> {
+    fn read_orphans(&self, orphans: &OrphanList) -> Result<Vec<InodeNo>> {
         let mut chain = Chain::default();
         let mut found = Vec::new();
         if self.has_orphan_file() {

@@ -1,12 +1,12 @@
 //! Paths inside the volume.
 
-use crate::{Error, FileKind, InodeNo, Result, Volume};
+use crate::{Directories, Error, FileKind, InodeNo, Result};
 use std::collections::VecDeque;
 
 /// Symbolic links followed on one path, as Linux does.
 const MAX_LINKS: usize = 40;
 
-impl Volume {
+impl Directories {
     /// The inode a path leads to, following symbolic links. The path starts at the root, with or without a slash; a link
     /// with an absolute target starts at the volume's root again, and `..` never leads out of it.
     ///
@@ -17,10 +17,10 @@ impl Volume {
         self.walk_path(path, true)
     }
 
-    /// As [`Volume::resolve`], but a symbolic link that the path itself names (not one on the way) is the answer.
+    /// As [`Directories::resolve`], but a symbolic link that the path itself names (not one on the way) is the answer.
     ///
     /// # Errors
-    /// As [`Volume::resolve`].
+    /// As [`Directories::resolve`].
     pub fn resolve_nofollow(&self, path: &[u8]) -> Result<InodeNo> {
         self.walk_path(path, false)
     }

@@ -5,8 +5,9 @@
 //! generation takes for itself. Until it is durable the volume is what it was.
 
 use crate::alloc::{Bits, bits, used_by};
-use crate::snapshots::find;
-use crate::{Error, OpenOptions, Result, Volume, native};
+use crate::native::find;
+use crate::open::over_map;
+use crate::{Base, Error, OpenOptions, Result, native};
 use blockdev::BlockDevice;
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::native::snapshots::Snapshot;
@@ -47,8 +48,8 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     let (superblock, mapped) = native::open(&device, None)?.ok_or_else(none)?;
     let snapshot = find(&mapped, name)?;
     let options = OpenOptions::default();
-    let now = Volume::over_map(&superblock, Arc::clone(&mapped), &options)?;
-    let then = Volume::over_map(&superblock, Arc::new(mapped.at(&snapshot)), &options)?;
+    let now = over_map(&superblock, Arc::clone(&mapped), &options)?;
+    let then = over_map(&superblock, Arc::new(mapped.at(&snapshot)), &options)?;
     let plan = Rollback::new(&mapped, &snapshot, superblock.shape.front() as usize + OTHERS)?;
     let others: Vec<Snapshot> =
         mapped.snapshots()?.iter().flatten().filter(|other| other.name != name).cloned().collect();
@@ -63,7 +64,7 @@ pub fn rollback(device: Arc<dyn BlockDevice>, name: &[u8]) -> Result<()> {
     Ok(plan.carry_out(&chunks, blocks)?)
 }
 
-impl Volume {
+impl Base {
     /// A data group as this volume, a snapshot, has it, with what the other snapshots hold; up to `want` chunks that nobody
     /// uses are taken.
     fn as_it_was(

@@ -5,7 +5,8 @@
 //! back when the last snapshot that holds it is deleted.
 
 use crate::alloc::{held_alone, lock};
-use crate::native::{Native, groups_for};
+use crate::native::{Native, find, groups_for};
+use crate::open::over_map;
 use crate::{Error, OpenOptions, Result, Volume, memory};
 use format::native::BLOCK_SIZE;
 use format::native::snapshots::{MOST, Snapshot};
@@ -31,11 +32,6 @@ impl From<&Snapshot> for SnapshotInfo {
     fn from(snapshot: &Snapshot) -> Self {
         Self { name: snapshot.name.clone(), generation: snapshot.generation, time: snapshot.time }
     }
-}
-
-/// The snapshot of a name.
-pub(crate) fn find(mapped: &Mapped, name: &[u8]) -> Result<Snapshot> {
-    mapped.snapshots()?.iter().flatten().find(|snapshot| snapshot.name == name).cloned().ok_or(Error::NotFound)
 }
 
 /// All snapshots but one.
@@ -168,6 +164,6 @@ impl Volume {
         let (superblock, _) = store::native::superblock(&**native.mapped.below())?;
         let options =
             OpenOptions { cache_bytes: cache_bytes.min(memory::budget().cache / 4), ..OpenOptions::default() };
-        Self::over_map(&superblock, Arc::new(native.mapped.at(&snapshot)), &options)
+        Ok(Self::over(over_map(&superblock, Arc::new(native.mapped.at(&snapshot)), &options)?))
     }
 }

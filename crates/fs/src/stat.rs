@@ -3,7 +3,7 @@
 use crate::alloc::{available, lock};
 use crate::inline::is_inline;
 use crate::native::groups_for;
-use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, NativeFacts, Result, Timestamp, Volume};
+use crate::{Base, FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeFacts, Result, Timestamp};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::Group;
 use space::Purpose;
@@ -69,7 +69,20 @@ pub struct StatFs {
     pub id: u64,
 }
 
-impl Volume {
+impl Base {
+    /// Blocks the kernel keeps back for extent trees that grow while delayed writes are made: a fiftieth of the
+    /// clusters, at most 4 096.
+    pub(crate) fn kept_for_extents(&self) -> u64 {
+        let geometry = &self.sb.geometry;
+        if self.native.is_some() || !self.sb.features.incompat.contains(Incompat::EXTENT) {
+            return 0;
+        }
+        let cluster = u64::from(geometry.cluster_blocks);
+        (geometry.blocks / cluster / 50).min(4096) * cluster
+    }
+}
+
+impl Inodes {
     /// What stat(2) says about an inode.
     #[must_use]
     pub fn attributes(&self, inode: &Inode) -> Attributes {
@@ -160,17 +173,6 @@ impl Volume {
             .fold((0, 0), |(clusters, inodes), (n, group)| {
                 (clusters + of_data(n, &group), inodes + u64::from(group.free_inodes))
             })
-    }
-
-    /// Blocks the kernel keeps back for extent trees that grow while delayed writes are made: a fiftieth of the
-    /// clusters, at most 4 096.
-    pub(crate) fn kept_for_extents(&self) -> u64 {
-        let geometry = &self.sb.geometry;
-        if self.native.is_some() || !self.sb.features.incompat.contains(Incompat::EXTENT) {
-            return 0;
-        }
-        let cluster = u64::from(geometry.cluster_blocks);
-        (geometry.blocks / cluster / 50).min(4096) * cluster
     }
 
     /// Blocks taken by the volume's own structures.

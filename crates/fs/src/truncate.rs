@@ -3,7 +3,7 @@
 use crate::file::edit::{FileEdit, stamp};
 use crate::inline::is_inline;
 use crate::map::{CLEARING, Steps};
-use crate::{Error, InodeNo, Result, Volume};
+use crate::{Error, Files, InodeNo, Result};
 use std::sync::Arc;
 
 /// Blocks of file data that a change may write, where they are journaled: the one in which the file ends.
@@ -11,13 +11,13 @@ const TAIL: usize = 1;
 /// Metadata blocks that listing an orphan, or taking it off the list, adds to a change.
 const LISTING: usize = 3;
 
-impl Volume {
+impl Files {
     /// Gives a regular file another size: what lies behind it is freed, what is new reads as zeroes. Where freeing takes
     /// many steps, a crash between them leaves the new size, and the rest is freed when the volume is next opened for
     /// writing.
     ///
     /// # Errors
-    /// As [`Volume::write_at`].
+    /// As [`Files::write_at`].
     pub fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
         self.edit_file(number, |file| {
             file.truncate(size)?;

@@ -1,6 +1,6 @@
 //! A whole tree.
 
-use crate::{Error, FileKind, Inode, InodeNo, ReadDir, Result, Volume};
+use crate::{Directories, Error, FileKind, Inode, InodeNo, ReadDir, Result};
 use format::{Structure, Where};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// for that path alone: an inode that cannot be read, or a part of that directory. A directory met a second time is an
 /// error and is not entered again, so the walk ends on any volume.
 pub struct Walk<'a> {
-    volume: &'a Volume,
+    volume: &'a Directories,
     start: Option<InodeNo>,
     /// The path of the directory that was entered last. It is as long as the tree is deep, so the others have lengths only.
     path: Vec<u8>,
@@ -20,7 +20,7 @@ pub struct Walk<'a> {
     entered: HashSet<InodeNo>,
 }
 
-impl Volume {
+impl Directories {
     /// The tree that begins at an inode. Symbolic links are not followed.
     #[must_use]
     pub fn walk(&self, start: InodeNo) -> Walk<'_> {

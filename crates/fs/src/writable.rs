@@ -4,7 +4,7 @@
 
 use crate::alloc::{Space, SpaceOptions};
 use crate::writing::Writing;
-use crate::{Consistency, DataMode, Error, Note, OpenOptions, Result, Timestamp, Volume, WriteOptions, memory};
+use crate::{Base, Consistency, DataMode, Error, Note, OpenOptions, Result, Timestamp, WriteOptions, memory};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
@@ -38,14 +38,10 @@ pub fn unwritable(features: &Features) -> Option<String> {
     (!unknown.ro_compat.is_empty()).then(names)
 }
 
-impl Volume {
+impl Base {
     /// Begins writing to a volume whose journal, if it has one, is empty.
-    /// The cache has `cache` bytes, and may have `most_cached`.
-    pub(crate) fn start_writing(
-        &mut self,
-        mut options: WriteOptions,
-        (cache, most_cached): (usize, usize),
-    ) -> Result<()> {
+    /// The cache has `cache` bytes.
+    pub(crate) fn start_writing(&mut self, mut options: WriteOptions, cache: usize) -> Result<()> {
         if self.sb.mmp_block().is_some() {
             options.delayed_bytes = options.delayed_bytes.min(MOST_BETWEEN_SIGNS);
         }
@@ -68,11 +64,9 @@ impl Volume {
         };
         let superblock = mounted(&self.sb.disk, &options, (options.clock)());
         let space = Arc::new(Space::load(self, superblock, space)?);
-        self.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::Client>, options.commit)?;
-        self.writing = Some(Writing::new(options, most_cached, consistency, space));
-        self.follow_memory(memory::budget());
-        let _pass = self.changing()?;
-        self.recover_orphans()
+        self.disk.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::Client>, options.commit)?;
+        self.writing = Some(Writing::new(options, consistency, space));
+        Ok(())
     }
 
     fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {

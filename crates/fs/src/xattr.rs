@@ -8,7 +8,8 @@ pub(crate) use set::{ATTRIBUTES, Wanted};
 
 use crate::error::OfInode;
 use crate::inline::is_inline;
-use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::layers::stands_on;
+use crate::{Base, Error, Inode, InodeFlags, InodeNo, Inodes, Result};
 use format::acl::Acl;
 use format::feature::Incompat;
 use format::inline::DATA_XATTR;
@@ -17,9 +18,22 @@ use format::xattr::{
 };
 use format::{FsBlock, Structure, Where};
 use space::Purpose;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-impl Volume {
+/// Extended attributes of inodes.
+pub struct Xattrs {
+    inodes: Inodes,
+    /// Held while the users of an attribute inode are counted, which belongs to several files. Nothing is locked under it.
+    values: Mutex<()>,
+}
+
+stands_on!(Xattrs, inodes: Inodes);
+
+impl Xattrs {
+    pub(crate) fn over(base: Base) -> Self {
+        Self { inodes: Inodes::over(base), values: Mutex::default() }
+    }
+
     /// The names of a file's attributes, with their prefixes, in the order in which they are stored. What no program can
     /// see (inline data, the encryption context) is left out; whether `trusted.` may be seen is for the caller to say.
     ///

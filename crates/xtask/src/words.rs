@@ -24,8 +24,8 @@ const fn retired(forms: &'static [&'static str], instead: &'static str, left: us
 const TABLE: &[Retired] = &[
     retired(&["desk", "desks"], "ring entry", 64),
     retired(&["standin", "standins"], "spare ring entry", 4),
-    retired(&["bell", "bells"], "wakeup", 34),
-    retired(&["beacon", "beacons"], "MMP heartbeat", 33),
+    retired(&["bell", "bells"], "wakeup", 18),
+    retired(&["beacon", "beacons"], "MMP heartbeat", 0),
     retired(&["dress", "dresses", "dressed"], "file attributes", 162),
     retired(&["spoil", "spoils", "spoiled", "spoilt", "spoiling"], "mark corrupt; damaged", 156),
     retired(&["mend", "mends", "mended", "mending", "mender", "menders"], "repair, fix", 503),

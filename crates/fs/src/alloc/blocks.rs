@@ -9,7 +9,7 @@ use super::placement::{Role, Try};
 use super::{GroupCell, Space, lock};
 use crate::change::Change;
 use crate::native::{counterpart, groups_for};
-use crate::{Error, FileKind, Inode, Result, Volume};
+use crate::{Base, Error, FileKind, Inode, Result};
 use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
 use space::{Claim, FreeMap, Purpose, Run};
 use std::collections::BTreeMap;
@@ -396,7 +396,7 @@ impl Drop for Reservation {
     }
 }
 
-impl Volume {
+impl Base {
     /// Where an inode's first block should lie.
     pub(crate) fn goal(&self, inode: &Inode) -> FsBlock {
         let geometry = &self.sb.geometry;
@@ -426,26 +426,6 @@ impl Volume {
             }
         }
         Ok(Reservation { space, blocks })
-    }
-
-    /// Does `work`; where there is no room, once more, when content in memory has its place and what was freed may be used.
-    /// It must leave everything as it was then, or not mind that a part was done. To be called outside of a change and
-    /// without a node's lock.
-    /// Waits for transactions of others.
-    ///
-    /// # Errors
-    /// Those of `work`, and of a sync.
-    pub(crate) fn with_space<R>(&self, work: impl Fn() -> Result<R>) -> Result<R> {
-        let _pass = self.changing()?;
-        match work() {
-            Err(Error::NoSpace) => {
-                // whose content finds no place hears of it from fsync
-                let _ = self.flush_all_delayed();
-                self.wait_for_space()?;
-                work()
-            }
-            outcome => outcome,
-        }
     }
 
     /// Waits until what was freed may be used.

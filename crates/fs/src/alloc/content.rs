@@ -4,7 +4,7 @@
 
 use super::{Space, lock};
 use crate::change::Change;
-use crate::{Result, Volume};
+use crate::{Base, Result};
 use format::FsBlock;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -41,7 +41,7 @@ impl Runs {
     }
 }
 
-impl Volume {
+impl Base {
     /// Whether there are things on this volume that can keep content in its place: snapshots, transactions, an option.
     pub(crate) fn may_have_to_copy(&self) -> bool {
         self.space().is_ok_and(|space| space.kept.is_some())

@@ -5,12 +5,12 @@
 //! that are only read less is known, and less is looked at.
 
 use super::Space;
-use crate::{Error, Inode, Result, Volume};
+use crate::{Base, Error, Inode, Result};
 use format::{FsBlock, Structure, Where};
 use space::Purpose;
 use std::ops::Range;
 
-impl Volume {
+impl Base {
     /// Refuses blocks to which a file's map leads, or which hold its attributes, where they cannot be a file's.
     ///
     /// # Errors

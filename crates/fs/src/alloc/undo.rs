@@ -5,9 +5,9 @@
 
 use super::groups::available;
 use super::{Space, lock};
-use crate::{Result, Volume};
+use crate::{Disk, Result};
 use format::GroupNo;
-use format::superblock::DiskSuperblock;
+use format::superblock::{DiskSuperblock, State};
 use space::Pool;
 use std::sync::atomic::Ordering;
 
@@ -41,7 +41,7 @@ impl Space {
     ///
     /// # Errors
     /// Those of reading the descriptors of groups that were changed: then nothing in memory can be trusted.
-    pub(crate) fn undo(&self, volume: &Volume, sums: Sums) -> Result<()> {
+    pub(crate) fn undo(&self, volume: &Disk, sums: Sums) -> Result<()> {
         lock(&self.held).clear();
         lock(&self.held_inodes).clear();
         self.forget_given();
@@ -52,7 +52,7 @@ impl Space {
         self.directories.store(sums.directories, Ordering::Relaxed);
         let mut superblock = sums.superblock;
         // what was found wrong meanwhile is wrong
-        crate::finish::with_errors(&mut superblock, &lock(&self.superblock));
+        with_errors(&mut superblock, &lock(&self.superblock));
         *lock(&self.superblock) = superblock;
         let changed = std::mem::take(&mut *lock(&self.changed));
         for group in changed {
@@ -75,4 +75,15 @@ impl Space {
     pub(crate) fn copy_content(&self, always: bool) {
         self.copies.store(always || self.options.copies, Ordering::Release);
     }
+}
+
+/// Takes over what a superblock says of errors.
+pub(crate) fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
+    let state = State::from_bits_retain(from.s_state.get()) & State::ERROR;
+    sb.s_state = (sb.s_state.get() | state.bits()).into();
+    sb.s_error_count = from.s_error_count;
+    sb.s_first_error_time = from.s_first_error_time;
+    sb.s_first_error_time_hi = from.s_first_error_time_hi;
+    sb.s_last_error_time = from.s_last_error_time;
+    sb.s_last_error_time_hi = from.s_last_error_time_hi;
 }

@@ -1,9 +1,9 @@
 //! Names put into directories and taken out.
 //!
-//! A name is put in in two steps: [`Volume::make_room`] finds a place, and where there is none, makes one: a plain
+//! A name is put in in two steps: [`Directories::make_room`] finds a place, and where there is none, makes one: a plain
 //! directory gets a block, or becomes a hash tree; a hash tree's leaf splits, and its index blocks where they are full.
 //! Each of these is complete in itself, and allocates before it edits: if the next one finds no space, the directory is
-//! sound and has the names it had. [`Volume::put_name`] then only writes. The directory's node is locked alone throughout.
+//! sound and has the names it had. [`Directories::put_name`] then only writes. The directory's node is locked alone throughout.
 
 use super::block::{self, Leaf, NewEntry, needed};
 use super::htree::{self, Split};
@@ -13,7 +13,7 @@ use crate::error::OfInode;
 use crate::inline::is_inline;
 use crate::lookup::Found;
 use crate::names::inline;
-use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::{Directories, Error, Inode, InodeFlags, InodeNo, Result};
 use format::dir::{Entries, FileType, dot_entries};
 use format::feature::Compat;
 use format::hash::HashVersion;
@@ -41,7 +41,7 @@ fn unsound(number: InodeNo) -> Error {
     Error::corrupt(Structure::Directory, Where::Inode(number), "a block is not what it was when it was read")
 }
 
-impl Volume {
+impl Directories {
     fn dir_tag(&self, change: &Change<'_>, dir: &Inode) -> Tag {
         change.tag(Kind::Directory, dir)
     }

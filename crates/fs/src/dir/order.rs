@@ -7,7 +7,7 @@
 use super::{DirEntry, ReadDir, kind_of};
 use crate::error::OfInode;
 use crate::inline::is_inline;
-use crate::{FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::{Directories, FileKind, Inode, InodeFlags, InodeNo, Result};
 use format::FileBlock;
 use format::dir::{DirFormat, Entries, Entry, dot_entries};
 use format::hash::{CONTINUES, HashVersion, Hasher, NameHash};
@@ -56,7 +56,7 @@ struct Names {
     first: u64,
 }
 
-impl Volume {
+impl Directories {
     /// Whether cookies of a directory are hashes.
     pub(super) fn lists_by_hash(&self, dir: &Inode) -> bool {
         let small = is_inline(dir) || dir.size == u64::from(self.sb.geometry.block_size);
@@ -209,7 +209,7 @@ fn dot(inode: InodeNo, name: &[u8], next: u64) -> DirEntry {
     DirEntry { inode, name: name.to_vec(), kind: Some(FileKind::Directory), next }
 }
 
-impl Volume {
+impl Directories {
     /// What ".." names in a directory.
     pub(crate) fn parent_of(&self, dir: &Inode) -> Result<InodeNo> {
         if is_inline(dir) {

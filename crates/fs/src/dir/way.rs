@@ -1,7 +1,7 @@
 //! The way through a hash tree: from its root to a leaf, and on to the leaves behind it.
 
 use crate::error::OfInode;
-use crate::{Error, Inode, Result, Volume};
+use crate::{Directories, Error, Inode, Result};
 use format::feature::Incompat;
 use format::hash::{CONTINUES, HashVersion};
 use format::htree::{DxRoot, Index, IndexFormat};
@@ -31,7 +31,7 @@ impl Step {
 
 /// The way from the root of a hash tree to a leaf: at most three index blocks.
 pub(crate) struct Way<'a> {
-    volume: &'a Volume,
+    volume: &'a Directories,
     dir: &'a Inode,
     pub(crate) format: IndexFormat,
     /// As the root has it: signed, whatever the superblock says.
@@ -41,7 +41,7 @@ pub(crate) struct Way<'a> {
     pub(crate) steps: Vec<Step>,
 }
 
-impl Volume {
+impl Directories {
     pub(crate) fn index_format(&self, dir: &Inode) -> IndexFormat {
         IndexFormat {
             dir: self.dir_format(dir),

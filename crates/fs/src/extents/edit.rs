@@ -8,14 +8,14 @@ use crate::alloc::Role;
 use crate::change::Change;
 use crate::error::OfInode;
 use crate::map::{Freed, Steps, role};
-use crate::{Error, Inode, Result, Volume};
+use crate::{Base, Error, Inode, Result};
 use format::extent::{Child, Extent, Node, room};
 use format::inode::InodeBuf;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Purpose;
 use store::Kind;
 
-impl Volume {
+impl Base {
     /// The way to the leaf that speaks for a block, or would.
     fn extent_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
         let blocks = self.sb.geometry.blocks;

@@ -4,7 +4,7 @@ use crate::change::Change;
 use crate::inline::is_inline;
 use crate::map::{CLEARING, Steps};
 use crate::node::{Node, NodeState};
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Place, Result, Run, Timestamp, Volume};
+use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Place, Result, Run, Timestamp};
 use format::FileBlock;
 use format::inode::InodeBuf;
 use space::Claim;
@@ -18,7 +18,7 @@ const STREAM: usize = 64 << 20;
 
 /// A regular file while it is changed.
 pub(crate) struct FileEdit<'a> {
-    pub(crate) volume: &'a Volume,
+    pub(crate) volume: &'a Files,
     pub(crate) node: &'a Node,
     pub(crate) state: &'a mut NodeState,
     pub(crate) inode: Arc<Inode>,
@@ -26,11 +26,31 @@ pub(crate) struct FileEdit<'a> {
     pub(crate) keep_times: bool,
 }
 
-impl Volume {
+impl Files {
     /// Changes a regular file. Where there is no room, `work` is tried once more after all delayed content got its place
     /// and what was freed may be used again: it must not mind that its first try did a part.
     pub(crate) fn edit_file<R>(&self, number: InodeNo, work: impl Fn(&mut FileEdit<'_>) -> Result<R>) -> Result<R> {
         self.with_space(|| self.try_file(number, &work))
+    }
+
+    /// Does `work`; where there is no room, once more, when content in memory has its place and what was freed may be used.
+    /// It must leave everything as it was then, or not mind that a part was done. To be called outside of a change and
+    /// without a node's lock.
+    /// Waits for transactions of others.
+    ///
+    /// # Errors
+    /// Those of `work`, and of a sync.
+    pub(crate) fn with_space<R>(&self, work: impl Fn() -> Result<R>) -> Result<R> {
+        let _pass = self.changing()?;
+        match work() {
+            Err(Error::NoSpace) => {
+                // whose content finds no place hears of it from fsync
+                let _ = self.flush_all_delayed();
+                self.wait_for_space()?;
+                work()
+            }
+            outcome => outcome,
+        }
     }
 
     /// A change that allocates no more than the nodes it needs to split others: there is always room for these.

@@ -16,7 +16,7 @@
 use super::edit::{FileEdit, stamp};
 use crate::change::Change;
 use crate::map::ONE_PLACE;
-use crate::{Error, Inode, InodeFlags, InodeNo, Place, Result, Run, Volume};
+use crate::{Error, Files, Inode, InodeFlags, InodeNo, Place, Result, Run};
 use format::extent::{Extent, room};
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -62,7 +62,7 @@ pub fn without_privileges(mode: u16, in_group: impl FnOnce() -> bool) -> u16 {
 #[derive(Clone, Copy, Default)]
 pub struct WriteHow<'a> {
     /// The content is appended, and the offset is where whoever writes assumes the end of the file. A rollback can give a
-    /// file another size than whoever [holds](Volume::hold) it assumes: the content goes to the end all the same.
+    /// file another size than whoever [holds](crate::Inodes::hold) it assumes: the content goes to the end all the same.
     pub append: bool,
     /// Pieces of one write(2) may come in any order, not each when the one before is answered: direct ones.
     pub in_any_order: bool,
@@ -88,12 +88,12 @@ pub struct Written {
     pub dropped: bool,
 }
 
-impl Volume {
+impl Files {
     /// Takes privileges off a regular file whose content is about to change, as [`WriteHow::drop_privileges`] says; whether
     /// it had any.
     ///
     /// # Errors
-    /// As [`Volume::write_at`].
+    /// As [`Files::write_at`].
     pub fn drop_privileges(&self, number: InodeNo, in_group: &dyn Fn(u32) -> bool) -> Result<bool> {
         self.edit_file(number, |file| file.drop_privileges(in_group))
     }
@@ -109,10 +109,10 @@ impl Volume {
         Ok(self.write_with(number, offset, data, &WriteHow::default())?.bytes)
     }
 
-    /// As [`Volume::write_at`], in the way that is asked for.
+    /// As [`Files::write_at`], in the way that is asked for.
     ///
     /// # Errors
-    /// As [`Volume::write_at`]; [`Error::Busy`] where it is not known where content is to be appended.
+    /// As [`Files::write_at`]; [`Error::Busy`] where it is not known where content is to be appended.
     pub fn write_with(&self, number: InodeNo, offset: u64, data: &[u8], how: &WriteHow<'_>) -> Result<Written> {
         // where it is tried again, what is appended goes to the same place
         let (at, dropped) = (Cell::new(None), Cell::new(false));
@@ -169,7 +169,7 @@ impl Volume {
     /// Gives all delayed content of all files its place.
     ///
     /// # Errors
-    /// As [`Volume::flush_delayed`]: the first, after all files were tried.
+    /// As [`Files::flush_delayed`]: the first, after all files were tried.
     pub fn flush_all_delayed(&self) -> Result<()> {
         let _pass = self.changing()?;
         let mut outcome = Ok(());
@@ -183,7 +183,7 @@ impl Volume {
     /// would survive a loss of power. Serves any kind of file.
     ///
     /// # Errors
-    /// As [`Volume::flush_delayed`], also of an earlier call of somebody else; those of the device, and then the volume is
+    /// As [`Files::flush_delayed`], also of an earlier call of somebody else; those of the device, and then the volume is
     /// read-only.
     pub fn fsync(&self, number: InodeNo, data_only: bool) -> Result<()> {
         if self.writing.is_none() {

@@ -7,7 +7,7 @@ use super::{Words, pointed};
 use crate::alloc::Role;
 use crate::change::Change;
 use crate::map::{Freed, Steps, role};
-use crate::{Error, Inode, Result, Volume};
+use crate::{Base, Error, Inode, Result};
 use format::extent::Extent;
 use format::indirect::{DIRECT, IndirectTail, Shape};
 use format::inode::InodeBuf;
@@ -77,7 +77,7 @@ fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
     runs.collect()
 }
 
-impl Volume {
+impl Base {
     fn indirect_way(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Way> {
         let shape = self.sb.geometry.indirect();
         let path = shape.path(at).ok_or(Error::FileTooLarge)?;

@@ -3,10 +3,10 @@
 //! The inode is worked on as a copy ([`InodeBuf`]), so that map, size and times of one change reach its table together.
 //! Whatever a function here answers, the copy fits the blocks of the map afterwards and is to be put into the table.
 
-use crate::alloc::Role;
 use crate::change::Change;
 use crate::inline::is_inline;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::map::role;
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Inodes, Result};
 use format::extent::Extent;
 use format::feature::{Incompat, RoCompat};
 use format::inode::InodeBuf;
@@ -86,20 +86,11 @@ impl Freed {
     }
 }
 
-/// What the blocks of an inode's content are to the allocator: content that goes the way of metadata counts as such.
-pub(crate) fn role(owner: &Inode) -> Role {
-    if owner.kind == FileKind::Regular && !owner.raw().flags().contains(InodeFlags::EA_INODE) {
-        Role::Content
-    } else {
-        Role::Metadata
-    }
-}
-
 fn by_extents(buf: &InodeBuf) -> bool {
     buf.raw().flags().contains(InodeFlags::EXTENTS)
 }
 
-impl Volume {
+impl Inodes {
     /// Counts blocks to and off an inode.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use crate::change::Change;
 use crate::dir::block;
 use crate::error::OfInode;
 use crate::xattr::pack::{self, Attr, Stored};
-use crate::{Error, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::{Directories, Error, Inode, InodeFlags, InodeNo, Result};
 use format::inline::{DATA_XATTR, I_BLOCK_LEN};
 use format::inode::InodeBuf;
 use format::xattr::XattrArea;
@@ -55,7 +55,7 @@ fn data_of(attrs: &mut Vec<Attr>, inode: InodeNo) -> Result<&mut Vec<u8>> {
 }
 
 /// Where an entry of `need` bytes can go.
-pub(crate) fn find_room(volume: &Volume, dir: &Inode, need: usize) -> Result<Room> {
+pub(crate) fn find_room(volume: &Directories, dir: &Inode, need: usize) -> Result<Room> {
     let format = volume.dir_format(dir);
     let (mut attrs, space) = attrs_of(dir)?;
     let head = dir.raw().disk.i_block.get(PARENT_LEN..).unwrap_or_default();
@@ -72,7 +72,7 @@ pub(crate) fn find_room(volume: &Volume, dir: &Inode, need: usize) -> Result<Roo
 }
 
 /// Makes `system.data` as long as it can get: what is new is one unused entry.
-pub(crate) fn grow(volume: &Volume, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+pub(crate) fn grow(volume: &Directories, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
     let format = volume.dir_format(dir);
     let (mut attrs, space) = attrs_of(dir)?;
     let data = data_of(&mut attrs, dir.number)?;
@@ -130,7 +130,7 @@ pub(crate) fn set_parent(change: &Change<'_>, dir: &Arc<Inode>, parent: InodeNo)
 }
 
 /// Makes a new directory inline, where the volume has inline data and the inode has room for the attribute.
-pub(crate) fn make(volume: &Volume, inode: &mut InodeBuf, parent: InodeNo) -> Option<()> {
+pub(crate) fn make(volume: &Directories, inode: &mut InodeBuf, parent: InodeNo) -> Option<()> {
     let (index, name) = DATA_XATTR;
     let attrs = [Attr { index, name: name.to_vec(), value: Stored::Here(Vec::new()) }];
     if !pack::fits_inode(&attrs, inode.attribute_area_mut().len()) {
@@ -154,7 +154,7 @@ pub(crate) fn make(volume: &Volume, inode: &mut InodeBuf, parent: InodeNo) -> Op
 }
 
 /// Takes an inline directory's content out of it: it is an empty file with a map then.
-pub(crate) fn leave(volume: &Volume, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+pub(crate) fn leave(volume: &Directories, change: &Change<'_>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
     let (mut attrs, _) = attrs_of(dir)?;
     let (index, name) = DATA_XATTR;
     attrs.retain(|attr| !attr.is(index, name));

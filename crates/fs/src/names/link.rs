@@ -2,16 +2,16 @@
 
 use super::{NAMING, check_name};
 use crate::dir::NewEntry;
-use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
+use crate::{Error, FileKind, Inode, InodeNo, Names, Result};
 use format::dir::FileType;
 use std::sync::Arc;
 
-impl Volume {
-    /// Gives a file one more name; a file without a name that [`Volume::tmpfile`] made gets its first.
+impl Names {
+    /// Gives a file one more name; a file without a name that [`Names::tmpfile`] made gets its first.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::TooManyNames`], [`Error::NotPermitted`] for directories and where flags forbid it,
-    /// [`Error::NotFound`] for a file whose last name was removed, and as [`Volume::create`].
+    /// [`Error::NotFound`] for a file whose last name was removed, and as [`Names::create`].
     pub fn link(&self, number: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
         check_name(name)?;
         if self.inode(number)?.kind == FileKind::Directory {

@@ -6,12 +6,11 @@ use crate::change::Change;
 use crate::dir::NewEntry;
 use crate::names::inline;
 use crate::xattr::Wanted;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Volume};
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Names, Result};
 use format::dir::FileType;
-use format::feature::{Incompat, RoCompat};
-use format::inode::{EXTRA_ISIZE, InodeBuf};
+use format::feature::Incompat;
+use format::inode::InodeBuf;
 use format::xattr::index;
-use format::{FsBlock, extent};
 use std::sync::Arc;
 
 /// Set-group-id, which a directory hands on.
@@ -37,7 +36,7 @@ pub struct NewFile {
     pub device: (u32, u32),
 }
 
-impl Volume {
+impl Names {
     /// Makes a file of any kind but a symbolic link, and names it. Owner and permissions are given; the group, the project,
     /// some flags and access control lists are handed on by the directory, as ext4 does.
     ///
@@ -55,7 +54,7 @@ impl Volume {
     /// Makes a symbolic link and names it.
     ///
     /// # Errors
-    /// As [`Volume::create`]; [`Error::NameTooLong`] also for a target that needs more than a block, [`Error::Invalid`]
+    /// As [`Names::create`]; [`Error::NameTooLong`] also for a target that needs more than a block, [`Error::Invalid`]
     /// for one that is empty or has a zero byte.
     pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Arc<Inode>> {
         if target.is_empty() || target.contains(&0) {
@@ -69,10 +68,10 @@ impl Volume {
     }
 
     /// Makes a regular file without a name, as an inode of a directory's neighbourhood. It is held once for the caller:
-    /// when it is released it goes, unless [`Volume::link`] gave it a name.
+    /// when it is released it goes, unless [`Names::link`] gave it a name.
     ///
     /// # Errors
-    /// As [`Volume::create`].
+    /// As [`Names::create`].
     pub fn tmpfile(&self, dir: InodeNo, file: &NewFile) -> Result<Arc<Inode>> {
         if file.kind != FileKind::Regular {
             return Err(Error::Invalid("only a regular file can be without a name"));
@@ -113,28 +112,6 @@ impl Volume {
             self.touch(&change, &dir, links)?;
             Ok(inode)
         })
-    }
-
-    /// Bytes of the extra fields that new inodes get.
-    pub(crate) fn extra_isize(&self) -> u16 {
-        if !self.sb.features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {
-            return EXTRA_ISIZE;
-        }
-        let wanted = self.sb.disk.s_want_extra_isize.get().max(self.sb.disk.s_min_extra_isize.get());
-        let fits = u32::from(wanted) + 128 <= self.sb.geometry.inode_size && wanted.is_multiple_of(4);
-        if fits { wanted.max(EXTRA_ISIZE) } else { EXTRA_ISIZE }
-    }
-
-    /// Gives an inode an empty map, in the form that new files of the volume have.
-    pub(crate) fn make_map(&self, buf: &mut InodeBuf) {
-        let mut flags = buf.raw().flags();
-        let mut block = [0; 60];
-        let extents = self.sb.features.incompat.contains(Incompat::EXTENT);
-        // an empty list fits
-        let made = extents && extent::write_leaf(&mut block, &[]).is_some();
-        flags.set(InodeFlags::EXTENTS, made);
-        buf.set_flags(flags);
-        buf.set_block(block);
     }
 
     /// Flags that a directory hands on to a new file of a kind.
@@ -238,32 +215,5 @@ impl Volume {
             return Ok(inode);
         }
         Ok(self.put_attributes(change, &inode, &wanted)?.0)
-    }
-
-    /// Takes back an inode that was made in this very change and has no content.
-    pub(crate) fn abandon(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<()> {
-        change.free_emptied(inode).map(drop)
-    }
-}
-
-impl Change<'_> {
-    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Gives attribute
-    /// inodes that are to be freed after the change.
-    pub(crate) fn free_emptied(&self, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
-        let volume = self.volume;
-        self.prepare_to_free_inode(inode.number)?;
-        let dropped = volume.drop_attributes(self, inode)?;
-        if volume.is_orphan(inode.number) {
-            self.remove_orphan(inode.number)?;
-        }
-        let raw = inode.raw();
-        let mut buf = InodeBuf::new(volume.sb.geometry.inode_size, raw.extra_isize());
-        let disk = buf.disk_mut();
-        disk.i_generation = raw.disk.i_generation;
-        disk.i_dtime = (self.now().seconds.max(1) as u32).into();
-        buf.set_file_acl(FsBlock(0));
-        self.free_inode(inode.number, inode.kind == FileKind::Directory)?;
-        self.put_freed_inode(inode.number, buf)?;
-        Ok(dropped)
     }
 }

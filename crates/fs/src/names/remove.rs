@@ -5,14 +5,14 @@ use crate::change::Change;
 use crate::map::{Steps, has_blocks, is_in_inode};
 use crate::node::Locked;
 use crate::orphan::LISTING;
-use crate::{Error, FileKind, Inode, InodeNo, Result, Volume};
+use crate::{Error, FileKind, Inode, InodeNo, Names, Result};
 use format::inode::InodeBuf;
 use std::sync::Arc;
 
 /// Metadata blocks the removal of a name may dirty.
 pub(super) const REMOVING: usize = 10 + LISTING;
 
-impl Volume {
+impl Names {
     /// Takes away a name of a file that is no directory. With its last name it goes: at once, or when nobody holds it any
     /// more.
     ///
@@ -31,7 +31,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::NotFound`], [`Error::Invalid`] for ".",
-    /// [`Error::NotPermitted`] as [`Volume::unlink`].
+    /// [`Error::NotPermitted`] as [`Names::unlink`].
     pub fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         match name {
@@ -132,6 +132,6 @@ impl Volume {
             change.put_inode(inode.number, buf)?;
             return Ok(vec![inode.number]);
         }
-        change.free_emptied(inode)
+        self.free_emptied(change, inode)
     }
 }

@@ -3,11 +3,12 @@
 use super::remove::REMOVING;
 use super::{NAMING, check_name};
 use crate::acl::Inherited;
+use crate::alloc::lock;
 use crate::change::Change;
 use crate::dir::NewEntry;
 use crate::lookup::Found;
 use crate::node::{Locked, Node};
-use crate::{Error, FileKind, Inode, InodeNo, NewFile, Result, Volume};
+use crate::{Error, FileKind, Inode, InodeNo, Names, NewFile, Result};
 use format::dir::FileType;
 use std::sync::Arc;
 
@@ -56,14 +57,14 @@ impl Side<'_> {
     }
 }
 
-impl Volume {
+impl Names {
     /// Gives a file another name, in the same directory or another one. A file that had that name loses it, in the same
     /// moment; an empty directory can take the place of another. Two names of the same file stay both.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] as the flags say; [`Error::Invalid`] where a directory would get below
     /// itself, and for "." and ".."; [`Error::NotADirectory`] and [`Error::IsADirectory`] where the kinds do not go
-    /// together, [`Error::NotEmpty`]; and as [`Volume::create`] and [`Volume::unlink`].
+    /// together, [`Error::NotEmpty`]; and as [`Names::create`] and [`Names::unlink`].
     pub fn rename(
         &self,
         old_dir: InodeNo,
@@ -97,7 +98,7 @@ impl Volume {
         self.note_name(new_dir, new_name);
         self.settle_content(old_dir, old_name, new_dir, new_name)?;
         let across = old_dir != new_dir;
-        let _guard = across.then(|| self.rename_lock());
+        let _guard = across.then(|| lock(&self.rename));
         let ways = if across { Some((self.way_up(old_dir)?, self.way_up(new_dir)?)) } else { None };
         let first = match &ways {
             // one above the other first; of two that are not, the lower number

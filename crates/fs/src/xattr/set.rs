@@ -5,23 +5,19 @@
 
 use super::pack::{self, Attr, Stored};
 use super::{in_block, in_inode};
-use crate::acl;
-use crate::alloc::{Purpose, Role};
+use crate::alloc::{Purpose, Role, lock};
 use crate::change::Change;
 use crate::error::OfInode;
 use crate::orphan::LISTING;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Timestamp, Volume};
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Timestamp, Xattrs};
 use format::FsBlock;
-use format::dir::NAME_MAX;
 use format::feature::{Compat, Incompat};
 use format::inline::DATA_XATTR;
 use format::inode::InodeBuf;
-use format::xattr::{entry_hash, index, inode_value_hash, split_name};
+use format::xattr::{entry_hash, inode_value_hash};
 use std::sync::Arc;
 use store::{Kind, Tag};
 
-/// The longest value that a program can give an attribute (`XATTR_SIZE_MAX`), in bytes.
-const VALUE_LIMIT: usize = 65536;
 /// Values shorter than this never get an inode of their own.
 const INODE_VALUE_MIN: usize = 128;
 
@@ -55,79 +51,12 @@ pub(crate) struct Wanted<'a> {
     pub(crate) value: Option<Vec<u8>>,
 }
 
-impl Volume {
-    /// Sets an attribute, by its name with prefix. Access control lists are given in the form that programs use; the
-    /// access list changes the permission bits as chmod(1) shows them, and one that says no more than those is not kept.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for a prefix that does not exist, [`Error::NameTooLong`], [`Error::NoSpace`] also for a
-    /// value that is too long, [`Error::Exists`] and [`Error::NoAttribute`] as `mode` says, [`Error::Invalid`] for a list
-    /// that is none, [`Error::NotPermitted`] where the file's flags or its kind forbid it.
-    pub fn set_xattr(&self, number: InodeNo, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        if value.len() > VALUE_LIMIT {
-            return Err(Error::NoSpace);
-        }
-        self.with_space(|| self.change_xattr(number, name, Some(value), mode))
-    }
-
-    /// Removes an attribute, by its name with prefix.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`] where it is not there, and as [`Volume::set_xattr`].
-    pub fn remove_xattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
-        let _pass = self.changing()?;
-        self.change_xattr(number, name, None, XattrMode::Replace)
-    }
-
-    fn change_xattr(&self, number: InodeNo, full: &[u8], value: Option<&[u8]>, mode: XattrMode) -> Result<()> {
-        let unknown = || Error::Unsupported("attributes with this prefix".into());
-        let (index, name) = split_name(full).ok_or_else(unknown)?;
-        if name.len() > NAME_MAX || full.len() > NAME_MAX {
-            return Err(Error::NameTooLong);
-        }
-        if matches!(index, index::SYSTEM | index::RICHACL) {
-            return Err(unknown());
-        }
-        let dropped = self.locked(&[number], |_| {
-            let inode = self.inode(number)?;
-            self.may_change(&inode)?;
-            let plain = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
-            if index == index::USER && !plain {
-                return Err(Error::NotPermitted("only files and directories have attributes of users"));
-            }
-            let there = self.has_xattr(&inode, index, name)?;
-            match mode {
-                XattrMode::Create if there => return Err(Error::Exists),
-                XattrMode::Replace if !there => return Err(Error::NoAttribute),
-                _ => {}
-            }
-            let (value, permissions) = match (index, value) {
-                (index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT, Some(value)) => {
-                    acl::from_program(&inode, index, value)?
-                }
-                (_, value) => (value.map(<[u8]>::to_vec), None),
-            };
-            let credits = ATTRIBUTES + value.as_ref().map_or(0, |v| self.blocks_of(v.len()));
-            let wanted = Wanted { index, name, value };
-            let change = self.change(credits)?;
-            let (inode, dropped) = self.put_attributes(&change, &inode, &[wanted])?;
-            let now = change.now();
-            change.update_inode(&inode, |buf| {
-                buf.set_ctime(now);
-                if let Some(permissions) = permissions {
-                    buf.set_mode(buf.raw().disk.i_mode.get() & !0o777 | permissions);
-                }
-            })?;
-            Ok(dropped)
-        })?;
-        dropped.into_iter().try_for_each(|holder| self.free_orphan(holder))
-    }
-
-    fn blocks_of(&self, bytes: usize) -> usize {
+impl Xattrs {
+    pub(crate) fn blocks_of(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.sb.geometry.block_size as usize) + 4
     }
 
-    fn has_xattr(&self, inode: &Inode, index: u8, name: &[u8]) -> Result<bool> {
+    pub(crate) fn has_xattr(&self, inode: &Inode, index: u8, name: &[u8]) -> Result<bool> {
         let there = self.load_attributes(inode)?;
         Ok(there.body.iter().chain(&there.block).any(|attr| attr.is(index, name)))
     }
@@ -347,7 +276,7 @@ impl Volume {
 
     /// One more block of attributes names a value's inode.
     fn share_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<()> {
-        let _counting = self.values_lock();
+        let _counting = lock(&self.values);
         let inode = self.inode(holder)?;
         let users = value_users(&inode).saturating_add(1);
         change.update_inode(&inode, |buf| set_value_users(buf, users)).map(drop)
@@ -356,7 +285,7 @@ impl Volume {
     /// Takes one user off a value's inode. Gives it where none is left: it is an orphan then.
     fn drop_value(&self, change: &Change<'_>, holder: InodeNo) -> Result<Option<InodeNo>> {
         let sound = self.may_be_named(holder) && self.sb.features.incompat.contains(Incompat::EA_INODE);
-        let counting = self.values_lock();
+        let counting = lock(&self.values);
         let Ok(inode) = self.inode(holder) else { return Ok(None) };
         if !sound || !inode.raw().flags().contains(InodeFlags::EA_INODE) {
             return Ok(None);
@@ -411,6 +340,30 @@ impl Volume {
             Stored::Here(value) => Some(value),
             Stored::Inode { .. } => None,
         }))
+    }
+
+    /// Takes back an inode that was made in this very change and has no content.
+    pub(crate) fn abandon(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<()> {
+        self.free_emptied(change, inode).map(drop)
+    }
+
+    /// Frees an inode whose content is gone, with what it has for its attributes; it is no orphan then. Gives attribute
+    /// inodes that are to be freed after the change.
+    pub(crate) fn free_emptied(&self, change: &Change<'_>, inode: &Arc<Inode>) -> Result<Vec<InodeNo>> {
+        change.prepare_to_free_inode(inode.number)?;
+        let dropped = self.drop_attributes(change, inode)?;
+        if self.is_orphan(inode.number) {
+            change.remove_orphan(inode.number)?;
+        }
+        let raw = inode.raw();
+        let mut buf = InodeBuf::new(self.sb.geometry.inode_size, raw.extra_isize());
+        let disk = buf.disk_mut();
+        disk.i_generation = raw.disk.i_generation;
+        disk.i_dtime = (change.now().seconds.max(1) as u32).into();
+        buf.set_file_acl(FsBlock(0));
+        change.free_inode(inode.number, inode.kind == FileKind::Directory)?;
+        change.put_freed_inode(inode.number, buf)?;
+        Ok(dropped)
     }
 }
 

@@ -1,0 +1,181 @@
+//! The second layer: what every part of a volume stands on, its blocks, its free space, and who may change it.
+
+use crate::alloc::Space;
+use crate::disk::Disk;
+use crate::gate::{self, Before, Broken, Gate, Pass};
+use crate::layers::stands_on;
+use crate::writing::{Consistency, Writing, system_time};
+use crate::{Error, Note, Result};
+use format::InodeNo;
+use format::extent;
+use format::feature::{Incompat, RoCompat};
+use format::inode::{EXTRA_ISIZE, Inode, InodeBuf, InodeFlags, Timestamp};
+use std::sync::Arc;
+
+/// What every part of a volume stands on.
+pub struct Base {
+    pub(crate) disk: Disk,
+    /// Set where it is open for writing.
+    pub(crate) writing: Option<Writing>,
+    pub(crate) notes: Vec<Note>,
+}
+
+stands_on!(Base, disk: Disk);
+
+impl Base {
+    /// As it is on its device, for reading.
+    pub(crate) fn over(disk: Disk) -> Self {
+        Self { disk, writing: None, notes: Vec::new() }
+    }
+
+    pub(crate) fn writing(&self) -> Result<&Writing> {
+        self.writing.as_ref().ok_or_else(|| store::Error::ReadOnly.into())
+    }
+
+    pub(crate) fn space(&self) -> Result<&Arc<Space>> {
+        Ok(&self.writing()?.space)
+    }
+
+    /// Whether the volume is open for writing.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// How the volume stays sound through a crash; `None` where it is open for reading only.
+    #[must_use]
+    pub fn consistency(&self) -> Option<Consistency> {
+        self.writing.as_ref().map(|writing| writing.consistency)
+    }
+
+    /// The time of day.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.writing.as_ref().map_or_else(system_time, |w| (w.options.clock)())
+    }
+
+    /// Whether an inode has no name any more, but is still in use.
+    pub(crate) fn is_orphan(&self, number: InodeNo) -> bool {
+        self.writing.as_ref().is_some_and(|w| w.orphans.contains(number))
+    }
+
+    /// Whether a number is held from outside for a file that a rollback took back.
+    pub(crate) fn is_pinned(&self, number: InodeNo) -> bool {
+        self.writing.as_ref().is_some_and(|writing| writing.space.is_pinned(number))
+    }
+
+    /// What the user should know about the volume.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Whether a file's flags allow that it is changed, removed, or gets another name.
+    pub(crate) fn may_change(&self, inode: &Inode) -> Result<()> {
+        if inode.raw().flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(Error::NotPermitted("the file is immutable or append-only"));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the extra fields that new inodes get.
+    pub(crate) fn extra_isize(&self) -> u16 {
+        if !self.sb.features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {
+            return EXTRA_ISIZE;
+        }
+        let wanted = self.sb.disk.s_want_extra_isize.get().max(self.sb.disk.s_min_extra_isize.get());
+        let fits = u32::from(wanted) + 128 <= self.sb.geometry.inode_size && wanted.is_multiple_of(4);
+        if fits { wanted.max(EXTRA_ISIZE) } else { EXTRA_ISIZE }
+    }
+
+    /// Gives an inode an empty map, in the form that new files of the volume have.
+    pub(crate) fn make_map(&self, buf: &mut InodeBuf) {
+        let mut flags = buf.raw().flags();
+        let mut block = [0; 60];
+        let extents = self.sb.features.incompat.contains(Incompat::EXTENT);
+        // an empty list fits
+        let made = extents && extent::write_leaf(&mut block, &[]).is_some();
+        flags.set(InodeFlags::EXTENTS, made);
+        buf.set_flags(flags);
+        buf.set_block(block);
+    }
+
+    pub(crate) fn gate_of_transactions(&self) -> Result<&Gate<Before>> {
+        let none = || Error::Unsupported("a transaction on a volume that is not written with snapshots".into());
+        self.writing()?.gate.as_ref().ok_or_else(none)
+    }
+
+    /// Whether calls have to pass a gate.
+    pub(crate) fn has_gate(&self) -> bool {
+        self.gate().is_some()
+    }
+
+    pub(crate) fn gate(&self) -> Option<&Gate<Before>> {
+        self.writing.as_ref()?.gate.as_ref()
+    }
+
+    /// As [`Admission::changing`](crate::Admission::changing), where that is possible at once.
+    #[must_use]
+    pub fn try_change(&self) -> Option<Pass<'_>> {
+        self.gate().map_or_else(|| Some(gate::free()), Gate::try_change)
+    }
+
+    /// To be held during several calls that look at the volume: no transaction is rolled back meanwhile.
+    pub fn looking(&self) -> Pass<'_> {
+        self.gate().map_or_else(gate::free, Gate::look)
+    }
+
+    /// Whether a call that changes something would have to wait for a transaction to which this thread does not belong.
+    #[must_use]
+    pub fn would_wait(&self) -> bool {
+        self.gate().is_some_and(Gate::would_wait)
+    }
+
+    pub(crate) fn note_inode(&self, number: InodeNo) {
+        if let Some(gate) = self.gate() {
+            gate.note(|now| {
+                now.touched.inodes.insert(number);
+            });
+        }
+    }
+
+    /// The number was free, and a file gets it.
+    pub(crate) fn note_made(&self, number: InodeNo) {
+        if let Some(gate) = self.gate() {
+            gate.note(|now| {
+                now.made.insert(number);
+            });
+        }
+    }
+
+    /// Whether a number that is freed was in use before the transaction that there is began. It may be so again, and must
+    /// not be somebody else's meanwhile: who learned it in the transaction would take the one for the other.
+    pub(crate) fn is_of_before(&self, number: InodeNo) -> bool {
+        let mut is = false;
+        if let Some(gate) = self.gate() {
+            gate.note(|now| is = !now.made.contains(&number));
+        }
+        is
+    }
+
+    pub(crate) fn note_name(&self, dir: InodeNo, name: &[u8]) {
+        if let Some(gate) = self.gate() {
+            gate.note(|now| {
+                now.touched.names.insert((dir, name.to_vec()));
+            });
+        }
+    }
+
+    /// An operation did not fit into the transaction.
+    pub(crate) fn note_too_large(&self, error: &Error) {
+        if let (Error::TransactionTooLarge { limit }, Some(gate)) = (error, self.gate()) {
+            gate.note(|now| {
+                now.broken.get_or_insert(Broken::TooLarge(*limit));
+            });
+        }
+    }
+
+    /// Whether there is a transaction: what is done now is durable when it ends.
+    pub(crate) fn in_transaction(&self) -> bool {
+        self.gate().is_some_and(Gate::is_closed)
+    }
+}

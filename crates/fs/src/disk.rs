@@ -1,0 +1,62 @@
+//! The lowest layer: the cached blocks of a volume, its superblock, and where fixed metadata lies.
+
+use crate::native::Native;
+use blockdev::BlockDevice;
+use format::dir::DirFormat;
+use format::feature::Incompat;
+use format::inode::{Inode, InodeFlags};
+use format::superblock::Superblock;
+use format::{FsBlock, InodeNo};
+use std::sync::Arc;
+use store::Store;
+
+/// A volume as its device has it: blocks through a cache, and the superblock that says where things lie.
+pub struct Disk {
+    pub(crate) store: Store,
+    pub(crate) sb: Superblock,
+    /// The block of the superblock's copy the volume was opened with.
+    pub(crate) backup: Option<FsBlock>,
+    /// Set where it lies above a map.
+    pub(crate) native: Option<Native>,
+}
+
+impl Disk {
+    /// The superblock, with the journal's content where there was any.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
+    /// The device as the file system sees it: the journal's content laid over it where there was any.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        self.store.device()
+    }
+
+    /// The device that holds the volume: where that lies above a map, what is below.
+    #[must_use]
+    pub fn storage(&self) -> &Arc<dyn BlockDevice> {
+        self.native.as_ref().map_or_else(|| self.device(), |native| native.mapped.below())
+    }
+
+    /// What the reader of a directory's blocks must know.
+    pub(crate) fn dir_format(&self, dir: &Inode) -> DirFormat {
+        let flags = dir.raw().flags();
+        DirFormat {
+            block_size: self.sb.geometry.block_size,
+            file_type: self.sb.features.incompat.contains(Incompat::FILETYPE),
+            hashed: flags.contains(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT),
+        }
+    }
+
+    /// The start of the checksums of an inode's own structures.
+    pub(crate) fn seed(&self, inode: &Inode) -> u32 {
+        inode.raw().seed(&self.sb.geometry, inode.number)
+    }
+
+    /// Whether a directory may name this inode: the root, or one that is not reserved.
+    pub(crate) fn may_be_named(&self, number: InodeNo) -> bool {
+        let geometry = &self.sb.geometry;
+        number == InodeNo::ROOT || (geometry.first_inode..=geometry.inodes).contains(&number.get())
+    }
+}

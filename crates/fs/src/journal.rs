@@ -1,0 +1,54 @@
+//! Where the journal inside a volume lies.
+
+use crate::{Base, Error, Place, Result};
+use format::feature::Compat;
+use format::inode::FileKind;
+use format::{FileBlock, InodeNo, Structure, Where};
+use std::ops::Range;
+use std::sync::Arc;
+use store::recovery::{Journal, Run};
+
+/// Most pieces a journal's file may be in: it is made in one go and lies in a few.
+const MAX_JOURNAL_RUNS: usize = 1 << 20;
+
+impl Base {
+    /// The journal inside the volume.
+    pub(crate) fn journal(&self) -> Result<Journal> {
+        let inode = self.sb.journal_inode().ok_or_else(|| Error::Unsupported("a journal elsewhere".to_owned()))?;
+        let device = Arc::clone(self.store.device());
+        Ok(Journal::internal(device, self.sb.geometry.block_size, self.journal_runs(inode)?))
+    }
+
+    /// Where the journal inside the volume lies, ascending; nowhere, where that cannot be read.
+    pub(crate) fn journal_blocks(&self) -> Vec<Range<u64>> {
+        let inode = self.sb.journal_inode().filter(|_| self.sb.features.compat.contains(Compat::HAS_JOURNAL));
+        let runs = inode.and_then(|inode| self.journal_runs(inode).ok()).unwrap_or_default();
+        let mut blocks: Vec<_> = runs.iter().map(|run| run.first.get()..run.first.get() + run.count).collect();
+        blocks.sort_unstable_by_key(|run| run.start);
+        blocks
+    }
+
+    /// The blocks of the journal's inode, in the order of the file.
+    fn journal_runs(&self, number: InodeNo) -> Result<Vec<Run>> {
+        let inode = self.load_inode(number)?;
+        if inode.raw().disk.i_links_count.get() == 0 {
+            return Err(Error::Stale(number));
+        }
+        let bad = |what| Err(Error::corrupt(Structure::Journal, Where::Inode(number), what));
+        if inode.kind != FileKind::Regular {
+            return bad("its inode is no regular file");
+        }
+        let end = inode.size / u64::from(self.sb.geometry.block_size);
+        let (mut runs, mut at) = (Vec::new(), FileBlock(0));
+        while at.get() < end {
+            let run = self.map(&inode, at)?;
+            let Place::Data(first) = run.place else { return bad("its file has a hole") };
+            if runs.len() == MAX_JOURNAL_RUNS {
+                return bad("its file is in too many pieces");
+            }
+            runs.push(Run { first, count: run.len.min(end - at.get()) });
+            at = run.end();
+        }
+        Ok(runs)
+    }
+}

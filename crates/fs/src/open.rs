@@ -1,0 +1,243 @@
+//! Opening a volume.
+//!
+//! Opening reads the superblock and, where the volume was not unmounted, the journal. It guesses nothing: a superblock
+//! that is not accepted is an error, and a copy is used only where the caller names it. What the journal holds is laid
+//! over the device in memory, so all that follows sees the volume as it will be after a replay, and nothing is written.
+
+use crate::base::Base;
+use crate::disk::Disk;
+use crate::mmp::Heartbeat;
+use crate::native::{self, Native};
+use crate::writing::WriteOptions;
+use crate::{Error, Note, Result};
+use blockdev::BlockDevice;
+use format::feature::{Compat, Incompat};
+use format::mmp::{Mmp, Use};
+use format::native::superblock::NativeSuperblock;
+use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
+use format::{FsBlock, Structure, Where};
+use std::sync::Arc;
+use store::Store;
+use store::native::Mapped;
+use store::recovery::{Journal, Replayed, apply, recover};
+
+/// How to open a volume.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Most bytes of metadata kept in memory, and half as many again of bitmaps where the volume is written. 32 MiB unless
+    /// set; a sixteenth of the memory that the process may use where that is less.
+    pub cache_bytes: usize,
+    /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
+    /// group descriptors that belong to it. The primary unless set.
+    pub superblock: Option<FsBlock>,
+    /// The block size in bytes by which `superblock` is counted. Unless set, each size is tried, smallest first.
+    pub block_size: Option<u32>,
+    /// The device with the volume's journal, where that is not inside the volume. Needed only if it was not unmounted.
+    pub external_journal: Option<Arc<dyn BlockDevice>>,
+    /// Show the volume without what its journal holds, even where it was not unmounted.
+    pub ignore_journal: bool,
+    /// Open a native volume as the snapshot of this name has it, for reading only.
+    pub snapshot: Option<Vec<u8>>,
+    /// Open the volume for writing as well. For reading only unless set.
+    pub write: Option<WriteOptions>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 32 << 20,
+            superblock: None,
+            block_size: None,
+            external_journal: None,
+            ignore_journal: false,
+            snapshot: None,
+            write: None,
+        }
+    }
+}
+
+/// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use, where it
+/// is open for writing and has a block for that.
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Base, Option<Heartbeat>)> {
+    let native = native::open(&device, options.snapshot.as_deref())?;
+    let (device, below) = match &native {
+        Some((_, mapped)) => (Arc::clone(mapped) as Arc<dyn BlockDevice>, device),
+        None => (Arc::clone(&device), device),
+    };
+    let sb = match options.superblock {
+        None => primary_superblock(&*device)?,
+        Some(block) => backup_superblock(&*device, block, options.block_size)?,
+    };
+    let mut notes = Vec::new();
+    if let Some(block) = options.superblock {
+        notes.push(Note::BackupSuperblock(block));
+    }
+    if native.is_some() && options.write.is_none() {
+        notes.extend(store::native::may_lack(&*below)?.map(Note::MayLack));
+    }
+    let blocks = native.as_ref().map_or(sb.geometry.blocks, |(native, _)| native.shape.blocks());
+    let length = blocks.saturating_mul(u64::from(sb.geometry.block_size));
+    if below.geometry().len < length {
+        notes.push(Note::Truncated { device: below.geometry().len, volume: length });
+    }
+    let mut base = match native {
+        Some((superblock, mapped)) => above_map(&superblock, mapped, sb, options)?,
+        None => Base::over(disk(device, sb, options)),
+    };
+    base.notes = notes;
+    let Some(write) = &options.write else {
+        base.replay(options)?;
+        base.note_state();
+        base.note_user();
+        return Ok((base, None));
+    };
+    base.may_be_written(options)?;
+    let mut heartbeat = Heartbeat::begin(&base, write)?;
+    let outcome = base.replay(options).and_then(|()| {
+        base.note_state();
+        base.start_writing(write.clone(), options.cache_bytes)
+    });
+    if let Err(e) = outcome {
+        // the volume is not in use after all; that it could not be opened is the error that counts
+        heartbeat.iter_mut().for_each(|heartbeat| drop(heartbeat.clear(write)));
+        return Err(e);
+    }
+    Ok((base, heartbeat))
+}
+
+/// The volume above the map of a native one, for reading.
+pub(crate) fn over_map(superblock: &NativeSuperblock, mapped: Arc<Mapped>, options: &OpenOptions) -> Result<Base> {
+    let sb = primary_superblock(&*mapped)?;
+    above_map(superblock, mapped, sb, options)
+}
+
+fn above_map(
+    superblock: &NativeSuperblock,
+    mapped: Arc<Mapped>,
+    sb: Superblock,
+    options: &OpenOptions,
+) -> Result<Base> {
+    native::fits(&superblock.shape, &superblock.uuid, &sb)?;
+    let store = Store::native(Arc::clone(&mapped), options.cache_bytes);
+    let native = Some(Native::new(mapped, superblock));
+    Ok(Base::over(Disk { store, sb, backup: options.superblock, native }))
+}
+
+fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> Disk {
+    let store = Store::new(device, sb.geometry.block_size, options.cache_bytes);
+    Disk { store, sb, backup: options.superblock, native: None }
+}
+
+impl Base {
+    /// Lays what the journal holds over the device. A copy of the superblock does not say whether the journal is empty,
+    /// so then the journal itself is asked.
+    ///
+    /// Where the volume is to be written, the journal is written home instead.
+    fn replay(&mut self, options: &OpenOptions) -> Result<()> {
+        let wanted = self.sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) || self.backup.is_some();
+        if !wanted || !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
+            return Ok(());
+        }
+        if options.ignore_journal {
+            self.notes.push(Note::JournalIgnored);
+            return Ok(());
+        }
+        let device = Arc::clone(self.store.device());
+        let block_size = self.sb.geometry.block_size;
+        let journal = match (self.sb.journal_inode(), &options.external_journal) {
+            (Some(_), _) => self.journal()?,
+            (None, Some(other)) => Journal::external(Arc::clone(other), block_size, &self.sb.disk.s_journal_uuid)?,
+            (None, None) => {
+                let what = "the volume was not unmounted and its journal is on another device, which is not given";
+                return Err(Error::Unsupported(what.to_owned()));
+            }
+        };
+        let recovered = recover(&journal, self.sb.geometry.blocks)?;
+        if !recovered.damage.is_empty() {
+            self.notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
+        }
+        if recovered.fast_commits > 0 {
+            let (commits, changes) = (recovered.fast_commits, recovered.fast_commit_changes);
+            self.notes.push(Note::FastCommits { commits, changes });
+        }
+        let for_good = options.write.is_some();
+        if for_good {
+            self.may_be_replayed()?;
+            apply(&recovered, &*device)?;
+        } else if recovered.is_empty() {
+            return Ok(());
+        }
+        let replayed = if for_good { device } else { Arc::new(Replayed::new(device, &recovered)) };
+        // the journal may hold the superblock itself, but a volume does not change its shape in it
+        let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*replayed)? };
+        if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
+            return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
+        }
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.push(if for_good { Note::JournalWrittenHome } else { Note::JournalReplayed });
+        *self = Self { notes, ..Self::over(disk(replayed, sb, options)) };
+        Ok(())
+    }
+
+    fn note_state(&mut self) {
+        let state = State::from_bits_retain(self.sb.disk.s_state.get());
+        if state.contains(State::ERROR) {
+            self.notes.push(Note::HasErrors);
+        }
+        if !state.contains(State::VALID) && !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
+            self.notes.push(Note::NotUnmounted);
+        }
+    }
+
+    fn note_user(&mut self) {
+        if let Some(host) = self.user() {
+            self.notes.push(Note::InUse { host });
+        }
+    }
+
+    /// The host that has the volume mounted, as its multiple-mount-protection block says. A block that says nothing
+    /// sensible says that nobody has.
+    fn user(&self) -> Option<String> {
+        let block = self.store.block(self.sb.mmp_block()?).ok()?;
+        let seed = self.sb.geometry.metadata_csum.then_some(self.sb.geometry.checksum_seed);
+        let mmp = Mmp::parse(&block, seed).ok()?;
+        let used = matches!(mmp.disk().usage(), Use::Mounted(_) | Use::Fsck);
+        used.then(|| String::from_utf8_lossy(mmp.node_name()).into_owned())
+    }
+}
+
+fn primary_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    read_superblock(device, OFFSET).map_err(|e| match e {
+        Error::Unsupported(_) => e,
+        other => Error::NoSuperblock(Box::new(other)),
+    })
+}
+
+fn backup_superblock(device: &dyn BlockDevice, block: FsBlock, block_size: Option<u32>) -> Result<Superblock> {
+    let sizes = block_size.map_or_else(|| (10..=16).map(|n| 1u32 << n).collect(), |size| vec![size]);
+    let mut outcome = None;
+    for size in sizes {
+        let Some(offset) = block.get().checked_mul(u64::from(size)) else { continue };
+        // block 0 of larger blocks holds the primary, behind the boot sector
+        let offset = if block.get() == 0 { OFFSET } else { offset };
+        match read_superblock(device, offset) {
+            Ok(sb) if sb.geometry.block_size == size => return Ok(sb),
+            Ok(_) => {}
+            Err(e @ Error::Unsupported(_)) => return Err(e),
+            // the most telling answer: damage where there was a superblock, rather than none at all
+            Err(e) if outcome.is_none() || e.is_corruption() => outcome = Some(e),
+            Err(_) => {}
+        }
+    }
+    let none = || Error::corrupt(Structure::Superblock, Where::Block(block), "there is no copy in that block");
+    Err(Error::NoSuperblock(Box::new(outcome.unwrap_or_else(none))))
+}
+
+fn read_superblock(device: &dyn BlockDevice, offset: u64) -> Result<Superblock> {
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    if device.geometry().len < offset.saturating_add(DiskSuperblock::SIZE as u64) {
+        return Err(Error::corrupt(Structure::Superblock, Where::Volume, "the device ends before it"));
+    }
+    device.read(offset, &mut bytes)?;
+    Ok(Superblock::parse(&bytes)?)
+}

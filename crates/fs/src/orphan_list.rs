@@ -1,0 +1,102 @@
+//! The list of orphans in memory: which there are, and where each stands on the device.
+
+use format::{FsBlock, InodeNo};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::Tag;
+
+/// All orphans of a volume.
+#[derive(Default)]
+pub(crate) struct OrphanList {
+    /// How many there are; nobody has to lock where there are none.
+    pub(crate) count: AtomicUsize,
+    pub(crate) chain: Mutex<Chain>,
+}
+
+/// Which orphans there are, and where they stand on the device.
+#[derive(Clone, Default)]
+pub(crate) struct Chain {
+    pub(crate) all: BTreeMap<InodeNo, Orphan>,
+    /// The first of the chain; 0 for none.
+    pub(crate) first: u32,
+    pub(crate) file: Option<OrphanFile>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Orphan {
+    pub(crate) place: Place,
+    /// It never had a name, and may get one.
+    pub(crate) may_be_linked: bool,
+    /// Somebody is about to free it.
+    pub(crate) claimed: bool,
+}
+
+#[derive(Clone)]
+pub(crate) enum Place {
+    /// In the chain: the one before it, 0 for the superblock, and the one behind it, 0 for none.
+    Chain { before: u32, next: u32 },
+    /// In this block of the orphan file, counted among its blocks.
+    File { block: usize },
+}
+
+#[derive(Clone)]
+pub(crate) struct OrphanFile {
+    pub(crate) tag: Tag,
+    /// Its blocks, and how many of each one's slots are taken.
+    pub(crate) blocks: Vec<(FsBlock, u32)>,
+}
+
+impl Chain {
+    /// The link of an inode that is in the chain.
+    pub(crate) fn next_of(&self, number: InodeNo) -> Option<u32> {
+        match self.all.get(&number)?.place {
+            Place::Chain { next, .. } => Some(next),
+            Place::File { .. } => None,
+        }
+    }
+}
+
+impl OrphanList {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Chain> {
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The chain, locked; `None` where there are no orphans.
+    pub(crate) fn chain(&self) -> Option<MutexGuard<'_, Chain>> {
+        (self.count.load(Ordering::Acquire) > 0).then(|| self.lock())
+    }
+
+    pub(crate) fn contains(&self, number: InodeNo) -> bool {
+        self.chain().is_some_and(|chain| chain.all.contains_key(&number))
+    }
+
+    /// Whether an inode without names may get one.
+    pub(crate) fn may_be_linked(&self, number: InodeNo) -> bool {
+        self.chain().is_some_and(|chain| chain.all.get(&number).is_some_and(|o| o.may_be_linked))
+    }
+
+    /// Which orphans there are now.
+    pub(crate) fn remember(&self) -> Chain {
+        self.lock().clone()
+    }
+
+    /// There are those again that there were, and no others.
+    pub(crate) fn undo(&self, before: Chain) {
+        self.count.store(before.all.len(), Ordering::Release);
+        *self.lock() = before;
+    }
+
+    /// Says that the caller will free an orphan; false where somebody else does already, or it is none.
+    pub(crate) fn claim(&self, number: InodeNo) -> bool {
+        let mut chain = self.lock();
+        chain.all.get_mut(&number).is_some_and(|orphan| !std::mem::replace(&mut orphan.claimed, true))
+    }
+
+    /// Whoever claimed it could not free it.
+    pub(crate) fn unclaim(&self, number: InodeNo) {
+        if let Some(orphan) = self.lock().all.get_mut(&number) {
+            orphan.claimed = false;
+        }
+    }
+}

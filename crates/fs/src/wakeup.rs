@@ -1,0 +1,41 @@
+//! What wakes the thread in the background before its time.
+
+use crate::alloc::lock;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often the background thread looks at the clock.
+const TICK: Duration = Duration::from_millis(100);
+/// Wakes the background thread before its time.
+#[derive(Default)]
+pub(crate) struct Wakeup {
+    call: Mutex<Call>,
+    changed: Condvar,
+    /// It was rung, and what it was rung for may not be done yet.
+    pub(crate) rung: AtomicBool,
+}
+
+/// What the background thread is called for.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) tick: bool,
+    pub(crate) stop: bool,
+}
+
+impl Wakeup {
+    pub(crate) fn ring(&self, set: impl FnOnce(&mut Call)) {
+        set(&mut lock(&self.call));
+        self.changed.notify_all();
+    }
+
+    /// Waits for a call, or for the next tick.
+    pub(crate) fn wait(&self) -> Call {
+        let waits = |call: &mut Call| !call.tick && !call.stop;
+        let (mut call, _) =
+            self.changed.wait_timeout_while(lock(&self.call), TICK, waits).unwrap_or_else(PoisonError::into_inner);
+        let heard = *call;
+        call.tick = false;
+        heard
+    }
+}
