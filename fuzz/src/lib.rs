@@ -47,7 +47,7 @@ use format::htree::{DxRoot, Index, IndexFormat};
 use format::superblock::{DiskSuperblock, Geometry, Superblock};
 use format::xattr::{Value, XattrArea};
 use format::{FsBlock, GroupNo, InodeNo, jbd2};
-use fuse::{Features, Operation, Request};
+use fuse_wire::{Features, Operation, Request};
 use std::sync::Arc;
 use store::recovery::{Journal, Recovered, Replayed, Run};
 use zerocopy::{FromBytes, IntoBytes};

@@ -11,7 +11,7 @@ use std::path::Path;
 #[path = "../../crates/cli/src/check/config.rs"]
 mod config;
 #[allow(dead_code, reason = "the library uses what the target does not")]
-#[path = "../../crates/fuse/src/mountinfo.rs"]
+#[path = "../../crates/fuse-wire/src/mountinfo.rs"]
 mod mountinfo;
 
 /// Texts as each parser expects them, with a byte for the parser before each.

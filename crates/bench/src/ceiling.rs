@@ -5,9 +5,9 @@
 
 use crate::Result;
 use crate::error::Trying;
-use fuse::{
-    Answer, Attr, Entry, Errno, Features, Filesystem, MountOptions, Operation, Reply, Request, StatFs, Unmounter,
-    mount_filesystem,
+use fuse_wire::{
+    Answer, AttachOptions, Attr, Entry, Errno, Features, Filesystem, Operation, Reply, Request, Session, StatFs,
+    Unmounter,
 };
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -44,7 +44,7 @@ struct Node {
 /// A mounted tree.
 pub(crate) struct Served {
     unmounter: Unmounter,
-    thread: JoinHandle<fuse::Result<()>>,
+    thread: JoinHandle<fuse_wire::Result<()>>,
 }
 
 impl std::fmt::Debug for Served {
@@ -90,9 +90,9 @@ impl Tree {
 
     /// Mounts it on `dir`.
     pub(crate) fn mount(self: &Arc<Self>, dir: &Path) -> Result<Served> {
-        let options = MountOptions { source: Some("ceiling".to_owned()), ..MountOptions::default() };
+        let options = AttachOptions { source: Some("ceiling".to_owned()), ..AttachOptions::default() };
         let front = Arc::clone(self) as Arc<dyn Filesystem>;
-        let mounted = mount_filesystem(front, dir, &options).map_err(io::Error::other);
+        let mounted = Session::mount(front, dir, &options).map_err(io::Error::other);
         let session = mounted.trying("mount a file system in memory on", dir)?;
         Ok(Served { unmounter: session.unmounter(), thread: std::thread::spawn(|| session.run()) })
     }

@@ -135,7 +135,7 @@ impl Attached {
             let start = Instant::now();
             loop {
                 match must(&need("umount", "mount")?, [self.dir.path()]) {
-                    // something still looks at it, as desktops do
+                    // something still looks at it, as a desktop does
                     Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
                     outcome => return outcome,
                 }

@@ -186,15 +186,15 @@ impl Mount {
             return Err(Failure::on(&self.source.device, format!("it is mounted on {} already", place.display())));
         }
         let (opened, reason) = self.open(&mut options)?;
-        options.source.get_or_insert_with(|| self.source_name());
-        options.device = std::fs::canonicalize(&self.source.device).ok();
-        options.watchdog = watchdog::line();
+        options.mount.source.get_or_insert_with(|| self.source_name());
+        options.mount.device = std::fs::canonicalize(&self.source.device).ok();
+        options.mount.watchdog = watchdog::line();
         // before the mount: from then on a signal must not leave it behind
         let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let tell = move |problem: &str| if behind { log(problem) } else { say(problem) };
         let volume = std::sync::Arc::clone(&opened.volume);
         let session = options.fit(&volume).and_then(|()| fuse::mount(volume, &self.dir, &options, tell));
-        if session.is_err() && !options.read_only {
+        if session.is_err() && !options.mount.read_only {
             opened.unmount()?;
         }
         let session = session.map_err(|e| sentence(&e))?;
@@ -236,7 +236,7 @@ impl Mount {
     fn open(&self, options: &mut MountOptions) -> Result<(Opened, Option<String>)> {
         let open = |options: &MountOptions, patience| {
             let access = blockdev::OpenOptions {
-                write: !options.read_only,
+                write: !options.mount.read_only,
                 exclusive: true,
                 patience,
                 ..blockdev::OpenOptions::default()
@@ -247,11 +247,11 @@ impl Mount {
         let patience = if mounted.is_some() { Duration::ZERO } else { LETTING_GO };
         let why = match (open(options, patience), mounted) {
             (Ok(opened), _) => return Ok((opened, None)),
-            (Err(Failure::Message(why)), _) if !options.read_only && !options.insist => why,
+            (Err(Failure::Message(why)), _) if !options.mount.read_only && !options.insist => why,
             (Err(failure), Some(_)) => return Err(with_place(&self.source.device, failure)),
             (Err(failure), None) => return Err(failure),
         };
-        options.read_only = true;
+        options.mount.read_only = true;
         match open(options, Duration::ZERO) {
             Ok(opened) => Ok((opened, Some(why))),
             Err(_) => Err(Failure::Message(why)),

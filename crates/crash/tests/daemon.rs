@@ -152,7 +152,7 @@ fn record(ext: &Ext, seed: u64) -> Recorded {
         write.commit = Duration::from_millis(150);
         write.broken = ext.broken;
     }
-    options.device = Some("/dev/null".into());
+    options.mount.device = Some("/dev/null".into());
     let beside = Arc::new(AtomicUsize::new(0));
     let slow = Slow { record: record.clone(), beside: beside.clone() };
     let volume = fs::Volume::open(Arc::new(slow), &way).expect("a volume");

@@ -102,7 +102,7 @@ fn with_fuse(ext: &Ext, workload: &Workload) -> Outcome {
     let mode = ext.promise().mode;
     let mut options = fuse::MountOptions::parse(&[format!("rw,consistency={mode}")]).expect("options");
     let way = options.volume_options().pop().expect("one way to open it");
-    options.device = Some(image.path().to_owned());
+    options.mount.device = Some(image.path().to_owned());
     let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
     let device = FileDevice::open(image.path(), access).expect("opened");
     let volume = fs::Volume::open(Arc::new(device), &way).expect("a volume");

@@ -31,7 +31,7 @@ fn through_fuse(image: &Image, work: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().expect("a folder");
     let mut options = MountOptions::parse(&["rw"]).expect("options");
     let way = options.volume_options().pop().expect("one way to open it");
-    options.device = Some(image.path().to_owned());
+    options.mount.device = Some(image.path().to_owned());
     let access = OpenOptions { write: true, exclusive: true, ..OpenOptions::default() };
     let device = FileDevice::open(image.path(), access).expect("opened");
     let volume = Volume::open(Arc::new(device), &way).expect("a volume");

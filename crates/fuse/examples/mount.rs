@@ -21,9 +21,9 @@ fn serve() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().collect();
     let [_, image, dir, list] = &args[..] else { return Err("usage: mount IMAGE DIRECTORY OPTIONS".into()) };
     let mut options = MountOptions::parse(&[list])?;
-    options.device = Some(image.into());
+    options.mount.device = Some(image.into());
     let access =
-        blockdev::OpenOptions { write: !options.read_only, exclusive: true, ..blockdev::OpenOptions::default() };
+        blockdev::OpenOptions { write: !options.mount.read_only, exclusive: true, ..blockdev::OpenOptions::default() };
     let device = Arc::new(blockdev::FileDevice::open(image, access)?);
     let opened = options.volume_options().into_iter().map(|how| fs::Volume::open(Arc::clone(&device) as _, &how));
     let volume = opened.reduce(|first, next| first.or(next)).ok_or("no way to open the volume")??;

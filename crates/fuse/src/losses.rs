@@ -3,20 +3,9 @@
 //! As Linux reports an error of writing back: once to each open file that was there when it happened, by its next fsync(2) or
 //! msync(2), whoever else has heard of it.
 
+use fuse_wire::new_handle;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// In a handle: the file was opened to go past the kernel's pages.
-pub(crate) const DIRECT: u64 = 1;
-
-/// The number of the next open file; of the process, so that no two sessions have one alike.
-static NEXT: AtomicU64 = AtomicU64::new(1);
-
-/// The handle of a file that is opened now. Later ones are greater; 0 is none.
-pub(crate) fn new_handle() -> u64 {
-    NEXT.fetch_add(1, Ordering::SeqCst) << 1
-}
 
 /// Files that have lost content.
 #[derive(Default)]

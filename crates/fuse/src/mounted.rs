@@ -1,8 +1,8 @@
 //! The snapshots of a volume that is mounted, asked for through its mount.
 
-use crate::ops::DAEMON;
 use crate::snapshots::{DIRECTORY, FACTS, LIST, ROLLBACK};
 use fs::SnapshotInfo;
+use fuse_wire::DAEMON;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use std::ffi::OsStr;

@@ -31,14 +31,14 @@ mod opening;
 mod write;
 
 use crate::errno::{errno, is_problem};
-use crate::options::{Access, Atime, MountOptions, OnDamage};
+use crate::options::{MountOptions, OnDamage};
 use crate::problems::{Problems, Teller};
-use crate::protocol::{self as wire, Attr, Features};
-use crate::reply::{Answer, Entry, Reply};
-use crate::request::{Caller, Operation, Request};
-use crate::transport::{Filesystem, Kernel};
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume, WriteHow};
+use fuse_wire::{
+    Access, Answer, Atime, Attr, Caller, DAEMON, Entry, Features, Filesystem, Kernel, Operation, Reply, Request, SYNC,
+    StatFs, StatxOut, StatxTime,
+};
 use holes::Holes;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -51,15 +51,8 @@ use write::{CAPABILITY, Making};
 /// The root, as FUSE numbers it.
 pub(crate) const ROOT: u64 = 1;
 
-/// An attribute of the root that is not on the volume: the process that serves it, in decimal. Its name is in no
-/// namespace that ext4 knows, so it can hide none, and no list shows it.
-pub(crate) const DAEMON: &str = "extant.daemon";
-
-/// Another: whether the server can write, `ro` or `rw`.
+/// An attribute of the root that is not on the volume, as [`DAEMON`] and [`SYNC`]: whether the server can write, `ro` or `rw`.
 pub(crate) const ACCESS: &str = "extant.access";
-
-/// Another, empty: when it is there, all that was done before is on the device, and an error where that could not be.
-pub(crate) const SYNC: &str = "extant.sync";
 
 /// "As long as it likes": ten years, in seconds.
 const ALWAYS: u64 = 10 * 365 * 24 * 3600;
@@ -308,14 +301,15 @@ fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
 impl Ops {
     pub(crate) fn new(volume: Arc<Volume>, options: &MountOptions, teller: Teller) -> Self {
         // without allow_other the kernel itself lets only the owner in
-        let only = (options.access == Access::OwnerAndRoot).then(|| rustix::process::getuid().as_raw());
+        let only = (options.mount.access == Access::OwnerAndRoot).then(|| rustix::process::getuid().as_raw());
         // where some files cannot be opened (encrypted, no key), or not by everybody; and the helper that unmounts for a
         // process that was killed knows by the answer to an opening that it is dead
         let encrypted = volume.superblock().features.incompat.contains(Incompat::ENCRYPT);
-        let ask_dir_opens = encrypted || only.is_some() || options.auto_unmount || options.atime != Atime::Never;
+        let ask_dir_opens =
+            encrypted || only.is_some() || options.mount.auto_unmount || options.mount.atime != Atime::Never;
         let ask_opens = ask_dir_opens || volume.consistency().is_some();
         let keep = if only.is_some() { 0 } else { ALWAYS };
-        let (kernel_checks, errors) = (options.kernel_checks(), options.on_damage(&volume));
+        let (kernel_checks, errors) = (options.mount.kernel_checks(), options.on_damage(&volume));
         // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
         let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
         let keep_names = if folds && volume.consistency().is_some() { 0 } else { keep };
@@ -334,14 +328,14 @@ impl Ops {
             keeps_writes,
             keep,
             keep_names,
-            atime: options.atime,
+            atime: options.mount.atime,
             holes,
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
             may_have_pages: Mutex::default(),
             ended: Arc::default(),
-            sync: options.sync,
-            dirsync: options.dirsync || options.sync,
+            sync: options.mount.sync,
+            dirsync: options.mount.dirsync || options.mount.sync,
             errors,
             damaged: AtomicBool::new(false),
         }
@@ -579,7 +573,7 @@ impl Ops {
         self.outcome(number, self.volume.attributes_of(number))
     }
 
-    /// Whether root may use a file, for it is asked of nobody else: see [`MountOptions::kernel_checks`]. Root may do all
+    /// Whether root may use a file, for it is asked of nobody else: see [`AttachOptions::kernel_checks`](fuse_wire::AttachOptions::kernel_checks). Root may do all
     /// but run a file that nobody may run.
     fn access(&self, node: u64, mask: u32) -> Answer<()> {
         // X_OK
@@ -591,13 +585,13 @@ impl Ops {
     }
 
     /// What statx(2) shows: all of stat(2), the time of creation where it is known, and the attribute bits.
-    fn statx(&self, a: &Attributes) -> wire::StatxOut {
+    fn statx(&self, a: &Attributes) -> StatxOut {
         // STATX_BASIC_STATS and STATX_BTIME
         const BASIC: u32 = 0x7ff;
         const BTIME: u32 = 0x800;
-        let time = |t: Timestamp| wire::StatxTime { seconds: t.seconds, nanos: t.nanos, reserved: 0 };
+        let time = |t: Timestamp| StatxTime { seconds: t.seconds, nanos: t.nanos, reserved: 0 };
         let (major, minor) = a.device.unwrap_or_default();
-        wire::StatxOut {
+        StatxOut {
             valid: self.keep,
             mask: BASIC | if a.crtime.is_some() { BTIME } else { 0 },
             block_size: a.block_size,
@@ -617,7 +611,7 @@ impl Ops {
             mtime: time(a.mtime),
             rdev_major: major,
             rdev_minor: minor,
-            ..wire::StatxOut::default()
+            ..StatxOut::default()
         }
     }
 
@@ -755,7 +749,7 @@ impl Ops {
 
     fn statfs(&self, reply: &mut Reply<'_>) -> Answer<()> {
         let s = self.volume.statfs();
-        reply.statfs(&wire::StatFs {
+        reply.statfs(&StatFs {
             blocks: s.blocks,
             blocks_free: s.blocks_free,
             blocks_available: s.blocks_available,
@@ -764,7 +758,7 @@ impl Ops {
             block_size: s.block_size,
             name_max: s.name_max,
             fragment_size: s.block_size,
-            ..wire::StatFs::default()
+            ..StatFs::default()
         })
     }
 

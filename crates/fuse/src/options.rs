@@ -2,24 +2,11 @@
 
 mod others;
 
-use crate::{Error, Result, Transport};
+use crate::{Error, Result};
 use fs::{Consistency, DataMode, FsBlock, Placement, Volume, WriteOptions};
+use fuse_wire::{Access, Atime, AttachOptions, Transport};
 use others::{Meaning, meaning};
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
-
-/// Who may use a mounted volume. The kernel then checks permissions as on any file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Access {
-    /// The user who mounted it.
-    #[default]
-    Owner,
-    /// That user and root. So that each request is seen and judged, the kernel is asked to remember little.
-    OwnerAndRoot,
-    /// All users.
-    All,
-}
 
 /// Who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they were made: a file
 /// that is for its owner alone by now may be for everybody there.
@@ -30,18 +17,6 @@ pub enum SnapshotFolder {
     Owner,
     /// All users who may use the mount, as far as the modes in the snapshots let them.
     All,
-}
-
-/// Whether reading a file is recorded in its inode. Reads that the kernel answers from its pages are not seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Atime {
-    /// Not.
-    #[default]
-    Never,
-    /// Where the recorded access is older than the last change, or than a day.
-    Relative,
-    /// Always.
-    Strict,
 }
 
 /// What is done when damage is met in a volume that is open for writing, beside the error for whoever met it.
@@ -56,8 +31,8 @@ pub enum OnDamage {
 /// How to mount a volume: what the option lists of mount(8) say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// Nothing is written.
-    pub read_only: bool,
+    /// How it is attached to the directory.
+    pub mount: AttachOptions,
     /// It was said that the volume shall be writable (`rw`): one that can only be read is not mounted.
     pub insist: bool,
     /// How the volume stays sound through a crash; the best it has unless set.
@@ -69,49 +44,15 @@ pub struct MountOptions {
     pub errors: Option<OnDamage>,
     /// The journal must have checksums.
     pub journal_checksum: bool,
-    /// All that is changed is on the device before the answer.
-    pub sync: bool,
-    /// Changes of names are on the device before the answer.
-    pub dirsync: bool,
     /// Where new blocks go, where the format does not say it.
     pub placement: Placement,
     /// For how many seconds a change may stay in memory only; 5 unless set.
     pub commit: Option<u32>,
-    /// Whether reading is recorded.
-    pub atime: Atime,
     /// For a mounted volume: only the options of the mount are changed.
     pub remount: bool,
-    /// Who may use it.
-    pub access: Access,
-    /// Device nodes are not devices. Forced for all users but root.
-    pub nodev: bool,
-    /// Set-user-id and set-group-id bits mean nothing. Forced for all users but root.
-    pub nosuid: bool,
-    /// Programs cannot be run from it.
-    pub noexec: bool,
-    /// Symbolic links are not followed.
-    pub nosymfollow: bool,
-    /// fusermount3 unmounts it when the serving process ends, in whatever way.
-    pub auto_unmount: bool,
-    /// The kernel checks permissions also where only root gets in.
-    pub default_permissions: bool,
     /// The kernel keeps what is written to files, with their sizes and times, and hands it over later: at the last
     /// close(2), fsync(2), sync(2), unmounting, or when it has kept it for long.
     pub writeback_cache: bool,
-    /// Where the volume lies: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
-    /// that hears of sync(2), and whose umount(2) returns when all is on the device; where this system gives no loop
-    /// devices at all they are of the plain kind, which [`Session::warning`](crate::Session::warning) says.
-    pub device: Option<PathBuf>,
-    /// They are of the plain kind, as asked for.
-    pub nofuseblk: bool,
-    /// The command line, without its arguments, of a process that calls [`watchdog`](crate::watchdog()) with them. None is
-    /// started where this is empty: a server that is killed may then leave a mount that hangs until its connection is
-    /// aborted.
-    pub watchdog: Vec<OsString>,
-    /// Which way requests take.
-    pub transport: Transport,
-    /// What the list of mounts names as its source. The device unless set.
-    pub source: Option<String>,
     /// Where the copy of the superblock lies that is used in place of the primary: in bytes from the volume's start.
     pub superblock: Option<u64>,
     /// The volume is shown without what its journal holds.
@@ -158,8 +99,8 @@ impl MountOptions {
     fn complete(mut self) -> Result<Self> {
         let options = &mut self;
         // a snapshot is what it is
-        options.read_only |= options.snapshot.is_some();
-        if !options.read_only && !options.remount {
+        options.mount.read_only |= options.snapshot.is_some();
+        if !options.mount.read_only && !options.remount {
             for (set, name) in [(options.ignore_journal, "norecovery"), (options.superblock.is_some(), "sb=N")] {
                 if set {
                     return Err(Error::Option(format!("`{name}` is for reading: give `ro` as well")));
@@ -173,45 +114,45 @@ impl MountOptions {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         match (name, value) {
             ("ro" | "rw", None) => {
-                self.read_only = name == "ro";
+                self.mount.read_only = name == "ro";
                 self.insist = name == "rw";
             }
             ("consistency", Some(mode)) => self.consistency = Some(consistency(mode)?),
             ("data", Some(mode)) => self.data = Some(data(mode)?),
             ("placement", Some(word)) => self.placement = placement(word)?,
             ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
-            ("noatime", None) => self.atime = Atime::Never,
-            ("relatime" | "atime", None) => self.atime = Atime::Relative,
-            ("norelatime", None) if self.atime == Atime::Relative => self.atime = Atime::Never,
-            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Never,
+            ("noatime", None) => self.mount.atime = Atime::Never,
+            ("relatime" | "atime", None) => self.mount.atime = Atime::Relative,
+            ("norelatime", None) if self.mount.atime == Atime::Relative => self.mount.atime = Atime::Never,
+            ("nostrictatime", None) if self.mount.atime == Atime::Strict => self.mount.atime = Atime::Never,
             ("norelatime" | "nostrictatime", None) => {}
-            ("sync" | "async", None) => self.sync = name == "sync",
-            ("dirsync", None) => self.dirsync = true,
+            ("sync" | "async", None) => self.mount.sync = name == "sync",
+            ("dirsync", None) => self.mount.dirsync = true,
             ("errors", Some("continue")) => self.errors = Some(OnDamage::Continue),
             ("errors", Some("remount-ro")) => self.errors = Some(OnDamage::ReadOnly),
             ("journal_checksum", None) => self.journal_checksum = true,
-            ("nosymfollow", None) => self.nosymfollow = true,
-            ("nofuseblk", None) => self.nofuseblk = true,
-            ("noallow_other", None) => self.access = Access::Owner,
-            ("strictatime", None) => self.atime = Atime::Strict,
+            ("nosymfollow", None) => self.mount.nosymfollow = true,
+            ("nofuseblk", None) => self.mount.nofuseblk = true,
+            ("noallow_other", None) => self.mount.access = Access::Owner,
+            ("strictatime", None) => self.mount.atime = Atime::Strict,
             ("remount", None) => self.remount = true,
-            ("dev", None) => self.nodev = false,
-            ("nodev", None) => self.nodev = true,
-            ("suid", None) => self.nosuid = false,
-            ("nosuid", None) => self.nosuid = true,
-            ("exec", None) => self.noexec = false,
-            ("noexec", None) => self.noexec = true,
-            ("allow_other", None) => self.access = Access::All,
-            ("allow_root", None) => self.access = Access::OwnerAndRoot,
-            ("auto_unmount", None) => self.auto_unmount = true,
-            ("default_permissions", None) => self.default_permissions = true,
+            ("dev", None) => self.mount.nodev = false,
+            ("nodev", None) => self.mount.nodev = true,
+            ("suid", None) => self.mount.nosuid = false,
+            ("nosuid", None) => self.mount.nosuid = true,
+            ("exec", None) => self.mount.noexec = false,
+            ("noexec", None) => self.mount.noexec = true,
+            ("allow_other", None) => self.mount.access = Access::All,
+            ("allow_root", None) => self.mount.access = Access::OwnerAndRoot,
+            ("auto_unmount", None) => self.mount.auto_unmount = true,
+            ("default_permissions", None) => self.mount.default_permissions = true,
             ("writeback_cache", None) => self.writeback_cache = true,
-            ("transport", Some("best")) => self.transport = Transport::Best,
-            ("transport", Some("device")) => self.transport = Transport::Device,
+            ("transport", Some("best")) => self.mount.transport = Transport::Best,
+            ("transport", Some("device")) => self.mount.transport = Transport::Device,
             ("norecovery" | "noload", None) => self.ignore_journal = true,
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("snapdir", Some(who)) => self.snapshots = snapshot_folder(who)?,
-            ("fsname", Some(source)) => self.source = Some(source.to_owned()),
+            ("fsname", Some(source)) => self.mount.source = Some(source.to_owned()),
             ("sb", Some(number)) => self.superblock = Some(superblock(number)?),
             _ => match meaning(option) {
                 Some(Meaning::Same | Meaning::NoEffect) => {}
@@ -220,15 +161,6 @@ impl MountOptions {
             },
         }
         Ok(())
-    }
-
-    /// Whether the kernel checks permissions before it asks. Where only root gets in (root mounts it for itself alone)
-    /// there is nothing to check: mode bits and access control lists do not bind root, and each creation and removal
-    /// is saved a question for the directory's attributes. A process of root's without its capabilities is not told from
-    /// one with them.
-    #[must_use]
-    pub fn kernel_checks(&self) -> bool {
-        self.default_permissions || self.access != Access::Owner || !rustix::process::geteuid().is_root()
     }
 
     /// Whether a volume that was opened for writing has what the options ask of it.
@@ -258,7 +190,7 @@ impl MountOptions {
     /// could belong to; the first that succeeds is the one meant.
     #[must_use]
     pub fn volume_options(&self) -> Vec<fs::OpenOptions> {
-        let write = (!self.read_only).then(|| {
+        let write = (!self.mount.read_only).then(|| {
             let plain = WriteOptions::default();
             WriteOptions {
                 consistency: self.consistency,
@@ -367,17 +299,20 @@ mod tests {
             MountOptions::parse(&["ro,noatime,nodev", "allow_other,,fsname=my disk", "noload,writeback_cache"])
                 .expect("parse");
         let expected = MountOptions {
-            read_only: true,
-            access: Access::All,
-            nodev: true,
-            source: Some("my disk".to_owned()),
+            mount: AttachOptions {
+                read_only: true,
+                access: Access::All,
+                nodev: true,
+                source: Some("my disk".to_owned()),
+                ..AttachOptions::default()
+            },
             ignore_journal: true,
             writeback_cache: true,
             ..MountOptions::default()
         };
         assert_eq!(options, expected);
-        assert!(!MountOptions::parse(&["nosuid,ro,suid"]).expect("parse").nosuid);
-        assert!(MountOptions::parse(&["ro,x-systemd.automount,defaults"]).expect("parse").read_only);
+        assert!(!MountOptions::parse(&["nosuid,ro,suid"]).expect("parse").mount.nosuid);
+        assert!(MountOptions::parse(&["ro,x-systemd.automount,defaults"]).expect("parse").mount.read_only);
         let options =
             MountOptions::parse(&["rw,consistency=dirty-bit,data=journal,commit=0,relatime", "placement=hint"])
                 .expect("parse");
@@ -387,7 +322,7 @@ mod tests {
             data: Some(DataMode::Journal),
             placement: Placement::Hint,
             commit: Some(5),
-            atime: Atime::Relative,
+            mount: AttachOptions { atime: Atime::Relative, ..AttachOptions::default() },
             ..MountOptions::default()
         };
         assert_eq!(options, expected);
@@ -422,9 +357,8 @@ mod tests {
         let line = "defaults,noatime,errors=remount-ro,barrier=1,nobarrier,nodiscard,delalloc,user_xattr,acl,lazytime,\
                     nodiratime,noquota,bsddf,block_validity,data_err=abort,init_itable=10,x-systemd.automount,nofail,loop";
         let options = MountOptions::parse(&[line]).expect("Debian's");
-        let expected =
-            MountOptions { atime: Atime::Never, errors: Some(OnDamage::ReadOnly), ..MountOptions::default() };
-        assert_eq!(options, expected);
+        let expected = MountOptions { errors: Some(OnDamage::ReadOnly), ..MountOptions::default() };
+        assert_eq!((&options, options.mount.atime), (&expected, Atime::Never));
         for (list, said) in [
             ("usrquota", "quotas are not enforced"),
             ("errors=panic", "use `errors=remount-ro`"),
@@ -447,7 +381,7 @@ mod tests {
     fn a_comma_behind_a_backslash_is_part_of_an_option() {
         let of = |list: &str| MountOptions::parse(&[list]).expect(list);
         assert_eq!(of(r"ro,snapshot=a\,b,nodev").snapshot.as_deref(), Some("a,b"));
-        assert!(of(r"ro,snapshot=a\,b,nodev").nodev);
+        assert!(of(r"ro,snapshot=a\,b,nodev").mount.nodev);
         assert_eq!(of(r"snapshot=a\\,nodev").snapshot.as_deref(), Some(r"a\"));
         assert_eq!(of(r"snapshot=a\b\").snapshot.as_deref(), Some(r"a\b\"));
     }
@@ -455,12 +389,12 @@ mod tests {
     #[test]
     fn words_of_mount_mean_what_it_says() {
         let of = |list: &str| MountOptions::parse(&[list]).expect(list);
-        assert_eq!(of("atime").atime, Atime::Relative);
-        assert_eq!(of("strictatime,nostrictatime").atime, Atime::Never);
-        assert_eq!(of("strictatime,norelatime").atime, Atime::Strict);
-        assert!(of("sync,dirsync").sync && of("dirsync").dirsync && !of("sync,async").sync);
-        assert_eq!(of("allow_other,noallow_other").access, Access::Owner);
-        assert!(of("nofuseblk").nofuseblk && of("nosymfollow").nosymfollow);
+        assert_eq!(of("atime").mount.atime, Atime::Relative);
+        assert_eq!(of("strictatime,nostrictatime").mount.atime, Atime::Never);
+        assert_eq!(of("strictatime,norelatime").mount.atime, Atime::Strict);
+        assert!(of("sync,dirsync").mount.sync && of("dirsync").mount.dirsync && !of("sync,async").mount.sync);
+        assert_eq!(of("allow_other,noallow_other").mount.access, Access::Owner);
+        assert!(of("nofuseblk").mount.nofuseblk && of("nosymfollow").mount.nosymfollow);
     }
 
     #[test]

@@ -3,11 +3,10 @@
 //! The kernel takes all flags anew with each remount, so those that are to stay as they are have to be said again: a mount
 //! that lost nosuid and nodev would run the set-user-id programs of whoever made its volume.
 
-use crate::mount::{is_ours, resolve};
-use crate::mountinfo::mounted_on;
 use crate::ops::ACCESS;
 use crate::options::{MountOptions, means_nothing_here, words};
 use crate::{Error, Result};
+use fuse_wire::{MountInfo, is_ours, mounted_on, resolve};
 use rustix::mount::MountFlags;
 use std::ffi::OsStr;
 use std::io;
@@ -70,7 +69,7 @@ fn is_open_for_writing(dir: &Path) -> io::Result<bool> {
 }
 
 /// The flags that a mount is to have.
-fn changed<S: AsRef<str>>(lists: &[S], mounted: &crate::mountinfo::Mounted, repeats: bool) -> Result<MountFlags> {
+fn changed<S: AsRef<str>>(lists: &[S], mounted: &MountInfo, repeats: bool) -> Result<MountFlags> {
     let mut flags = mounted.flags;
     for word in words(lists).iter().map(String::as_str) {
         if let Some((_, flag, set)) = CHANGES.iter().find(|row| row.0 == word) {
@@ -105,10 +104,9 @@ fn with_access_times(flags: MountFlags) -> MountFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mountinfo::Mounted;
 
-    fn mounted(flags: MountFlags, user: u32) -> Mounted {
-        Mounted { device: 0, kind: "fuse.extant".into(), flags, user: Some(user) }
+    fn mounted(flags: MountFlags, user: u32) -> MountInfo {
+        MountInfo { device: 0, kind: "fuse.extant".into(), flags, user: Some(user) }
     }
 
     #[test]
@@ -137,7 +135,7 @@ mod tests {
                 assert!(said.contains("mounted by user 1000"), "{said}");
             }
         }
-        let of_root = Mounted { user: Some(0), ..before };
+        let of_root = MountInfo { user: Some(0), ..before };
         assert_eq!(changed(&["remount,suid,dev"], &of_root, false).expect("root's own"), MountFlags::RELATIME);
     }
 

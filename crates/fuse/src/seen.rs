@@ -8,8 +8,8 @@
 //! does not exist any more is seen by its number.
 
 use crate::ops::number_of;
-use crate::request::{Changes, Operation, Request, SetTime};
 use fs::{InodeNo, Volume};
+use fuse_wire::{Changes, Operation, Request, SetTime};
 
 /// Who owns a file, and who may do what with it where that counts.
 #[derive(Debug, PartialEq, Eq)]

@@ -16,13 +16,9 @@ mod views;
 use crate::errno::errno;
 use crate::ops::{Ops, ROOT, nothing};
 use crate::options::{MountOptions, SnapshotFolder};
-use crate::pages;
 use crate::problems::Teller;
-use crate::protocol::{Attr, Features};
-use crate::reply::{Answer, Entry, Reply};
-use crate::request::{Caller, Operation, Request};
-use crate::transport::{Filesystem, Kernel};
 use fs::Volume;
+use fuse_wire::{Answer, Attr, Caller, Entry, Features, Filesystem, Kernel, Operation, Reply, Request, WritebackError};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -113,25 +109,25 @@ impl Filesystem for WithSnapshots {
         }
         self.may_change(&request.caller)?;
         let Some(dir) = &self.dir else { return Ok(()) };
-        let Some(pages) = self.kernel.get().and_then(Kernel::pages) else { return Ok(()) };
+        let Some(writeback) = self.kernel.get().and_then(Kernel::writeback) else { return Ok(()) };
         // found in this mount alone, so that nothing else that may be mounted over it is meant
         let place = dir.join(OsStr::from_bytes(DIRECTORY)).join(OsStr::from_bytes(LIST));
-        match pages.take_over(&place) {
+        match writeback.take_over(&place) {
             Ok(()) => Ok(()),
-            Err(pages::Error::Write(why)) => {
+            Err(WritebackError::Write(why)) => {
                 (self.teller)(&format!("no snapshot is made: what programs have written cannot be taken along: {why}"));
                 Err(Errno::IO)
             }
-            Err(pages::Error::Refused(why)) => {
+            Err(WritebackError::Refused(why)) => {
                 let reason = io::Error::from(why);
                 (self.teller)(&format!("no snapshot is made: what a program has stored cannot be written: {reason}"));
                 Err(why)
             }
-            Err(pages::Error::Start(why)) if self.options.writeback_cache => {
+            Err(WritebackError::Start(why)) if self.options.writeback_cache => {
                 (self.teller)(&format!("no snapshot is made: what programs have written is not here yet, and {why}"));
                 Err(Errno::OPNOTSUPP)
             }
-            Err(pages::Error::Start(why)) => {
+            Err(WritebackError::Start(why)) => {
                 (self.teller)(&format!("a snapshot is made without what programs changed through mappings: {why}"));
                 Ok(())
             }

@@ -4,7 +4,7 @@
 //! `extant.txn.begin.SECONDS.MARK`, `extant.txn.commit`, `extant.txn.rollback`. That is the one request which the kernel hands
 //! over at any time, with no lock held, and which a program needs no unsafe code for. The value is empty, or says what went
 //! wrong. Members are that process and those below it; what they ask for happens in the transaction. Others wait before they
-//! change anything, each at a desk of its own, so that no request of a member finds all desks taken.
+//! change anything, each with a worker of its own, so that no request of a member finds all workers taken.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -32,13 +32,10 @@ pub use mounted::MountedTransaction;
 use crate::errno::errno;
 use crate::losses::Losses;
 use crate::ops::{ROOT, number_of};
-use crate::protocol::Features;
-use crate::reply::{Answer, Reply};
-use crate::request::{Caller, Operation, Request};
 use crate::seen::Seen;
-use crate::transport::{Filesystem, Kernel};
 use ending::watch;
 use fs::{InodeNo, Transaction, Volume};
+use fuse_wire::{Answer, Caller, Features, Filesystem, Kernel, Operation, Reply, Request};
 use members::Members;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -36,12 +36,14 @@ const TABLE: &[Layer] = &[
     layer("extant-damage", 1, &["extant-blockdev", "extant-format"]),
     // a device over a device: nothing of ext
     layer("extant-kero", 1, &["extant-blockdev"]),
+    // FUSE for any file system: nothing of volumes
+    layer("extant-fuse-wire", 1, &[]),
     layer("extant-store", 2, &["extant-blockdev", "extant-format", "extant-space"]),
     layer("extant-fs", 3, &["extant-blockdev", "extant-format", "extant-space", "extant-store"]),
     // a checker that shares the file system's code shares its mistakes: neither fs nor store
     layer("extant-check", 3, &["extant-blockdev", "extant-format"]),
-    layer("extant-fuse", 4, &["extant-format", "extant-fs"]),
-    layer("extant-serve", 4, &["extant-blockdev"]),
+    layer("extant-fuse", 4, &["extant-fuse-wire", "extant-format", "extant-fs"]),
+    layer("extant-serve", 4, &["extant-blockdev", "extant-fuse-wire"]),
     layer(
         "extant-bench",
         5,
@@ -54,7 +56,7 @@ const TABLE: &[Layer] = &[
             "extant-store",
             "extant-fs",
             "extant-check",
-            "extant-fuse",
+            "extant-fuse-wire",
             "extant-serve",
             "extant-damage",
         ],
@@ -76,6 +78,7 @@ const TABLE: &[Layer] = &[
             "extant-store",
             "extant-fs",
             "extant-check",
+            "extant-fuse-wire",
             "extant-fuse",
             "extant-serve",
             "extant-bench",
@@ -94,6 +97,7 @@ const TABLE: &[Layer] = &[
             "extant-store",
             "extant-fs",
             "extant-check",
+            "extant-fuse-wire",
             "extant-fuse",
             "extant-serve",
             "extant-damage",

@@ -33,7 +33,7 @@ const USAGE: &str = "usage: cargo xtask layers|circles|sizes|unsafe|docs|words|l
   layers  no crate depends on one that its layer must not know
   circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
-  unsafe  unsafe code stands only in the io_uring files of blockdev and fuse
+  unsafe  unsafe code stands only in the io_uring files of blockdev and fuse-wire
   docs    links in *.md lead somewhere; no file names a machine's path or a registry's host
   words   words that docs/GLOSSARY.md retired do not come back
   lint    all of these";

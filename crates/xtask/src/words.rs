@@ -22,8 +22,8 @@ const fn retired(forms: &'static [&'static str], instead: &'static str, left: us
 }
 
 const TABLE: &[Retired] = &[
-    retired(&["desk", "desks"], "ring entry", 64),
-    retired(&["standin", "standins"], "spare ring entry", 4),
+    retired(&["desk", "desks"], "ring entry", 0),
+    retired(&["standin", "standins"], "spare ring entry", 0),
     retired(&["bell", "bells"], "wakeup", 18),
     retired(&["beacon", "beacons"], "MMP heartbeat", 0),
     retired(&["dress", "dresses", "dressed"], "file attributes", 162),

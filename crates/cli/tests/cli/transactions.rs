@@ -186,7 +186,7 @@ fn many_others_wait_and_none_keeps_it_from_its_end() {
         while !ready.exists() {
             std::thread::sleep(LOOK);
         }
-        // more than there are desks, each in a folder of its own, and all at once with what the member asks
+        // more than there are ring entries, each in a folder of its own, and all at once with what the member asks
         let server = place.server();
         kill_process(server, Signal::STOP).unwrap();
         let others: Vec<_> = (0..40)

@@ -1,10 +1,8 @@
 //! Openings of files, and what comes of them later: pages that the kernel has not handed over.
 
 use super::{Ops, lock, node_of};
-use crate::options::Atime;
-use crate::reply::{Answer, Reply};
-use crate::request::{Operation, Request};
 use fs::{InodeFlags, InodeNo};
+use fuse_wire::{Answer, Atime, Operation, Reply, Request};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::time::Duration;

@@ -1,10 +1,9 @@
 //! Requests that change a volume.
 
 use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, SET_FLAGS, SET_FSXATTR, lock};
-use crate::reply::{Answer, Reply};
-use crate::request::{Caller, Changes, Operation, Request, SetTime};
 use fs::{AllocateMode, Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
 use fs::{Timestamp, WriteHow, Written, XattrMode, without_privileges};
+use fuse_wire::{Answer, Caller, Changes, Operation, Reply, Request, SetTime};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
@@ -498,7 +497,7 @@ impl Ops {
 
     /// Records that a file was read, where that is asked for.
     pub(super) fn note_read(&self, node: u64) {
-        use crate::options::Atime;
+        use fuse_wire::Atime;
         if self.atime == Atime::Never || self.volume.consistency().is_none() {
             return;
         }

@@ -8,8 +8,8 @@
 
 use super::lock;
 use crate::ops::Ops;
-use crate::reply::Answer;
 use fs::SnapshotInfo;
+use fuse_wire::Answer;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -15,10 +15,8 @@
 use super::members::Members;
 use super::{LOOK, NAP, Running, Shared, lock, members};
 use crate::ops::node_of;
-use crate::reply::Reply;
-use crate::request::{Caller, Operation, Request};
-use crate::transport::{Filesystem, Kernel};
 use fs::{InodeNo, Touched};
+use fuse_wire::{Caller, Filesystem, Kernel, Operation, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, syncfs};
 use rustix::thread::gettid;

@@ -14,8 +14,7 @@
 //! None of that happens but while members sleep on locks in the kernel and ask for nothing.
 
 use super::{lock, members};
-use crate::reply::Answer;
-use crate::request::{Operation, Request};
+use fuse_wire::{Answer, Operation, Request};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
@@ -316,7 +315,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Caller;
+    use fuse_wire::Caller;
     use std::cell::RefCell;
 
     fn request(unique: u64, task: u32, node: u64, operation: Operation<'_>) -> Request<'_> {

@@ -44,7 +44,7 @@ pub(crate) fn serve_writable(image: &Path, options: &str) -> Served {
 pub(crate) fn serve_with(device: Arc<dyn BlockDevice>, image: Option<&Path>, options: &str) -> fs::Result<Served> {
     let mut options = MountOptions::parse(&[options]).expect("options");
     let way = options.volume_options().pop().expect("one way to open it");
-    options.device = image.map(Path::to_owned);
+    options.mount.device = image.map(Path::to_owned);
     Volume::open(device, &way).map(|volume| serve_volume_as(volume, &options))
 }
 

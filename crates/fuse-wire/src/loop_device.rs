@@ -1,6 +1,6 @@
 //! A block device for the kernel to mount.
 //!
-//! The kernel tells a FUSE server of sync(2) and syncfs(2), and lets umount(2) wait for its last word, only where the
+//! The kernel sends sync(2) and syncfs(2) to a FUSE server, and has umount(2) wait for its last answer, only where the
 //! file system is mounted as `fuseblk`, on a block device. So a loop device is laid over the volume, whether that is a
 //! file or a block device itself. It is there to be mounted: nothing is read or written through it, for the server works
 //! on the volume directly, and so it costs nothing. It goes when the mount does.
@@ -13,23 +13,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the kernel gives out loop devices.
+/// Where the kernel assigns loop devices.
 const CONTROL: &str = "/dev/loop-control";
 
 /// A loop device over a volume. When this is dropped the device goes: at once, or with the mount that is on it.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct LoopDevice {
     losetup: PathBuf,
     device: PathBuf,
 }
 
-/// Why this system gives no loop devices to this process at all, as in a container.
+/// Why this system has no loop devices for this process at all, as in a container.
 pub(crate) fn none_here() -> Option<String> {
     let e = File::options().read(true).write(true).open(CONTROL).err()?;
     Some(format!("{CONTROL}: {}", io::Error::from(Errno::from_io_error(&e)?)))
 }
 
-impl Claim {
+impl LoopDevice {
     /// # Errors
     /// There is no losetup(8), or no loop device to spare.
     pub(crate) fn on(volume: &Path) -> io::Result<Self> {
@@ -41,12 +41,12 @@ impl Claim {
     }
 
     /// What to mount.
-    pub(crate) fn device(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.device
     }
 }
 
-impl Drop for Claim {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         // one that stays does no harm, and `losetup -D` removes it
         let _ = run(&self.losetup, &["--detach".as_ref(), self.device.as_os_str()]);

@@ -1,24 +1,26 @@
-//! Requests through io_uring. The one file of this crate with unsafe code: the kernel is given addresses of memory into
+//! Requests through io_uring. The one file of this crate with unsafe code: the kernel gets addresses of memory into
 //! which it puts requests and from which it takes answers.
 //!
 //! The kernel has one queue for each processor, and sends a request to the queue of the processor on which the asking
-//! process runs. A [`Desk`] is a place for one request of one queue: memory for it and for its answer, and a ring through
-//! which its one command goes. Each desk has a thread of its own, bound to the processor of its queue, so a request that
-//! waits for the device keeps no other from being answered: the kernel gives requests only to desks that wait. It takes
-//! the desk that was free last, whose thread and memory are still in the processor's caches.
+//! process runs. A [`RingEntry`] is a place for one request of one queue: memory for it and for its answer, and a ring through
+//! which its one command goes. Each entry has a thread of its own, bound to the processor of its queue, so a request that
+//! waits for the device does not delay any other: the kernel hands requests only to entries that wait. It takes
+//! the entry that was free last, whose thread and memory are still in the processor's caches.
 //!
-//! FORGET and INTERRUPT still come through /dev/fuse. Nobody waits for them, so they are read a moment later and many at
+//! FORGET and INTERRUPT still come through /dev/fuse. No program waits for them, so they are read a moment later and many at
 //! once.
 //!
-//! What keeps this sound:
-//! 1. The memory of a desk belongs either to the kernel or to us (`Desk::kernels`). It becomes the kernel's when a
+//! Why this is sound:
+//! 1. The memory of an entry belongs either to the kernel or to us (`RingEntry::kernels`). It becomes the kernel's when a
 //!    command that names it is put into the ring, and ours again only when that command's completion has been taken from
-//!    the ring. References into it are made only while it is ours, and borrow the desk.
-//! 2. Memory that the kernel has is never freed: a desk that is dropped then leaks it.
+//!    the ring. References into it are made only while it is ours, and borrow the entry.
+//! 2. Memory that the kernel has is never freed: an entry that is dropped then leaks it.
 #![allow(unsafe_code)]
 
-use super::pace::Pace;
-use super::{Link, MAX_DATA, Queue, forgotten, respond, send};
+use super::link::{Link, MAX_DATA, MAX_HEADER, forgotten, receive, respond, send};
+use super::polling::Pace;
+use super::processors;
+use super::spare::Queue;
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::{Answer, Reply};
 use crate::request::{arguments, is_read};
@@ -35,16 +37,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Desks of all queues together, about: enough that some wait for the device while others answer. A queue has two at
+/// Ring entries of all queues together, about: enough that some wait for the device while others answer. A queue has two at
 /// least.
-const DESKS: usize = 16;
+const ENTRIES: usize = 16;
 
 /// How long FORGETs are let gather. What they free can be used so much later.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// A desk is registered, and waits for a request.
+/// A ring entry is registered, and waits for a request.
 const REGISTER: u32 = 1;
-/// An answer is handed back, and the desk waits for the next request.
+/// An answer is handed back, and the entry waits for the next request.
 const COMMIT_AND_FETCH: u32 = 2;
 
 /// `struct fuse_uring_req_header`.
@@ -93,7 +95,7 @@ struct SqeStart {
 }
 
 /// A place for one request: see the head of this file.
-struct Desk {
+struct RingEntry {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     queue: u16,
     head: NonNull<Head>,
@@ -102,10 +104,10 @@ struct Desk {
     kernels: bool,
 }
 
-// SAFETY: the memory behind the two pointers belongs to the desk alone, or to the kernel, which does not mind threads.
-unsafe impl Send for Desk {}
+// SAFETY: the memory behind the two pointers belongs to the entry alone, or to the kernel, which does not mind threads.
+unsafe impl Send for RingEntry {}
 
-impl Drop for Desk {
+impl Drop for RingEntry {
     fn drop(&mut self) {
         if !self.kernels {
             // SAFETY: both were leaked boxes of these types, are freed nowhere else, and the kernel does not have them.
@@ -117,7 +119,7 @@ impl Drop for Desk {
     }
 }
 
-impl Desk {
+impl RingEntry {
     fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<Self> {
         // the thread that enables it is the only one to use it; so the kernel hands over requests when that thread waits
         let ring = IoUring::builder()
@@ -136,24 +138,24 @@ impl Desk {
     fn push(&mut self, command: u32, commit_id: u64, vectors: Option<&[Vector; 2]>) -> io::Result<()> {
         let bytes = Command { flags: 0, commit_id, queue: self.queue, padding: [0; 62] };
         let address = vectors.map(|vectors| vectors.as_ptr() as u64);
-        let mut entry =
+        let mut submission =
             opcode::UringCmd80::new(types::Fixed(0), command).cmd(zerocopy::transmute!(bytes)).addr(address).build();
         if let Some(vectors) = vectors {
             // SAFETY: an `Entry128` is a `struct io_uring_sqe` with 64 bytes more, so the field is inside, and aligned.
             unsafe {
-                let len = (&raw mut entry).cast::<u8>().add(offset_of!(SqeStart, len)).cast::<u32>();
+                let len = (&raw mut submission).cast::<u8>().add(offset_of!(SqeStart, len)).cast::<u32>();
                 len.write(vectors.len() as u32);
             }
         }
         // SAFETY: the kernel takes from the command: the descriptor, registered with the ring; the vectors, which the
-        // caller keeps until it is submitted; and through them the memory of this desk, which is not freed and not
+        // caller holds until it is submitted; and through them the memory of this entry, which is not freed and not
         // looked at before the completion (`kernels`).
-        unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::Error::other("the ring is full"))?;
+        unsafe { self.ring.submission().push(&submission) }.map_err(|_| io::Error::other("the ring is full"))?;
         self.kernels = true;
         Ok(())
     }
 
-    /// Tells the kernel of the desk. It is told before the ring is waited for; a refusal comes out of [`Desk::wait`].
+    /// Registers the entry with the kernel, before the ring is waited for; a refusal comes out of [`RingEntry::wait`].
     fn register(&mut self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()?;
         let vectors = [
@@ -173,7 +175,7 @@ impl Desk {
     /// Submits what is in the ring and waits for so many completions.
     fn enter(&mut self, want: u32) -> io::Result<usize> {
         let mut flags = EnterFlags::GETEVENTS;
-        // a desk that has nothing to do does not wait for a device, and shall not be counted as if it did
+        // an entry that has nothing to do does not wait for a device, and shall not be counted as if it did
         flags.set(EnterFlags::NO_IOWAIT, self.ring.params().is_feature_no_iowait());
         let submitted = self.ring.submission().len() as u32;
         // SAFETY: there is no argument, so nothing to point to.
@@ -213,19 +215,19 @@ impl Desk {
             return None;
         }
         // SAFETY: both point to memory of ours that holds values of these types whatever bytes the kernel has put
-        // there; it does not touch them until the next `push`, which these borrows of `self` keep away.
+        // there; it does not touch them until the next `push`, which these borrows of `self` exclude.
         unsafe { Some((self.head.as_mut(), self.payload.as_mut())) }
     }
 
-    /// Answers the request that [`Desk::wait`] brought. The kernel gets the answer when it is waited for the next.
-    fn answer(&mut self, link: &Link, room: &mut [u8]) -> io::Result<()> {
+    /// Answers the request that [`RingEntry::wait`] brought. The kernel gets the answer when it is waited for the next.
+    fn answer(&mut self, link: &Link, space: &mut [u8]) -> io::Result<()> {
         let queue = Some(self.queue);
         let Some((head, payload)) = self.memory() else { return Err(io::Error::other("no request is here")) };
         let (header, commit_id) = match InHeader::read_from_prefix(&head.in_out) {
             Ok((header, _)) => (header, head.commit_id),
             Err(_) => return Err(io::Error::other("no header is here")),
         };
-        let (outcome, length) = take((link, queue), &header, head, payload, room);
+        let (outcome, length) = take((link, queue), &header, head, payload, space);
         let out = OutHeader {
             len: (size_of::<OutHeader>() + length) as u32,
             error: outcome.map_or_else(|e| -e.raw_os_error(), |()| 0),
@@ -245,7 +247,7 @@ fn take(
     header: &InHeader,
     head: &Head,
     payload: &mut [u8],
-    room: &mut [u8],
+    space: &mut [u8],
 ) -> (Answer<()>, usize) {
     let size = arguments(header.opcode, link.features).unwrap_or(0);
     let Some(arguments) = head.arguments.get(..size) else { return (Err(Errno::INVAL), 0) };
@@ -255,10 +257,10 @@ fn take(
         (outcome, reply.len())
     } else {
         let rest = payload.get(..head.payload as usize).unwrap_or_default();
-        let mut reply = Reply::new(room);
+        let mut reply = Reply::new(space);
         let outcome = respond((link, queue), header, arguments, rest, &mut reply);
         let length = reply.len();
-        if let (Some(to), Some(from)) = (payload.get_mut(..length), room.get(..length)) {
+        if let (Some(to), Some(from)) = (payload.get_mut(..length), space.get(..length)) {
             to.copy_from_slice(from);
         }
         (outcome, length)
@@ -267,31 +269,31 @@ fn take(
     (outcome, length)
 }
 
-/// The desks of all queues.
-pub(super) struct Queues(Vec<Desk>);
+/// The entries of all queues.
+pub(super) struct Queues(Vec<RingEntry>);
 
 impl Queues {
     /// # Errors
     /// The kernel has no io_uring with commands (before 5.19), or does not allow it to us.
     pub(super) fn new(connection: BorrowedFd<'_>) -> io::Result<Self> {
-        let queues = processors()?;
-        let each = (DESKS / usize::from(queues)).max(2);
-        let desks = (0..queues).flat_map(|queue| (0..each).map(move |_| Desk::new(connection, queue)));
-        Ok(Self(desks.collect::<io::Result<_>>()?))
+        let queues = processors::possible()?;
+        let each = (ENTRIES / usize::from(queues)).max(2);
+        let entries = (0..queues).flat_map(|queue| (0..each).map(move |_| RingEntry::new(connection, queue)));
+        Ok(Self(entries.collect::<io::Result<_>>()?))
     }
 
     /// Answers requests until it is unmounted.
     pub(super) fn serve(self, link: &Arc<Link>) -> io::Result<()> {
         let (started, starts) = mpsc::channel();
         let mut threads = Vec::with_capacity(self.0.len());
-        for desk in self.0 {
+        for entry in self.0 {
             let (link, started) = (Arc::clone(link), started.clone());
-            let work = move || answer(desk, &link, &started);
+            let work = move || answer(entry, &link, &started);
             threads.push(std::thread::Builder::new().name(format!("fuse-{}", threads.len())).spawn(work)?);
         }
         drop(started);
         for _ in &threads {
-            // a queue without a desk would leave its processor's requests unanswered
+            // a queue without an entry would leave its processor's requests unanswered
             starts.recv().map_err(io::Error::other)??;
         }
         let mut outcome = forget(link);
@@ -303,37 +305,37 @@ impl Queues {
     }
 }
 
-/// One more desk of a queue, when the kernel knows of it.
-pub(super) fn open(link: Arc<Link>, queue: u16) -> io::Result<JoinHandle<io::Result<()>>> {
-    let desk = Desk::new(link.connection.as_fd(), queue)?;
+/// One more entry of a queue, when the kernel knows of it.
+pub(super) fn start(link: Arc<Link>, queue: u16) -> io::Result<JoinHandle<io::Result<()>>> {
+    let entry = RingEntry::new(link.connection.as_fd(), queue)?;
     let (started, starts) = mpsc::channel();
-    let work = move || answer(desk, &link, &started);
+    let work = move || answer(entry, &link, &started);
     let thread = std::thread::Builder::new().name("fuse-more".to_owned()).spawn(work)?;
     starts.recv().map_err(io::Error::other)??;
     Ok(thread)
 }
 
-fn answer(mut desk: Desk, link: &Link, started: &mpsc::Sender<io::Result<()>>) -> io::Result<()> {
+fn answer(mut entry: RingEntry, link: &Link, started: &mpsc::Sender<io::Result<()>>) -> io::Result<()> {
     let mut processor = CpuSet::new();
-    if usize::from(desk.queue) < CpuSet::MAX_CPU {
-        processor.set(desk.queue.into());
+    if usize::from(entry.queue) < CpuSet::MAX_CPU {
+        processor.set(entry.queue.into());
         // one that is not there now has no requests; elsewhere it is a matter of speed
         let _ = sched_setaffinity(None, &processor);
     }
-    let registered = desk.register();
-    // nobody listens only if the session has ended
+    let registered = entry.register();
+    // there is no receiver only if the session has ended
     let _ = started.send(registered);
-    let mut room = vec![0; MAX_DATA];
-    while desk.wait(&link.pace)? {
+    let mut space = vec![0; MAX_DATA];
+    while entry.wait(&link.pace)? {
         link.pace.request();
-        desk.answer(link, &mut room)?;
+        entry.answer(link, &mut space)?;
     }
     Ok(())
 }
 
 /// Reads what still comes through /dev/fuse.
 fn forget(link: &Link) -> io::Result<()> {
-    let mut buffer = vec![0; MAX_DATA + super::MAX_HEADER];
+    let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
     loop {
         let mut fds = [PollFd::new(&link.connection, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -343,38 +345,13 @@ fn forget(link: &Link) -> io::Result<()> {
         if !fds.iter().any(|fd| fd.revents().contains(PollFlags::ERR)) {
             std::thread::sleep(GATHER);
         }
-        let Some(length) = super::receive(link.connection.as_fd(), &mut buffer)? else { return Ok(()) };
+        let Some(length) = receive(link.connection.as_fd(), &mut buffer)? else { return Ok(()) };
         let message = buffer.get(..length).unwrap_or_default();
         let Ok((header, body)) = InHeader::read_from_prefix(message) else { continue };
         if !forgotten(link, &header, body) {
             send(link, header.unique, Err(Errno::NOSYS), &[])?;
         }
     }
-}
-
-/// How many processors this machine may ever have: the kernel has so many queues.
-fn processors() -> io::Result<u16> {
-    let last = listed("possible")?.last().and_then(|last| last.checked_add(1));
-    last.ok_or_else(|| io::Error::other("no list of processors"))
-}
-
-/// The processors that run now: from the queues of the others no requests come.
-pub(super) fn running() -> io::Result<Vec<u16>> {
-    listed("online")
-}
-
-fn listed(which: &str) -> io::Result<Vec<u16>> {
-    let list = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}"))?;
-    numbers(&list).ok_or_else(|| io::Error::other("no list of processors"))
-}
-
-/// The numbers of a list like `0-3` or `0,2-5`.
-fn numbers(list: &str) -> Option<Vec<u16>> {
-    let parts = list.trim().split(',').map(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse().ok()?..=last.parse().ok()?)
-    });
-    Some(parts.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
@@ -387,12 +364,5 @@ mod tests {
         assert_eq!(size_of::<Command>(), 80);
         assert_eq!(offset_of!(SqeStart, len), 24);
         assert_eq!(size_of::<squeue::Entry128>(), 128);
-    }
-
-    #[test]
-    fn lists_of_processors() {
-        assert_eq!(numbers("0\n"), Some(vec![0]));
-        assert_eq!(numbers("0,2-5\n"), Some(vec![0, 2, 3, 4, 5]));
-        assert_eq!([numbers(""), numbers("a-b")], [None, None]);
     }
 }

@@ -1,9 +1,9 @@
 //! Requests of the kernel, read from their bytes.
 //!
 //! A request is its header, the arguments of its kind (a structure), and what follows them: names, each ended by a zero
-//! byte, or data. Transports hand over the three separately. Whatever the bytes are, parsing gives a request or `None`.
+//! byte, or data. Transports hand over the three separately. Whatever the bytes are, parsing returns a request or `None`.
 
-use crate::losses::DIRECT;
+use crate::handle::is_direct;
 use crate::protocol::{self as wire, Features, InHeader, Valid, opcode};
 use rustix::fs::OFlags;
 use zerocopy::FromBytes;
@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 pub struct Request<'a> {
     /// Its number, which an interruption names.
     pub unique: u64,
-    /// The file that it is about, by the number an [`Entry`](crate::Entry) gave it; 1 is the root.
+    /// The file that it is about, by the number an [`Entry`](crate::Entry) named it; 1 is the root.
     pub node: u64,
     /// Who asks.
     pub caller: Caller,
@@ -98,7 +98,7 @@ pub enum Operation<'a> {
     Create { name: Option<&'a [u8]>, mode: u32, umask: u32, flags: u32 },
     /// Content is read.
     Read { offset: u64, size: u32 },
-    /// Content is written. `late`: by the kernel, from its pages, some time after whoever wrote it. `append`: to a file that
+    /// Content is written. `late`: by the kernel, from its pages, some time after they were written. `append`: to a file that
     /// was opened with O_APPEND, of which the kernel believes that it ends at `offset`. `direct`: past the kernel's pages, as
     /// [`Reply::opened_direct`](crate::Reply::opened_direct) said. `unordered`: O_DIRECT, where pieces of one write(2) are sent
     /// before others are answered. `sync`: it has to be durable before it is answered, as O_SYNC and O_DSYNC ask; the kernel
@@ -137,9 +137,9 @@ pub enum Operation<'a> {
     ReleaseDir,
     /// A directory's names reach the device.
     FsyncDir { data: bool },
-    /// An ioctl(2) with `input`, and room for `output` bytes.
+    /// An ioctl(2) with `input`, and space for `output` bytes.
     Ioctl { command: u32, input: &'a [u8], output: u32 },
-    /// Space is taken or given back; mode as fallocate(2).
+    /// Space is allocated or freed; mode as fallocate(2).
     Fallocate { offset: u64, length: u64, mode: u32 },
     /// The next data or hole.
     Seek { offset: u64, whence: u32 },
@@ -280,7 +280,7 @@ impl<'a> Operation<'a> {
                 let late = a.write_flags & wire::WRITE_CACHE != 0;
                 // the flags of open(2), as the descriptor has them; pages of the kernel's have none
                 let append = !late && a.flags & OFlags::APPEND.bits() != 0;
-                let direct = !late && a.handle & DIRECT != 0;
+                let direct = !late && is_direct(a.handle);
                 // the kernel sends all pieces of such a write at once
                 let unordered = !late && a.flags & OFlags::DIRECT.bits() != 0;
                 let data = bytes(rest, a.size)?;

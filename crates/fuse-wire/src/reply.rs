@@ -1,6 +1,6 @@
 //! Answers to the kernel, written where the transport will take them from.
 
-use crate::losses::{DIRECT, new_handle};
+use crate::handle::{new_direct, new_handle};
 use crate::protocol::{self as wire, Attr, AttrOut, DirentOut, EntryOut, StatFs};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
@@ -8,16 +8,16 @@ use zerocopy::{Immutable, IntoBytes};
 /// The answer to a request, or the number that says why there is none.
 pub type Answer<T> = Result<T, Errno>;
 
-/// A file found or made, as the kernel is told of it.
+/// A file found or made, as the kernel gets it.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// The number by which the kernel will ask for it; 0 says that there is no such name.
     pub node: u64,
-    /// Tells this use of the number from earlier ones.
+    /// Distinguishes this use of the number from earlier ones.
     pub generation: u64,
-    /// For so many seconds the kernel may keep the name.
+    /// For so many seconds the kernel may cache the name.
     pub keep_name: u64,
-    /// For so many seconds the kernel may keep the attributes.
+    /// For so many seconds the kernel may cache the attributes.
     pub keep_attr: u64,
     /// Its attributes.
     pub attr: Attr,
@@ -40,7 +40,7 @@ impl Entry {
 /// An answer in the making. It is empty until something is put in.
 #[derive(Debug)]
 pub struct Reply<'a> {
-    room: &'a mut [u8],
+    space: &'a mut [u8],
     len: usize,
     /// The node whose attributes the kernel has to ask for again.
     changed: Option<u64>,
@@ -53,8 +53,9 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    pub(crate) fn new(room: &'a mut [u8]) -> Self {
-        Self { room, len: 0, changed: None, moved: None, fleeting: false, rolled_back: false }
+    /// An empty answer; what is put in goes to `space`.
+    pub fn new(space: &'a mut [u8]) -> Self {
+        Self { space, len: 0, changed: None, moved: None, fleeting: false, rolled_back: false }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -82,7 +83,7 @@ impl<'a> Reply<'a> {
 
     /// Says that what the request brings is refused because it belongs to a transaction that is rolled back: that it is
     /// nowhere then is as it should be.
-    pub(crate) fn belongs_to_rolled_back(&mut self) {
+    pub fn belongs_to_rolled_back(&mut self) {
         self.rolled_back = true;
     }
 
@@ -90,9 +91,9 @@ impl<'a> Reply<'a> {
         self.rolled_back
     }
 
-    /// Bytes that still have room.
+    /// Bytes that still have space.
     fn left(&self) -> usize {
-        self.room.len() - self.len
+        self.space.len() - self.len
     }
 
     fn put(&mut self, value: &(impl IntoBytes + Immutable)) -> Answer<()> {
@@ -102,10 +103,11 @@ impl<'a> Reply<'a> {
     /// Adds bytes: a link's target, a value.
     ///
     /// # Errors
-    /// E2BIG where there is no room for them.
+    /// E2BIG where there is no space for them.
     pub fn bytes(&mut self, bytes: &[u8]) -> Answer<()> {
-        let room = self.room.get_mut(self.len..).and_then(|room| room.get_mut(..bytes.len())).ok_or(Errno::TOOBIG)?;
-        room.copy_from_slice(bytes);
+        let space =
+            self.space.get_mut(self.len..).and_then(|space| space.get_mut(..bytes.len())).ok_or(Errno::TOOBIG)?;
+        space.copy_from_slice(bytes);
         self.len += bytes.len();
         Ok(())
     }
@@ -116,29 +118,29 @@ impl<'a> Reply<'a> {
     /// Those of `read`.
     pub fn fill(&mut self, size: u32, read: impl FnOnce(&mut [u8]) -> Answer<usize>) -> Answer<()> {
         let size = self.left().min(size as usize);
-        let room = self.room.get_mut(self.len..).and_then(|room| room.get_mut(..size)).unwrap_or_default();
-        self.len += read(room)?.min(size);
+        let space = self.space.get_mut(self.len..).and_then(|space| space.get_mut(..size)).unwrap_or_default();
+        self.len += read(space)?.min(size);
         Ok(())
     }
 
     /// Answers with a file.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn entry(&mut self, entry: &Entry) -> Answer<()> {
         let keep_name = if self.fleeting && entry.node == 0 { 0 } else { entry.keep_name };
         self.put(&EntryOut { entry_valid: keep_name, ..entry.wire() })
     }
 
-    /// Of a name that is not there the kernel keeps nothing, whatever the answer allows.
-    pub(crate) fn keep_no_absence(&mut self) {
+    /// Of a name that is not there the kernel caches nothing, whatever the answer allows.
+    pub fn keep_no_absence(&mut self) {
         self.fleeting = true;
     }
 
     /// Answers with a file that was made and is open now.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn created(&mut self, entry: &Entry) -> Answer<()> {
         self.put(&entry.wire())?;
         self.opened(true)
@@ -147,46 +149,50 @@ impl<'a> Reply<'a> {
     /// Says that a file is open, and whether the kernel may use the pages that it has of it.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn opened(&mut self, keep_pages: bool) -> Answer<()> {
-        let keep = if keep_pages { wire::OPEN_KEEP_CACHE } else { 0 };
-        self.put(&wire::OpenOut { handle: new_handle(), flags: keep | wire::OPEN_NOFLUSH, backing: 0 })
+        let cache = if keep_pages { wire::OPEN_KEEP_CACHE } else { 0 };
+        self.put(&wire::OpenOut { handle: new_handle(), flags: cache | wire::OPEN_NOFLUSH, backing: 0 })
     }
 
     /// Says that a file is open, and that what is read and written through this opening goes past the kernel's pages, which
     /// stay; it cannot be mapped to be shared. Its writes say that they are [`direct`](crate::Operation::Write).
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn opened_direct(&mut self) -> Answer<()> {
         let flags = wire::OPEN_DIRECT_IO | wire::OPEN_KEEP_CACHE | wire::OPEN_NOFLUSH;
-        self.put(&wire::OpenOut { handle: new_handle() | DIRECT, flags, backing: 0 })
+        self.put(&wire::OpenOut { handle: new_direct(), flags, backing: 0 })
     }
 
     /// Says that a directory is open, and that the listing the kernel has is good.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn opened_dir(&mut self) -> Answer<()> {
         self.put(&wire::OpenOut { handle: 0, flags: wire::OPEN_KEEP_CACHE | wire::OPEN_CACHE_DIR, backing: 0 })
     }
 
-    /// Answers with attributes, which the kernel may keep for so many seconds.
+    /// Answers with attributes, which the kernel may cache for so many seconds.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
-    pub fn attr(&mut self, attr: &Attr, keep: u64) -> Answer<()> {
-        self.put(&AttrOut { valid: keep, valid_nanos: 0, padding: 0, attr: *attr })
+    /// E2BIG where there is no space.
+    pub fn attr(&mut self, attr: &Attr, seconds: u64) -> Answer<()> {
+        self.put(&AttrOut { valid: seconds, valid_nanos: 0, padding: 0, attr: *attr })
     }
 
-    pub(crate) fn statx(&mut self, statx: &wire::StatxOut) -> Answer<()> {
+    /// Answers with what statx(2) shows.
+    ///
+    /// # Errors
+    /// E2BIG where there is no space.
+    pub fn statx(&mut self, statx: &wire::StatxOut) -> Answer<()> {
         self.put(statx)
     }
 
     /// Answers with what is known of the whole file system.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn statfs(&mut self, statfs: &StatFs) -> Answer<()> {
         self.put(statfs)
     }
@@ -194,7 +200,7 @@ impl<'a> Reply<'a> {
     /// Says how many bytes were written or copied.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn written(&mut self, bytes: u32) -> Answer<()> {
         self.put(&wire::WriteOut { size: bytes, padding: 0 })
     }
@@ -202,7 +208,7 @@ impl<'a> Reply<'a> {
     /// Answers with a number of 64 bits: a place in a file, a length.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn number(&mut self, number: u64) -> Answer<()> {
         self.put(&number)
     }
@@ -222,7 +228,7 @@ impl<'a> Reply<'a> {
     /// Answers an ioctl(2) that succeeded.
     ///
     /// # Errors
-    /// E2BIG where there is no room.
+    /// E2BIG where there is no space.
     pub fn ioctl(&mut self, output: &[u8]) -> Answer<()> {
         self.put(&wire::IoctlOut::default())?;
         self.bytes(output)
@@ -230,16 +236,16 @@ impl<'a> Reply<'a> {
 
     /// Lets the entries of a listing take `size` bytes at most.
     pub fn limit(&mut self, size: u32) {
-        let len = self.room.len().min(self.len.saturating_add(size as usize));
-        self.room = std::mem::take(&mut self.room).get_mut(..len).unwrap_or_default();
+        let len = self.space.len().min(self.len.saturating_add(size as usize));
+        self.space = std::mem::take(&mut self.space).get_mut(..len).unwrap_or_default();
     }
 
-    /// Adds an entry to a listing; false if there is no room for it. `kind` is that of the mode, shifted by 12 bits.
+    /// Adds an entry to a listing; false if there is no space for it. `kind` is that of the mode, shifted by 12 bits.
     pub fn dirent(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
         self.listed(None, ino, next, kind, name)
     }
 
-    /// Adds an entry with its attributes; false if there is no room for it.
+    /// Adds an entry with its attributes; false if there is no space for it.
     pub fn dirent_plus(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
         self.listed(Some(entry), entry.attr.ino, next, entry.attr.mode >> 12, name)
     }
@@ -259,7 +265,7 @@ impl<'a> Reply<'a> {
             self.len = before;
             return false;
         }
-        if let Some(padding) = self.room.get_mut(self.len..end) {
+        if let Some(padding) = self.space.get_mut(self.len..end) {
             padding.fill(0);
         }
         self.len = end;
@@ -273,8 +279,8 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_not_put_in() {
-        let mut room = [0xAA; 64];
-        let mut reply = Reply::new(&mut room);
+        let mut space = [0xAA; 64];
+        let mut reply = Reply::new(&mut space);
         reply.limit(60);
         assert!(reply.dirent(3, 1, 8, b"abc"));
         assert_eq!(reply.len(), 32);
@@ -286,18 +292,18 @@ mod tests {
         ));
         assert_eq!(reply.attr(&Attr::default(), 0), Err(Errno::TOOBIG));
         assert_eq!(reply.len(), 32);
-        assert_eq!(room[24..32], *b"abc\0\0\0\0\0");
+        assert_eq!(space[24..32], *b"abc\0\0\0\0\0");
     }
 
     #[test]
     fn values_are_counted_or_given() {
-        let mut room = [0; 64];
-        let mut reply = Reply::new(&mut room);
-        reply.value(0, b"green").expect("room");
+        let mut space = [0; 64];
+        let mut reply = Reply::new(&mut space);
+        reply.value(0, b"green").expect("space");
         assert_eq!(reply.len(), 8);
-        assert_eq!(Reply::new(&mut room).value(4, b"green"), Err(Errno::RANGE));
-        let mut reply = Reply::new(&mut room);
-        reply.fill(1000, |buf| Ok(buf.len() + 7)).expect("room");
+        assert_eq!(Reply::new(&mut space).value(4, b"green"), Err(Errno::RANGE));
+        let mut reply = Reply::new(&mut space);
+        reply.fill(1000, |buf| Ok(buf.len() + 7)).expect("space");
         assert_eq!(reply.len(), 64);
     }
 }

@@ -77,7 +77,7 @@ bitflags::bitflags! {
         const READDIRPLUS_AUTO = 1 << 14;
         /// O_DIRECT without waiting for each part.
         const ASYNC_DIO = 1 << 15;
-        /// The kernel holds written bytes back, and keeps sizes and times meanwhile.
+        /// The kernel caches written bytes, and sizes and times with them.
         const WRITEBACK_CACHE = 1 << 16;
         /// ENOSYS to OPEN: no more of them.
         const NO_OPEN_SUPPORT = 1 << 17;
@@ -87,11 +87,11 @@ bitflags::bitflags! {
         const POSIX_ACL = 1 << 20;
         /// Requests of more than 32 pages.
         const MAX_PAGES = 1 << 22;
-        /// The kernel keeps the targets of symbolic links.
+        /// The kernel caches the targets of symbolic links.
         const CACHE_SYMLINKS = 1 << 23;
         /// ENOSYS to OPENDIR: no more of them.
         const NO_OPENDIR_SUPPORT = 1 << 24;
-        /// The kernel's pages are dropped when it is told so, and not by what attributes say.
+        /// The kernel's pages are dropped on notification, and not by what attributes say.
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// Set-user-id bits and capabilities are removed by the file system when a file is written.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
@@ -145,7 +145,7 @@ pub(crate) struct NotifyInvalEntryOut {
     pub(crate) flags: u32,
 }
 
-/// FUSE_NOTIFY_PRUNE: the same, of nodes that nobody uses (7.45, Linux 6.18).
+/// FUSE_NOTIFY_PRUNE: the same, of nodes that are not in use (7.45, Linux 6.18).
 pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
 /// What follows the header of [`NOTIFY_PRUNE`]; behind it stand the numbers of the nodes, 64 bits each.
@@ -199,7 +199,7 @@ pub(crate) struct InitOut {
     pub(crate) max_background: u16,
     pub(crate) congestion_threshold: u16,
     pub(crate) max_write: u32,
-    /// Times are kept to so many nanoseconds.
+    /// Times are exact to so many nanoseconds.
     pub(crate) time_granularity: u32,
     pub(crate) max_pages: u16,
     pub(crate) map_alignment: u16,
@@ -282,7 +282,7 @@ pub(crate) const OPEN_DIRECT_IO: u32 = 1 << 0;
 pub(crate) const OPEN_KEEP_CACHE: u32 = 1 << 1;
 /// In [`OpenOut::flags`]: so does the listing.
 pub(crate) const OPEN_CACHE_DIR: u32 = 1 << 3;
-/// In [`OpenOut::flags`]: close(2) need not tell.
+/// In [`OpenOut::flags`]: close(2) sends nothing.
 pub(crate) const OPEN_NOFLUSH: u32 = 1 << 5;
 
 #[repr(C)]
@@ -516,42 +516,46 @@ pub(crate) struct StatxIn {
     pub(crate) mask: u32,
 }
 
+/// A time in [`StatxOut`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
-pub(crate) struct StatxTime {
-    pub(crate) seconds: i64,
-    pub(crate) nanos: u32,
-    pub(crate) reserved: i32,
+#[allow(missing_docs, reason = "the fields are those of statx(2)")]
+pub struct StatxTime {
+    pub seconds: i64,
+    pub nanos: u32,
+    pub reserved: i32,
 }
 
+/// What statx(2) shows of a file, and for how long the kernel may cache it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Default)]
-pub(crate) struct StatxOut {
-    pub(crate) valid: u64,
-    pub(crate) valid_nanos: u32,
-    pub(crate) flags: u32,
-    pub(crate) spare: [u64; 2],
-    pub(crate) mask: u32,
-    pub(crate) block_size: u32,
-    pub(crate) attributes: u64,
-    pub(crate) nlink: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) mode: u16,
-    pub(crate) spare0: u16,
-    pub(crate) ino: u64,
-    pub(crate) size: u64,
-    pub(crate) blocks: u64,
-    pub(crate) attributes_mask: u64,
-    pub(crate) atime: StatxTime,
-    pub(crate) btime: StatxTime,
-    pub(crate) ctime: StatxTime,
-    pub(crate) mtime: StatxTime,
-    pub(crate) rdev_major: u32,
-    pub(crate) rdev_minor: u32,
-    pub(crate) dev_major: u32,
-    pub(crate) dev_minor: u32,
-    pub(crate) spare2: [u64; 14],
+#[allow(missing_docs, reason = "the fields are those of statx(2)")]
+pub struct StatxOut {
+    pub valid: u64,
+    pub valid_nanos: u32,
+    pub flags: u32,
+    pub spare: [u64; 2],
+    pub mask: u32,
+    pub block_size: u32,
+    pub attributes: u64,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u16,
+    pub spare0: u16,
+    pub ino: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub attributes_mask: u64,
+    pub atime: StatxTime,
+    pub btime: StatxTime,
+    pub ctime: StatxTime,
+    pub mtime: StatxTime,
+    pub rdev_major: u32,
+    pub rdev_minor: u32,
+    pub dev_major: u32,
+    pub dev_minor: u32,
+    pub spare2: [u64; 14],
 }
 
 /// What statfs(2) shows of a file system.

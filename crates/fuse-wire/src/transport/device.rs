@@ -3,14 +3,14 @@
 //! All read from one descriptor: the kernel hands each request to one of them. A descriptor for each
 //! (FUSE_DEV_IOC_CLONE) would only part the lists of requests that are being answered.
 
-use super::{Link, MAX_DATA, MAX_HEADER, receive, respond_to, send};
+use super::link::{Link, MAX_DATA, MAX_HEADER, receive, respond_to, send};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Fewest and most threads; between them, as many as there are processors. A thread that waits for the device answers
-/// nobody else, so a few are there even on one processor.
+/// no other request, so a few are there even on one processor.
 const THREADS: (usize, usize) = (4, 16);
 
 /// Answers requests until it is unmounted.
@@ -32,17 +32,17 @@ pub(super) fn serve(link: &Arc<Link>) -> io::Result<()> {
 }
 
 /// One more thread.
-pub(super) fn open(link: Arc<Link>) -> io::Result<JoinHandle<io::Result<()>>> {
+pub(super) fn start(link: Arc<Link>) -> io::Result<JoinHandle<io::Result<()>>> {
     std::thread::Builder::new().name("fuse".to_owned()).spawn(move || answer(&link))
 }
 
 fn answer(link: &Link) -> io::Result<()> {
     let mut buffer = vec![0; MAX_DATA + MAX_HEADER];
-    let mut room = vec![0; MAX_DATA];
+    let mut space = vec![0; MAX_DATA];
     while let Some(length) = receive(link.connection.as_fd(), &mut buffer)? {
         let message = buffer.get(..length).unwrap_or_default();
-        let Some((unique, outcome, length)) = respond_to(link, message, &mut room) else { continue };
-        send(link, unique, outcome, room.get(..length).unwrap_or_default())?;
+        let Some((unique, outcome, length)) = respond_to(link, message, &mut space) else { continue };
+        send(link, unique, outcome, space.get(..length).unwrap_or_default())?;
     }
     Ok(())
 }

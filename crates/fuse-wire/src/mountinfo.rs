@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 /// A line of /proc/self/mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mounted {
-    /// The number of the device that the kernel gave it, as the kernel has it: the major number above 20 bits of the minor.
-    pub(crate) device: u32,
+pub struct MountInfo {
+    /// The number of the device that the kernel assigned, as the kernel has it: the major number above 20 bits of the minor.
+    pub device: u32,
     /// The file system's type.
-    pub(crate) kind: OsString,
+    pub kind: OsString,
     /// The flags of the mount and of the file system below it.
-    pub(crate) flags: MountFlags,
+    pub flags: MountFlags,
     /// The user who mounted it, of a FUSE file system.
-    pub(crate) user: Option<u32>,
+    pub user: Option<u32>,
 }
 
 /// The words that the list has for flags.
@@ -40,11 +40,14 @@ struct Line {
     number: u32,
     parent: u32,
     point: PathBuf,
-    mounted: Mounted,
+    mounted: MountInfo,
 }
 
 /// The file system that is seen on a directory: not one that another lies over.
-pub(crate) fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
+///
+/// # Errors
+/// The list of mounts cannot be read.
+pub fn mounted_on(dir: &Path) -> io::Result<Option<MountInfo>> {
     Ok(find_from(&std::fs::read("/proc/self/mountinfo")?, dir, root()))
 }
 
@@ -70,11 +73,11 @@ fn find_places(mounts: &[u8], device: u32, root: Option<u32>) -> Vec<PathBuf> {
 
 /// As [`mounted_on`], by a list of mounts.
 #[cfg_attr(not(test), allow(dead_code, reason = "the fuzz targets read lists with it"))]
-pub(crate) fn find(mounts: &[u8], dir: &Path) -> Option<Mounted> {
+pub(crate) fn find(mounts: &[u8], dir: &Path) -> Option<MountInfo> {
     find_from(mounts, dir, None)
 }
 
-fn find_from(mounts: &[u8], dir: &Path, root: Option<u32>) -> Option<Mounted> {
+fn find_from(mounts: &[u8], dir: &Path, root: Option<u32>) -> Option<MountInfo> {
     let lines = lines(mounts);
     top(&lines, dir, root).map(|line| line.mounted.clone())
 }
@@ -123,7 +126,7 @@ fn lines(mounts: &[u8]) -> Vec<Line> {
             flags.set(flag, words().any(|w| w == word.as_bytes()));
         }
         let user = words().find_map(|word| std::str::from_utf8(word.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-        Some(Line { number, parent, point, mounted: Mounted { device, kind: unescape(kind), flags, user } })
+        Some(Line { number, parent, point, mounted: MountInfo { device, kind: unescape(kind), flags, user } })
     };
     mounts.split(|&byte| byte == b'\n').filter_map(read).collect()
 }
@@ -170,7 +173,7 @@ mod tests {
             24 20 7:22 / /mnt/other rw,noatime - tmpfs tmpfs rw\n";
         let found = find(mounts.as_bytes(), Path::new("/mnt/a b")).expect("it is mounted");
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::RELATIME | MountFlags::SYNCHRONOUS;
-        assert_eq!(found, Mounted { device: 21, kind: "fuse.extant".into(), flags, user: Some(1000) });
+        assert_eq!(found, MountInfo { device: 21, kind: "fuse.extant".into(), flags, user: Some(1000) });
         let other = find(mounts.as_bytes(), Path::new("/mnt/other")).expect("it is mounted");
         assert_eq!(other.device, 7 << 20 | 22);
         assert_eq!((other.kind.to_str(), other.flags, other.user), (Some("tmpfs"), MountFlags::NOATIME, None));

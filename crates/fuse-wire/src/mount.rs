@@ -7,12 +7,10 @@
 //! after the volume is sound, but before the process is gone), so [`unmount`] asks the mounted volume for the server's
 //! process first and waits for that after.
 
-use crate::claim::{self, Claim};
+use crate::connection_watchdog::Watchdog;
+use crate::loop_device::{self, LoopDevice};
 use crate::mountinfo::{mounted_on, places_of};
-use crate::ops::{DAEMON, SYNC};
-use crate::options::{Access, Atime, MountOptions};
-use crate::watchdog::Watchdog;
-use crate::{Error, Result, programs};
+use crate::{Error, Result, Transport, programs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -27,6 +25,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// An attribute of the root that is in no file system: the process that serves it, in decimal. Its name is in no namespace
+/// that a file system knows, so it can hide none, and no list shows it. [`unmount`] asks every server for it.
+pub const DAEMON: &str = "extant.daemon";
+
+/// Another, empty: when it is there, all that was done before is on the device, and an error where that could not be.
+pub const SYNC: &str = "extant.sync";
 
 /// As the list of mounts shows it.
 const TYPE: &str = "fuse.extant";
@@ -43,6 +48,82 @@ const ABOVE: i32 = 100;
 /// How long [`unmount`] waits for the serving process, in seconds.
 const PATIENCE: i64 = 60;
 
+/// Who may use a mounted volume. The kernel then checks permissions as on any file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// The user who mounted it.
+    #[default]
+    Owner,
+    /// That user and root. So that each request is seen and judged, the kernel is asked to remember little.
+    OwnerAndRoot,
+    /// All users.
+    All,
+}
+
+/// Whether reading a file is recorded in its inode. Reads that the kernel answers from its pages are not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// Not.
+    #[default]
+    Never,
+    /// Where the recorded access is older than the last change, or than a day.
+    Relative,
+    /// Always.
+    Strict,
+}
+
+/// How to attach a file system to a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AttachOptions {
+    /// Nothing is written.
+    pub read_only: bool,
+    /// All that is changed is on the device before the answer.
+    pub sync: bool,
+    /// Changes of names are on the device before the answer.
+    pub dirsync: bool,
+    /// Whether reading is recorded.
+    pub atime: Atime,
+    /// Who may use it.
+    pub access: Access,
+    /// Device nodes are not devices. Forced for all users but root.
+    pub nodev: bool,
+    /// Set-user-id and set-group-id bits mean nothing. Forced for all users but root.
+    pub nosuid: bool,
+    /// Programs cannot be run from it.
+    pub noexec: bool,
+    /// Symbolic links are not followed.
+    pub nosymfollow: bool,
+    /// fusermount3 unmounts it when the serving process ends, in whatever way.
+    pub auto_unmount: bool,
+    /// The kernel checks permissions also where only root gets in.
+    pub default_permissions: bool,
+    /// Where the volume lies: a file or a block device. With it, root's mounts for writing are of the kind (`fuseblk`)
+    /// that hears of sync(2), and whose umount(2) returns when all is on the device; where this system has no loop
+    /// devices at all they are of the plain kind, which [`Session::warning`](crate::Session::warning) says.
+    pub device: Option<PathBuf>,
+    /// They are of the plain kind, as asked for.
+    pub nofuseblk: bool,
+    /// The command line, without its arguments, of a process that calls [`watchdog`](crate::watchdog()) with them. None is
+    /// started where this is empty: a server that is killed may then leave a mount that hangs until its connection is
+    /// aborted.
+    pub watchdog: Vec<OsString>,
+    /// Which way requests take.
+    pub transport: Transport,
+    /// What the list of mounts names as its source. The device unless set.
+    pub source: Option<String>,
+}
+
+impl AttachOptions {
+    /// Whether the kernel checks permissions before it asks. Where only root gets in (root mounts it for itself alone)
+    /// there is nothing to check: mode bits and access control lists do not bind root, and each creation and removal
+    /// is saved a question for the directory's attributes. A process of root's without its capabilities is not distinguished from
+    /// one with them.
+    #[must_use]
+    pub fn kernel_checks(&self) -> bool {
+        self.default_permissions || self.access != Access::Owner || !geteuid().is_root()
+    }
+}
+
 /// A file system attached to a directory.
 #[derive(Debug)]
 pub(crate) struct Mount {
@@ -52,14 +133,14 @@ pub(crate) struct Mount {
     /// For asking whether it is still attached; the session has one of its own.
     device: OwnedFd,
     /// fusermount3 unmounts when this is closed.
-    _keeper: Option<UnixStream>,
+    _helper: Option<UnixStream>,
     /// What the user should know of the way in which it is attached.
     warning: Option<String>,
 }
 
 impl Mount {
-    /// Attaches a file system to `dir` and gives the connection on which the kernel will send its requests.
-    pub(crate) fn new(dir: &Path, options: &MountOptions) -> Result<(Self, OwnedFd)> {
+    /// Attaches a file system to `dir` and returns the connection on which the kernel will send its requests.
+    pub(crate) fn new(dir: &Path, options: &AttachOptions) -> Result<(Self, OwnedFd)> {
         attach(dir, options).map_err(|source| Error::Mount { dir: dir.to_owned(), source })
     }
 
@@ -124,12 +205,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // nobody is left to tell; a dead mount that stays can be unmounted by hand
+        // an error has no reader left; a dead mount that stays can be unmounted by hand
         let _ = self.detach();
     }
 }
 
-fn attach(dir: &Path, options: &MountOptions) -> io::Result<(Mount, OwnedFd)> {
+fn attach(dir: &Path, options: &AttachOptions) -> io::Result<(Mount, OwnedFd)> {
     let dir = folder(dir)?;
     let root = geteuid().is_root();
     if options.auto_unmount && !root && options.access == Access::Owner {
@@ -137,18 +218,18 @@ fn attach(dir: &Path, options: &MountOptions) -> io::Result<(Mount, OwnedFd)> {
         let why = "for users other than root, auto_unmount works only together with allow_other";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let (device, keeper, warning) = if root && !options.auto_unmount {
+    let (device, helper_socket, warning) = if root && !options.auto_unmount {
         let (device, warning) = attach_directly(&dir, options)?;
         (device, None, warning)
     } else {
-        let (device, keeper) = attach_by_helper(&dir, options)?;
-        (device, options.auto_unmount.then_some(keeper), None)
+        let (device, helper_socket) = attach_by_helper(&dir, options)?;
+        (device, options.auto_unmount.then_some(helper_socket), None)
     };
     // above the helper's socket: see `ABOVE`
     let device = fcntl_dupfd_cloexec(&device, ABOVE)?;
     let connection = fcntl_dupfd_cloexec(&device, ABOVE)?;
     let number = mounted_on(&dir).ok().flatten().map(|mounted| mounted.device);
-    Ok((Mount { dir, number, device, _keeper: keeper, warning }, connection))
+    Ok((Mount { dir, number, device, _helper: helper_socket, warning }, connection))
 }
 
 /// Whether a volume can be mounted on a directory, as far as can be said before it is opened: its path.
@@ -175,7 +256,7 @@ fn folder(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// Mounts as root: the connection, and a warning.
-fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, Option<String>)> {
+fn attach_directly(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd, Option<String>)> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{DEVICE}: {}", io::Error::from(e))))?;
     let mut data = String::new();
@@ -210,22 +291,22 @@ fn attach_directly(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, O
 /// Mounts a loop device over the volume; why this system cannot, where no process like this could.
 fn attach_on_device(volume: &Path, dir: &Path, flags: MountFlags, data: &CStr) -> io::Result<Option<String>> {
     // it goes with the mount
-    let claim = match (Claim::on(volume), claim::none_here()) {
-        (Ok(claim), _) => claim,
+    let device = match (LoopDevice::on(volume), loop_device::none_here()) {
+        (Ok(device), _) => device,
         (Err(_), Some(why)) => return Ok(Some(why)),
         (Err(e), None) => {
             let why = "there is no loop device, without which sync(2) does not reach the mount";
             return Err(io::Error::new(e.kind(), format!("{why} ({e}); -o nofuseblk goes without")));
         }
     };
-    match rustix::mount::mount(claim.device(), dir, TYPE_ON_DEVICE, flags, data) {
+    match rustix::mount::mount(device.path(), dir, TYPE_ON_DEVICE, flags, data) {
         // a kernel without this kind, or a user namespace, which may not mount it
         Err(e @ (Errno::NODEV | Errno::PERM)) => Ok(Some(io::Error::from(e).to_string())),
         done => Ok(done.map(|()| None)?),
     }
 }
 
-fn flags(options: &MountOptions) -> MountFlags {
+fn flags(options: &AttachOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NODEV, options.nodev);
@@ -244,11 +325,11 @@ fn flags(options: &MountOptions) -> MountFlags {
         }
 }
 
-fn source(options: &MountOptions) -> &str {
+fn source(options: &AttachOptions) -> &str {
     options.source.as_deref().unwrap_or(SUBTYPE)
 }
 
-fn attach_by_helper(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, UnixStream)> {
+fn attach_by_helper(dir: &Path, options: &AttachOptions) -> io::Result<(OwnedFd, UnixStream)> {
     let mut list = format!("subtype={SUBTYPE},fsname=");
     for c in source(options).chars() {
         if matches!(c, ',' | '\\') {
@@ -320,7 +401,7 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    descriptors.flatten().next().ok_or_else(|| io::Error::other("fusermount3 gave no connection"))
+    descriptors.flatten().next().ok_or_else(|| io::Error::other("fusermount3 returned no connection"))
 }
 
 fn helper(args: &[&str], dir: &Path) -> Command {
@@ -426,7 +507,7 @@ fn wait_for(pid: Pid, server: &OwnedFd) -> io::Result<()> {
 }
 
 /// Whether what is mounted on a directory is of this program.
-pub(crate) fn is_ours(dir: &Path) -> io::Result<()> {
+pub fn is_ours(dir: &Path) -> io::Result<()> {
     match mounted_on(dir)?.map(|mounted| mounted.kind) {
         None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
         Some(kind) if kind == TYPE || kind == TYPE_ON_DEVICE => Ok(()),
@@ -438,7 +519,7 @@ pub(crate) fn is_ours(dir: &Path) -> io::Result<()> {
 }
 
 /// The path without symbolic links. The last part is left alone where it cannot be looked at, as on a dead mount.
-pub(crate) fn resolve(dir: &Path) -> io::Result<PathBuf> {
+pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     match (dir.canonicalize(), dir.parent(), dir.file_name()) {
         (Ok(path), ..) => Ok(path),
         (Err(e), Some(parent), Some(name)) if e.kind() != io::ErrorKind::NotFound => {

@@ -1,9 +1,9 @@
-//! Ends the connection of a server that was killed while the kernel kept one of its threads.
+//! Ends the connection of a server that was killed while the kernel blocked one of its threads.
 //!
-//! A message that has the kernel forget pages or names waits for their locks, and no signal ends that. Whoever has the lock
-//! may itself wait for an answer of this server: when the server is killed then, all its threads end but the one that
-//! waits, which keeps /dev/fuse open; so the kernel does not see that nobody answers any more, and all that use the mount
-//! hang. Only another process can end the connection then. It is started before the first such message, sees with a look
+//! A message that has the kernel forget pages or names waits for their locks, and no signal ends that. The process that has
+//! the lock may itself wait for an answer of this server: when the server is killed then, all its threads end but the one
+//! that waits, for which /dev/fuse stays open; so the kernel does not see that no process answers any more, and all that use
+//! the mount hang. Only another process can end the connection then. It is started before the first such message, looks
 //! twice a second whether the server has ended, and costs nothing else.
 
 use crate::mountinfo::mounted_on;
@@ -33,7 +33,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// For what is mounted on `dir`; `line` is [`MountOptions::watchdog`](crate::MountOptions::watchdog).
+    /// For what is mounted on `dir`; `line` is [`AttachOptions::watchdog`](crate::AttachOptions::watchdog).
     pub(crate) fn new(line: &[OsString], dir: &Path) -> Self {
         let mounted = mounted_on(dir).ok().flatten().filter(|_| !line.is_empty());
         let what = mounted.map(|mounted| (line.to_vec(), mounted.device));

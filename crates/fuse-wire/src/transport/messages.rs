@@ -1,42 +1,36 @@
 //! Requests that no kernel sends: bytes as it would send them, and the bytes that it would get. For tests of everything
 //! above the transport.
 
-use super::pace::Pace;
-use super::standin::StandIns;
-use super::{CARRIED, Filesystem, Kernel, Link, MAX_DATA, respond_to};
+use super::link::{Link, MAX_DATA, respond_to};
+use super::{CARRIED, connect};
+use crate::connection_watchdog::Watchdog;
+use crate::filesystem::Filesystem;
 use crate::protocol::{Features, OutHeader};
-use crate::watchdog::Watchdog;
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// A file system that is mounted nowhere, and answers requests as if it were. What the kernel would be told to forget goes
+/// A file system that is mounted nowhere, and answers requests as if it were. Invalidations of the kernel's caches go
 /// nowhere.
 pub struct Messages {
     link: Arc<Link>,
 }
 
 impl Messages {
-    /// Serves a file system, such as [`answering`](crate::answering) makes, to callers that offer these features.
+    /// Serves a file system, to callers that offer these features.
     ///
     /// # Errors
     /// The system has no file that takes all messages to the kernel.
     pub fn new(filesystem: Arc<dyn Filesystem>, offered: Features) -> io::Result<Self> {
-        let link = Arc::new(Link {
-            // nothing can be read there, so a thread that would take requests ends
-            connection: open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?,
-            features: (filesystem.features() | CARRIED) & offered,
-            filesystem,
-            stand_ins: StandIns::default(),
-            pages: Arc::default(),
-            pace: Pace::new(),
-            watchdog: Watchdog::new(&[], Path::new("/")),
-            forgetting: Arc::default(),
-        });
-        link.stand_ins.serve(&link);
-        link.filesystem.connected(Kernel { link: Arc::downgrade(&link) });
+        // nothing can be read there, so a thread that would take requests ends
+        let connection = open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let watchdog = Watchdog::new(&[], Path::new("/"));
+        let mut link = Link::new(connection, filesystem, watchdog, Arc::default());
+        link.features = (link.filesystem.features() | CARRIED) & offered;
+        let link = Arc::new(link);
+        connect(&link);
         Ok(Self { link })
     }
 
@@ -50,9 +44,9 @@ impl Messages {
     /// once.
     #[must_use]
     pub fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let mut room = vec![0; MAX_DATA];
-        let (unique, outcome, len) = respond_to(&self.link, message, &mut room)?;
-        let body = outcome.map_or(&[][..], |()| room.get(..len).unwrap_or_default());
+        let mut space = vec![0; MAX_DATA];
+        let (unique, outcome, len) = respond_to(&self.link, message, &mut space)?;
+        let body = outcome.map_or(&[][..], |()| space.get(..len).unwrap_or_default());
         let len = (size_of::<OutHeader>() + body.len()) as u32;
         let header = OutHeader { len, error: outcome.map_or_else(|e| -e.raw_os_error(), |()| 0), unique };
         Some([header.as_bytes(), body].concat())

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_millis(50);
 /// Or when nothing came for so long.
 const CERTAIN: Duration = Duration::from_secs(1);
-/// Longest that is waited for that, and for a time in which no page is refused: somebody may write all the time.
+/// Longest that is waited for that, and for a time in which no page is refused: a program may write all the time.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Longest that the end of a session waits for all of it: an init system kills after 90 seconds by default.
 const AT_THE_END: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// What comes from the kernel's pages. A session has one, so that all who wait for the kernel count the same requests.
 #[derive(Default)]
-pub(crate) struct Pages {
+pub struct Writeback {
     /// The kernel's number of the connection, where it is known.
     connection: Option<u32>,
     /// Writes that are being answered.
@@ -37,9 +37,9 @@ pub(crate) struct Pages {
 }
 
 /// A write that is being answered.
-pub(crate) struct Coming<'p>(&'p Pages);
+pub(crate) struct LateWrite<'p>(&'p Writeback);
 
-impl Coming<'_> {
+impl LateWrite<'_> {
     /// It could not be written. Pages of a file that has become immutable or append-only are refused in any case.
     pub(crate) fn failed(&self, why: Errno) {
         if why != Errno::PERM {
@@ -49,14 +49,15 @@ impl Coming<'_> {
     }
 }
 
-impl Drop for Coming<'_> {
+impl Drop for LateWrite<'_> {
     fn drop(&mut self) {
         self.0.answering.fetch_sub(1, SeqCst);
     }
 }
 
 /// Why nothing can be said of what the kernel has.
-pub(crate) enum Error {
+#[derive(Debug)]
+pub enum WritebackError {
     /// The program that asks for it cannot be started.
     Start(String),
     /// It did not reach the server, or this is not where the volume is mounted.
@@ -65,19 +66,19 @@ pub(crate) enum Error {
     Refused(Errno),
 }
 
-impl Pages {
+impl Writeback {
     /// Those of the connection with this number.
     pub(crate) fn of(connection: Option<u32>) -> Self {
         Self { connection, ..Self::default() }
     }
 
     /// Notes what comes from the kernel's pages, as long as the result lives.
-    pub(crate) fn note(&self, operation: &Operation<'_>) -> Option<Coming<'_>> {
+    pub(crate) fn note(&self, operation: &Operation<'_>) -> Option<LateWrite<'_>> {
         match operation {
             Operation::Write { late: true, .. } => {
                 self.answering.fetch_add(1, SeqCst);
                 self.came.fetch_add(1, SeqCst);
-                Some(Coming(self))
+                Some(LateWrite(self))
             }
             Operation::SyncFs => {
                 self.synced.fetch_add(1, SeqCst);
@@ -89,17 +90,23 @@ impl Pages {
 
     /// Has the kernel write back all that programs wrote, through mappings too, and returns when that was answered, however
     /// long it takes. `place` is a file of the mount.
-    pub(crate) fn take_over(&self, place: &Path) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// It cannot be said that all was written.
+    pub fn take_over(&self, place: &Path) -> Result<(), WritebackError> {
         // a writer who never rests is no reason against what waits for this
         self.write_back_until(place, None).map(drop)
     }
 
-    /// As [`Pages::take_over`], for a process that has to end soon.
-    pub(crate) fn write_back(&self, place: &Path) -> Result<(), Error> {
+    /// As [`Writeback::take_over`], for a process that has to end soon.
+    pub(crate) fn write_back(&self, place: &Path) -> Result<(), WritebackError> {
         if self.write_back_until(place, Instant::now().checked_add(AT_THE_END))? {
             return Ok(());
         }
-        Err(Error::Write(format!("after {} s the kernel still sends what programs wrote", AT_THE_END.as_secs())))
+        Err(WritebackError::Write(format!(
+            "after {} s the kernel still sends what programs wrote",
+            AT_THE_END.as_secs()
+        )))
     }
 
     /// False where all of it may not have come yet.
@@ -107,22 +114,22 @@ impl Pages {
     /// By syncfs(2), and by another process: a thread of this one could not be killed while it waits for requests that its
     /// own process has to answer, and as long as one thread is left the connection stays open, so that the wait would
     /// never end.
-    fn write_back_until(&self, place: &Path, end: Option<Instant>) -> Result<bool, Error> {
+    fn write_back_until(&self, place: &Path, end: Option<Instant>) -> Result<bool, WritebackError> {
         let (before, failed_before) = (self.synced.load(SeqCst), self.failed().0);
         // the kernel says once that pages could not be written, which may be long ago, or have been those of a transaction that
-        // was rolled back: their writers were told, and members that have not ended yet may change more of them
+        // was rolled back: their writers got the error, and members that have not ended yet may change more of them
         let (began, mut ran) = (Instant::now(), sync(place, end)?);
         while !ran.status.success() && began.elapsed() < LONGEST {
             std::thread::sleep(QUIET / 10);
             ran = sync(place, end)?;
         }
         if !ran.status.success() {
-            return Err(Error::Write(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
+            return Err(WritebackError::Write(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
         }
         // a kernel that asks for this has waited for its writes; of mounts on no block device it only sends them off
         let quiet = self.synced.load(SeqCst) != before || self.wait_for_quiet(end);
         match self.failed() {
-            (count, Some(why)) if count != failed_before => Err(Error::Refused(why)),
+            (count, Some(why)) if count != failed_before => Err(WritebackError::Refused(why)),
             _ => Ok(quiet),
         }
     }
@@ -162,8 +169,8 @@ impl Pages {
 }
 
 /// `sync -f`, until it ends or `end` comes.
-fn sync(place: &Path, end: Option<Instant>) -> Result<Output, Error> {
-    let cannot = |e| Error::Start(format!("the program sync cannot be started: {e}"));
+fn sync(place: &Path, end: Option<Instant>) -> Result<Output, WritebackError> {
+    let cannot = |e| WritebackError::Start(format!("the program sync cannot be started: {e}"));
     let mut command = Command::new("sync");
     // a group of its own: the interrupt key at a terminal, pressed again, would end it with the server's group
     command.args(["-f", "--"]).arg(place).current_dir("/").process_group(0);
@@ -175,7 +182,7 @@ fn sync(place: &Path, end: Option<Instant>) -> Result<Output, Error> {
         if Instant::now() >= end {
             // not waited for: it may end only when this process has
             let _ = child.kill();
-            return Err(Error::Write("the device is too slow: sync has not ended in time".to_owned()));
+            return Err(WritebackError::Write("the device is too slow: sync has not ended in time".to_owned()));
         }
         std::thread::sleep(LOOK);
     }

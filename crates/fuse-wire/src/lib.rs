@@ -1,0 +1,52 @@
+//! FUSE for any file system: the kernel's protocol, the transports that carry it, and mounts.
+//!
+//! A file system implements [`Filesystem`]; [`Session::mount`] attaches it to a directory and [`Session::run`] answers the
+//! kernel's requests. Nothing here knows of volumes.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `protocol` | the kernel's structures and numbers |
+//! | `request`, `reply` | requests read from bytes, answers written to them |
+//! | `handle` | the numbers of open files |
+//! | `filesystem` | what a file system answers, and what it can ask of the kernel |
+//! | `transport` | the two ways of a request to a file system, and of its answer back: /dev/fuse and io_uring |
+//! | `mount` | attaching a file system to a directory and detaching it, as root or through fusermount3 |
+//! | `mountinfo` | what the kernel's list of mounts says of a directory |
+//! | `loop_device` | a block device for the kernel to mount, so that it sends sync(2) and waits in umount(2) |
+//! | `programs` | where losetup and fusermount3 lie |
+//! | `connection_watchdog` | the process that ends the connection of a server that was killed |
+//! | `writeback` | what the kernel has of files and has not sent yet, and having it write that back |
+//! | `session` | a mounted file system from its mounting to its end |
+//!
+//! 1. A request that fails is an error for that request; a panic is caught and becomes EIO. Neither ends the session.
+//! 2. Whatever the bytes of a request are, parsing returns a request or `None`.
+#![deny(unsafe_code)]
+
+mod connection_watchdog;
+mod error;
+mod filesystem;
+mod handle;
+mod loop_device;
+mod mount;
+mod mountinfo;
+mod programs;
+mod protocol;
+mod reply;
+mod request;
+mod session;
+mod transport;
+mod writeback;
+
+pub use connection_watchdog::watchdog;
+pub use error::{Error, Result};
+pub use filesystem::{Filesystem, Kernel};
+pub use handle::new_handle;
+pub use mount::{Access, Atime, AttachOptions, DAEMON, SYNC, is_ours, mount_point, resolve, unmount};
+pub use mountinfo::{MountInfo, mounted_on};
+pub use protocol::{Attr, Features, StatFs, StatxOut, StatxTime};
+pub use reply::{Answer, Entry, Reply};
+pub use request::{Caller, Changes, Operation, Request, SetTime};
+pub use rustix::io::Errno;
+pub use session::{Session, Unmounter};
+pub use transport::{Messages, Transport};
+pub use writeback::{Writeback, WritebackError};

@@ -1,0 +1,47 @@
+//! A volume as a FUSE file system: its operations, its snapshots, its transactions.
+
+use crate::ops::Ops;
+use crate::options::MountOptions;
+use crate::problems::Teller;
+use crate::snapshots::WithSnapshots;
+use crate::transactions::WithTransactions;
+use fs::Volume;
+use fuse_wire::{Filesystem, Result, Session};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Mounts a volume on a directory. Nothing is answered before [`Session::run`].
+///
+/// `on_problem` gets one sentence for each file in which damage is met, from any thread.
+///
+/// # Errors
+/// [`Error::Mount`](crate::Error::Mount) where the directory, the system or the user's rights do not allow it.
+pub fn mount(
+    volume: Arc<Volume>,
+    dir: &Path,
+    options: &MountOptions,
+    on_problem: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<Session> {
+    volume.start_background();
+    Session::mount(answering(volume, Some(dir), options, on_problem), dir, &options.mount)
+}
+
+/// What answers requests about a volume that is mounted on a directory, or, for [`Messages`](crate::Messages), nowhere.
+/// `on_problem` as for [`mount`].
+pub fn answering(
+    volume: Arc<Volume>,
+    dir: Option<&Path>,
+    options: &MountOptions,
+    on_problem: impl Fn(&str) + Send + Sync + 'static,
+) -> Arc<dyn Filesystem> {
+    let teller: Teller = Arc::new(on_problem);
+    let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&teller));
+    if options.snapshot.is_some() || volume.snapshots().is_err() {
+        return Arc::new(ops);
+    }
+    let mounted_on = dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
+    let filesystem = WithSnapshots::new(ops, options, teller, mounted_on.clone());
+    // no directory is called by the empty path
+    let mounted_on = mounted_on.unwrap_or_default();
+    Arc::new(WithTransactions::new(filesystem, volume, mounted_on, options.writeback_cache))
+}
