@@ -13,7 +13,7 @@ use check::{Options as CheckOptions, Repair};
 use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState, Superblock};
 use fs::mkfs::{Kind, MkfsOptions};
 use fs::{
-    AllocateMode, Broken, Clock, Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, RenameFlags,
+    AllocateMode, Clock, Consistency, DataMode, FileKind, InodeNo, Mutant, NewFile, OpenOptions, RenameFlags,
     SetAttributes, Timestamp, Transaction, Volume, WriteOptions, XattrMode,
 };
 use rustix::io::Errno;
@@ -94,7 +94,7 @@ pub struct Ext {
     pub overwrite_kept: bool,
     /// The same for faults of engines.
     #[doc(hidden)]
-    pub broken: Broken,
+    pub mutant: Mutant,
 }
 
 /// The length of a volume, unless another is asked for: two groups of blocks of 1 KiB, so that there is a copy of the
@@ -115,8 +115,8 @@ impl Ext {
         let promise = Promise::of(mode.name)?;
         // a native volume has blocks of 4 KiB, and is no smaller
         let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
-        let (reuse_at_once, overwrite_kept, broken) = (false, false, Broken::default());
-        Some(Self { mode, promise, format, block_size, len, inodes: 96, reuse_at_once, overwrite_kept, broken })
+        let (reuse_at_once, overwrite_kept, mutant) = (false, false, Mutant::default());
+        Some(Self { mode, promise, format, block_size, len, inodes: 96, reuse_at_once, overwrite_kept, mutant })
     }
 
     /// The shortest volume that has room for its own structures and some files.
@@ -148,7 +148,7 @@ impl Ext {
             data: self.mode.data,
             reuse_at_once: self.reuse_at_once,
             overwrite_kept: self.overwrite_kept,
-            broken: self.broken,
+            mutant: self.mutant,
             clock: clock(time.clone()),
             seed: Some(1),
             ..WriteOptions::default()

@@ -150,7 +150,7 @@ fn record(ext: &Ext, seed: u64) -> Recorded {
     if let Some(write) = &mut way.write {
         // so that generations close by themselves, too
         write.commit = Duration::from_millis(150);
-        write.broken = ext.broken;
+        write.mutant = ext.mutant;
     }
     options.mount.device = Some("/dev/null".into());
     let beside = Arc::new(AtomicUsize::new(0));
@@ -281,7 +281,7 @@ fn an_engine_that_reuses_places_too_early_is_caught() {
         return;
     }
     let mut ext = Ext::new("snapshot", None).expect("a mode");
-    ext.broken.reuse_places = true;
+    ext.mutant.reuse_places = true;
     let caught = judge(&ext, &record(&ext, 1), 1, 16);
     assert!(caught.is_err(), "{caught:?} states");
 }

@@ -124,12 +124,12 @@ impl Admission {
 
     fn undo(&self, before: Before, made: &BTreeSet<InodeNo>) -> Result<()> {
         let writing = self.writing()?;
-        self.store.discard_held()?;
+        self.store.discard_transaction()?;
         self.cache.clear();
         self.nodes.undo();
         writing.orphans.undo(before.orphans);
-        if let Some(native) = &self.native {
-            native.made_nothing();
+        if let Some(new) = &writing.new_inodes {
+            new.clear();
         }
         writing.space.undo(self, before.sums)?;
         writing.space.copy_content(false);

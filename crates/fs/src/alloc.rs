@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use store::Mark;
+use store::VolumeState;
 use zones::Zones;
 
 /// Most groups a volume may have to be opened for writing: their counts are kept in memory.
@@ -88,7 +88,7 @@ pub struct DamagedGroup {
 /// How a volume's space is to be kept.
 pub(crate) struct SpaceOptions {
     /// What the superblock says while generations are written.
-    pub(crate) in_use: Mark,
+    pub(crate) in_use: VolumeState,
     /// The volume was sound when it was opened, so it may be called so again.
     pub(crate) was_valid: bool,
     /// A crash may bring back content that was freed, so it is held until its generation is durable.

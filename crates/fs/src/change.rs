@@ -15,7 +15,7 @@ use space::Claim;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Kind, Operation, Room, Tag};
+use store::{DirtyLimits, Kind, Operation, Tag};
 
 /// A change under way. See [`Operation`] for what must not be done while there is one.
 pub(crate) struct Change<'v> {
@@ -33,33 +33,33 @@ const OWN_CREDITS: usize = 8;
 impl Inodes {
     /// Begins a change of at most `credits` metadata blocks. Bitmaps, descriptors and the superblock do not count.
     pub(crate) fn change(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |room| room.ordinary)
+        self.change_with(credits, |limits| limits.ordinary)
     }
 
     /// As [`Inodes::change`], for one that frees, or changes only what is there: it finds room on a full volume, too.
     pub(crate) fn change_freeing(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |room| room.freeing)
+        self.change_with(credits, |limits| limits.freeing)
     }
 
     /// As [`Inodes::change`], for one that gives a place to content for which room was promised.
     pub(crate) fn change_promised(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |room| room.promised)
+        self.change_with(credits, |limits| limits.reserved)
     }
 
-    /// As [`Inodes::change`], for a snapshot: where there is room to delete it again.
-    pub(crate) fn change_keeping(&self) -> Result<Change<'_>> {
-        self.change_with(0, |room| room.keeping)
+    /// As [`Inodes::change`], for a snapshot: where there is space to delete it again.
+    pub(crate) fn change_to_snapshot(&self) -> Result<Change<'_>> {
+        self.change_with(0, |limits| limits.snapshot)
     }
 
     /// As [`Inodes::change`], for the deletion of a snapshot: it finds room where all else does not.
     pub(crate) fn change_deleting(&self, credits: usize) -> Result<Change<'_>> {
-        self.change_with(credits, |room| room.deleting)
+        self.change_with(credits, |limits| limits.deletion)
     }
 
-    fn change_with(&self, credits: usize, room: fn(Room) -> usize) -> Result<Change<'_>> {
+    fn change_with(&self, credits: usize, limit_of: fn(DirtyLimits) -> usize) -> Result<Change<'_>> {
         let all = (credits + OWN_CREDITS).min(self.store.max_credits()).max(credits);
         debug_assert!(!self.has_gate() || crate::gate::is_changing(), "nobody asked at the gate");
-        let op = self.store.begin_with(all, room).map_err(Error::from).inspect_err(|e| self.note_too_large(e))?;
+        let op = self.store.begin_with(all, limit_of).map_err(Error::from).inspect_err(|e| self.note_too_large(e))?;
         self.wake_background();
         let (claim, freed) = (Cell::new(self.usual_claim()), RefCell::default());
         Ok(Change { volume: self, op, now: self.now(), claim, freed })
@@ -166,8 +166,8 @@ impl<'v> Change<'v> {
         }
         let inode = Arc::new(Inode::unsealed(&volume.sb, number, buf.into_bytes()).of(number)?);
         let was_empty = self.write_slot(number, place, inode.raw().bytes())?;
-        if was_empty && let Some(native) = &volume.native {
-            native.made(number, self.generation());
+        if was_empty && let Some(made) = volume.writing.as_ref().and_then(|w| w.new_inodes.as_ref()) {
+            made.add(number, self.generation());
         }
         volume.cache.put(Arc::clone(&inode));
         volume.note_inode(number);
@@ -177,9 +177,9 @@ impl<'v> Change<'v> {
 
     /// Clears an inode's slot as a freed inode's is: what the caller says remains in it.
     pub(crate) fn put_freed_inode(&self, number: InodeNo, mut buf: InodeBuf) -> Result<()> {
-        let native = self.volume.native.as_ref();
+        let made = self.volume.writing.as_ref().and_then(|w| w.new_inodes.as_ref());
         let place = self.volume.inode_place(number)?;
-        if native.is_some_and(|native| native.was_made(number, self.generation())) {
+        if made.is_some_and(|made| made.contains(number, self.generation())) {
             // as it is on the device, so that the inode costs no write
             self.write_slot(number, place, &vec![0; buf.bytes().len()])?;
         } else {

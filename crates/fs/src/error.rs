@@ -139,7 +139,7 @@ impl From<store::Error> for Error {
             store::Error::Device(e) => e.into(),
             store::Error::Format(e) => e.into(),
             e @ (store::Error::ReadOnly | store::Error::Failed(_)) => Error::ReadOnly(e.to_string()),
-            store::Error::HeldTooLarge { limit } => Error::TransactionTooLarge { limit },
+            store::Error::TransactionTooLarge { limit } => Error::TransactionTooLarge { limit },
             // no operation of ours is that large
             e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
             store::Error::NoRoom => Error::NoSpace,

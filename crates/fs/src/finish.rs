@@ -10,7 +10,7 @@ use format::superblock::{DiskSuperblock, OFFSET, State};
 use format::{FsBlock, InodeNo, htree, orphan, xattr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Client, Closing, Kind, Mark, Need, Tag};
+use store::{Closing, CommitHooks, Kind, Need, StateSource, Tag, VolumeState};
 use zerocopy::IntoBytes;
 
 impl Space {
@@ -51,12 +51,12 @@ impl Space {
         Some(())
     }
 
-    /// A superblock with a mark. A volume that was not sound when it was opened does not become so by being unmounted.
-    fn marked(&self, mut sb: DiskSuperblock, mark: Mark) -> DiskSuperblock {
+    /// A superblock with a state. A volume that was not clean when it was opened does not become so by being unmounted.
+    fn marked(&self, mut sb: DiskSuperblock, volume: VolumeState) -> DiskSuperblock {
         let mut state = State::from_bits_retain(sb.s_state.get());
         let Features { compat, mut incompat, ro_compat } = sb.features();
-        incompat.set(Incompat::NEEDS_RECOVERY, mark == Mark::NeedsReplay);
-        state.set(State::VALID, mark != Mark::NeedsCheck && self.options.was_valid);
+        incompat.set(Incompat::NEEDS_RECOVERY, volume == VolumeState::NeedsReplay);
+        state.set(State::VALID, volume != VolumeState::NeedsCheck && self.options.was_valid);
         sb.s_state = state.bits().into();
         // the first revision has no features, and no journal that could be needed
         if sb.s_rev_level.get() > 0 {
@@ -67,9 +67,9 @@ impl Space {
     }
 }
 
-impl Client for Space {
+impl CommitHooks for Space {
     fn finish(&self, closing: &Closing<'_>) -> store::Result<()> {
-        self.close_versions(closing.versions());
+        self.close_versions(closing.generation());
         self.finish_groups(closing)?;
         self.forget_given();
         let sb = self.close_superblock();
@@ -83,15 +83,15 @@ impl Client for Space {
         })
     }
 
-    fn give_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
+    fn grant_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
         self.take_chunks(closing, need)
     }
 
-    fn take_chunks_back(&self, closing: &Closing<'_>, chunks: &[u32]) -> store::Result<()> {
+    fn return_chunks(&self, closing: &Closing<'_>, chunks: &[u32]) -> store::Result<()> {
         self.put_chunks_back(closing, chunks)
     }
 
-    fn seal(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]) {
+    fn set_checksum(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]) {
         let geometry = &self.sb.geometry;
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if tag.kind == Kind::OrphanFile {
@@ -118,12 +118,14 @@ impl Client for Space {
         self.versions_are_durable();
         self.release(generation);
     }
+}
 
-    fn mark(&self, mark: Mark) -> (u64, Arc<[u8]>) {
+impl StateSource for Space {
+    fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
         let mut sb = *lock(&self.closed);
         // that something is wrong with the volume does not wait for the next generation
         with_errors(&mut sb, &lock(&self.superblock));
-        let sb = self.marked(sb, mark);
+        let sb = self.marked(sb, state);
         (OFFSET, Arc::from(sb.as_bytes()))
     }
 }

@@ -52,6 +52,7 @@ pub mod mkfs;
 mod mmp;
 mod names;
 mod native;
+mod new_inodes;
 mod node;
 mod nokey;
 mod notes;
@@ -95,8 +96,8 @@ pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
 #[doc(hidden)]
-pub use store::engine::Broken;
-pub use store::native::Facts as NativeFacts;
+pub use store::engine::Mutant;
+pub use store::native::Summary as NativeSummary;
 pub use transaction::Transaction;
 pub use volume::Volume;
 pub use walk::Walk;

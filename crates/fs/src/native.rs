@@ -5,15 +5,14 @@
 //! which cost nothing until they are written; content in the data groups, whose free blocks are all there is to give. The
 //! pool of free blocks therefore counts data groups alone, and whether there is room for metadata is for the engine to say.
 
-use crate::alloc::lock;
 use crate::{Error, Result};
 use format::native::snapshots::Snapshot;
 use format::native::superblock::NativeSuperblock;
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape};
 use format::superblock::Superblock;
-use format::{InodeNo, Structure, Where};
+use format::{Structure, Where};
 use space::Purpose;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use store::native::Mapped;
@@ -26,26 +25,9 @@ pub(crate) struct Native {
     reserved: BTreeSet<u64>,
     /// Held by whoever makes or deletes a snapshot.
     pub(crate) versions: Mutex<()>,
-    /// Inodes made in the generation of that number, in slots that were never used.
-    made: Mutex<(u64, HashSet<InodeNo>)>,
 }
 
 impl Native {
-    /// An inode was made in a slot that was never used.
-    pub(crate) fn made(&self, number: InodeNo, generation: u64) {
-        let mut made = lock(&self.made);
-        if made.0 != generation {
-            *made = (generation, HashSet::new());
-        }
-        made.1.insert(number);
-    }
-
-    /// Whether the open generation made the inode, in a slot that was never used before.
-    pub(crate) fn was_made(&self, number: InodeNo, generation: u64) -> bool {
-        let made = lock(&self.made);
-        made.0 == generation && made.1.contains(&number)
-    }
-
     /// Whether these blocks cannot hold what is for `purpose`: in groups for
     /// something else, in reserved blocks, or in the metadata regions.
     pub(crate) fn is_not_for(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
@@ -59,15 +41,10 @@ impl Native {
         }
     }
 
-    /// What the open generation made is not there any more.
-    pub(crate) fn made_nothing(&self) {
-        *lock(&self.made) = Default::default();
-    }
-
     pub(crate) fn new(mapped: Arc<Mapped>, superblock: &NativeSuperblock) -> Self {
         let shape = superblock.shape;
         let reserved = if superblock.reserved { shape.backup_places() } else { BTreeSet::new() };
-        Self { mapped, shape, reserved, versions: Mutex::default(), made: Mutex::default() }
+        Self { mapped, shape, reserved, versions: Mutex::default() }
     }
 }
 

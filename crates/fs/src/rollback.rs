@@ -121,7 +121,7 @@ impl Base {
             if let Some(place) = bytes.get_mut(OFFSET as usize..OFFSET as usize + DiskSuperblock::SIZE) {
                 place.copy_from_slice(sb.as_bytes());
             }
-            blocks.push(BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock), data: bytes.into() });
+            blocks.push(BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock), data: bytes.into(), fresh: false });
         }
         let per_block = geometry.descriptors_per_block();
         let size = geometry.descriptor_size as usize;
@@ -135,14 +135,14 @@ impl Base {
                     let bitmap: Vec<u8> = bits.iter().flat_map(|word| word.to_le_bytes()).collect();
                     descriptor.block_bitmap_csum = bitmap_checksum(geometry, &bitmap, geometry.clusters_per_group());
                     let (block, data) = (descriptor.block_bitmap, bitmap.into());
-                    bitmaps.push(BlockWrite { block, tag: tag(Kind::BlockBitmap), data });
+                    bitmaps.push(BlockWrite { block, tag: tag(Kind::BlockBitmap), data, fresh: false });
                 }
                 let at = (number.get() % per_block) as usize * size;
                 if let Some(place) = bytes.get_mut(at..at + size) {
                     descriptor.seal(&self.sb.disk, geometry, *number, place);
                 }
             }
-            blocks.push(BlockWrite { block, tag: tag(Kind::Descriptors), data: bytes.into() });
+            blocks.push(BlockWrite { block, tag: tag(Kind::Descriptors), data: bytes.into(), fresh: false });
         }
         bitmaps.sort_unstable_by_key(|write: &BlockWrite| write.block);
         blocks.extend(bitmaps);

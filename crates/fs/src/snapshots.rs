@@ -14,8 +14,7 @@ use format::{FsBlock, GroupNo};
 use space::Purpose;
 use std::collections::HashSet;
 use std::sync::Arc;
-use store::VersionChange;
-use store::native::Mapped;
+use store::native::{Mapped, SnapshotChange};
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,10 +78,10 @@ impl Volume {
         }
         // what one file cannot have does not keep the volume from being kept
         let placed = self.flush_all_delayed();
-        let change = self.change_keeping()?;
+        let change = self.change_to_snapshot()?;
         let generation = change.generation();
         let time = change.now().seconds;
-        change.operation().versions(VersionChange::Create { name: name.to_vec(), time });
+        native.mapped.request(generation, SnapshotChange::Create { name: name.to_vec(), time });
         drop(change);
         self.store.sync_generation(generation)?;
         placed?;
@@ -108,7 +107,7 @@ impl Volume {
         let change = self.change_deleting(descriptors.len())?;
         let generation = change.generation();
         space.let_go(&change, &snapshot, others, only)?;
-        change.operation().versions(VersionChange::Delete { name: name.to_vec() });
+        native.mapped.request(generation, SnapshotChange::Delete { name: name.to_vec() });
         drop(change);
         Ok(self.store.sync_generation(generation)?)
     }
@@ -122,7 +121,7 @@ impl Volume {
     pub fn tidy(&self) -> Result<()> {
         self.writing()?;
         let _pass = self.changing_outside()?;
-        while self.store.tidy()? {}
+        while self.store.compact()? {}
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use crate::alloc::{available, lock};
 use crate::inline::is_inline;
 use crate::native::groups_for;
-use crate::{Base, FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeFacts, Result, Timestamp};
+use crate::{Base, FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeSummary, Result, Timestamp};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::Group;
 use space::Purpose;
@@ -124,8 +124,8 @@ impl Inodes {
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
-    pub fn native_facts(&self) -> Result<Option<NativeFacts>> {
-        let facts = self.native.as_ref().map(|native| NativeFacts::read(native.mapped.below()));
+    pub fn native_facts(&self) -> Result<Option<NativeSummary>> {
+        let facts = self.native.as_ref().map(|native| NativeSummary::read(native.mapped.below()));
         Ok(facts.transpose()?)
     }
 

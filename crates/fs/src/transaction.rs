@@ -64,7 +64,7 @@ impl Volume {
 
     fn begin_held(&self) -> Result<Before> {
         self.flush_all_delayed()?;
-        self.store.hold_generation()?;
+        self.store.open_for_transaction()?;
         let writing = self.writing()?;
         writing.space.copy_content(true);
         Ok(Before { sums: writing.space.sums(), orphans: writing.orphans.remember() })
@@ -88,7 +88,7 @@ impl Volume {
             self.roll_back(id, Broken::Ended(e.to_string()), tell)?;
             return Err(e);
         }
-        let committed = self.store.commit_held();
+        let committed = self.store.commit_transaction();
         self.writing()?.space.copy_content(false);
         drop(charge);
         gate.open(false);

@@ -10,7 +10,7 @@ use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Engine;
-use store::engine::{Broken, DirtyBit, Journal, JournalOptions, Snapshot, Unordered};
+use store::engine::{CopyOnWrite, DirtyBit, Journal, JournalOptions, Mutant, NativeUnordered, Unordered};
 
 /// Features a volume may have that is written.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
@@ -52,7 +52,7 @@ impl Base {
         let space = SpaceOptions {
             in_use: limits.in_use,
             was_valid: self.state().contains(State::VALID),
-            hold_content: limits.holds_content,
+            hold_content: limits.defers_reuse,
             hold_inodes: !limits.atomic,
             hold_nothing: options.reuse_at_once,
             overwrite_kept: options.overwrite_kept,
@@ -64,8 +64,8 @@ impl Base {
         };
         let superblock = mounted(&self.sb.disk, &options, (options.clock)());
         let space = Arc::new(Space::load(self, superblock, space)?);
-        self.disk.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::Client>, options.commit)?;
-        self.writing = Some(Writing::new(options, consistency, space));
+        self.disk.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::CommitHooks>, options.commit)?;
+        self.writing = Some(Writing::new(options, consistency, &limits, space));
         Ok(())
     }
 
@@ -73,19 +73,19 @@ impl Base {
         let block_size = self.sb.geometry.block_size;
         let dirty_bytes = options.dirty_bytes.min(memory::budget().held_open);
         let dirty_blocks = (dirty_bytes / block_size as usize).max(LEAST_DIRTY);
-        if let Some(native) = &self.native {
-            let ordered = consistency == Consistency::Snapshot;
-            let mut engine = Snapshot::new(&native.mapped, ordered, dirty_blocks)?;
-            if options.broken != Broken::default() {
-                engine.break_as(options.broken, &native.mapped)?;
+        let native = self.native.as_ref().map(|native| &native.mapped);
+        Ok(match (consistency, native) {
+            (Consistency::Snapshot, Some(mapped)) => {
+                let mut engine = CopyOnWrite::new(mapped, dirty_blocks)?;
+                if options.mutant != Mutant::default() {
+                    engine.mutate(options.mutant, mapped)?;
+                }
+                Box::new(engine)
             }
-            return Ok(Box::new(engine));
-        }
-        Ok(match consistency {
-            // only native volumes have it
-            Consistency::Snapshot | Consistency::None => Box::new(Unordered::new(block_size, dirty_blocks)),
-            Consistency::DirtyBit => Box::new(DirtyBit::new(block_size, dirty_blocks)),
-            Consistency::Journal => {
+            (Consistency::None, Some(mapped)) => Box::new(NativeUnordered::new(mapped, dirty_blocks)?),
+            (Consistency::None, None) => Box::new(Unordered::new(block_size, dirty_blocks)),
+            (Consistency::DirtyBit, None) => Box::new(DirtyBit::new(block_size, dirty_blocks)),
+            (Consistency::Journal, None) => {
                 let clock = Arc::clone(&options.clock);
                 let journal = JournalOptions {
                     journal_data: options.data == DataMode::Journal,
@@ -96,6 +96,7 @@ impl Base {
                 };
                 Box::new(Journal::new(self.journal()?, journal)?)
             }
+            _ => return Err(Error::Impossible("the volume's format does not have this consistency mode")),
         })
     }
 

@@ -3,11 +3,13 @@
 use crate::Timestamp;
 use crate::alloc::Space;
 use crate::gate::{Before, Gate};
+use crate::new_inodes::NewInodes;
 use crate::orphan_list::OrphanList;
 use crate::wakeup::Wakeup;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use store::engine::Limits;
 
 /// How a volume stays sound through a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,7 +104,7 @@ pub struct WriteOptions {
     pub overwrite_kept: bool,
     /// The same of what engines promise.
     #[doc(hidden)]
-    pub broken: store::engine::Broken,
+    pub mutant: store::engine::Mutant,
 }
 
 impl Default for WriteOptions {
@@ -121,7 +123,7 @@ impl Default for WriteOptions {
             mounted_at: None,
             reuse_at_once: false,
             overwrite_kept: false,
-            broken: store::engine::Broken::default(),
+            mutant: store::engine::Mutant::default(),
         }
     }
 }
@@ -151,6 +153,8 @@ pub(crate) struct Writing {
     pub(crate) orphans: OrphanList,
     /// Where transactions are possible.
     pub(crate) gate: Option<Gate<Before>>,
+    /// Where the engine does not write unchanged blocks.
+    pub(crate) new_inodes: Option<NewInodes>,
     /// Wakes the thread in the background.
     pub(crate) wakeup: Arc<Wakeup>,
     /// Most bytes of content that may wait for their place as long as memory is what it is.
@@ -158,7 +162,7 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    pub(crate) fn new(options: WriteOptions, consistency: Consistency, space: Arc<Space>) -> Self {
+    pub(crate) fn new(options: WriteOptions, consistency: Consistency, limits: &Limits, space: Arc<Space>) -> Self {
         Self {
             most_delayed: AtomicUsize::new(options.delayed_bytes),
             options,
@@ -166,7 +170,8 @@ impl Writing {
             space,
             overhead: OnceLock::new(),
             orphans: OrphanList::default(),
-            gate: (consistency == Consistency::Snapshot).then(Gate::new),
+            gate: limits.can_discard.then(Gate::new),
+            new_inodes: limits.elides_unchanged.then(NewInodes::default),
             wakeup: Arc::default(),
         }
     }

@@ -9,7 +9,7 @@ use extant_fs::{
 use simdev::Trace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::native::Facts;
+use store::native::Summary;
 use testkit::{Rng, cases, rounds};
 
 const MIB: u64 = 1 << 20;
@@ -240,7 +240,7 @@ fn snapshots_are_what_the_tree_was() {
         world.empty();
         assert_eq!(world.volume.statfs().blocks_free, free);
         world.volume.unmount().expect("unmounting");
-        let facts = Facts::read(&world.device).expect("facts");
+        let facts = Summary::read(&world.device).expect("facts");
         assert_eq!((facts.held, facts.snapshots.len(), facts.superblock.snapshots), (0, 0, 0));
     }
 }
@@ -421,7 +421,7 @@ fn snapshots_deleted_in_any_order_leave_no_trace() {
     world.empty();
     assert_eq!(world.volume.statfs().blocks_free, free);
     world.volume.unmount().expect("unmounting");
-    let facts = Facts::read(&world.device).expect("facts");
+    let facts = Summary::read(&world.device).expect("facts");
     assert_eq!((facts.held, facts.superblock.snapshots), (0, 0));
 }
 
@@ -489,7 +489,7 @@ fn snapshots_stay_what_they_are_while_others_work() {
     }
     assert!(volume.damaged_groups().is_empty(), "{:?}", volume.damaged_groups());
     volume.unmount().expect("unmounting");
-    assert_eq!(Facts::read(&device).expect("facts").held, 0);
+    assert_eq!(Summary::read(&device).expect("facts").held, 0);
 }
 
 #[test]

@@ -60,6 +60,8 @@ struct Slot {
     changed: bool,
     /// Set while the open generation has changed it.
     dirty: Option<Tag>,
+    /// The open generation allocated it.
+    fresh: bool,
     /// Closed generations that changed it and are not home.
     pins: u32,
     /// It was freed; what it holds goes with the last pin.
@@ -77,6 +79,7 @@ impl Slot {
             checked: false,
             changed: false,
             dirty: None,
+            fresh: false,
             pins: 0,
             forgotten: false,
             is_data: false,
@@ -279,8 +282,17 @@ impl BlockCache {
         }
     }
 
-    /// Gives a block its first content, from zeroes, and counts it to the open generation.
+    /// Sets the first content of a block, from zeroes, and counts it to the open generation.
     pub(crate) fn fresh<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.put(block, tag, true, change)
+    }
+
+    /// Sets the whole content of a block that is in use, from zeroes, and counts it to the open generation.
+    pub(crate) fn replace<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.put(block, tag, false, change)
+    }
+
+    fn put<R>(&self, block: FsBlock, tag: Tag, fresh: bool, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut data: Arc<[u8]> = std::iter::repeat_n(0, self.block_size as usize).collect();
         let outcome = change(Arc::make_mut(&mut data));
         let mut shard = self.shard(block);
@@ -291,6 +303,7 @@ impl BlockCache {
             }
             None => shard.place(Slot::clean(block, data)),
         };
+        shard.slots[at].fresh |= fresh;
         self.make_dirty(&mut shard, at, tag);
         outcome
     }
@@ -337,6 +350,7 @@ impl BlockCache {
     fn forget_in(&self, shard: &mut Shard, block: FsBlock) {
         let Some(slot) = shard.slot(block) else { return };
         slot.is_data = false;
+        slot.fresh = false;
         slot.forgotten = true;
         if slot.dirty.take().is_some() {
             self.dirty.fetch_sub(1, Ordering::Relaxed);
@@ -374,7 +388,8 @@ impl BlockCache {
                 let Some(tag) = slot.dirty.take() else { continue };
                 seal(block, &tag, Arc::make_mut(&mut slot.data));
                 slot.pins += 1;
-                closed.push(BlockWrite { block, tag, data: Arc::clone(&slot.data) });
+                let fresh = std::mem::take(&mut slot.fresh);
+                closed.push(BlockWrite { block, tag, data: Arc::clone(&slot.data), fresh });
             }
         }
         self.dirty.store(0, Ordering::Relaxed);

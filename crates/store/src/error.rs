@@ -32,9 +32,9 @@ pub enum Error {
         /// Blocks a generation can hold.
         limit: usize,
     },
-    /// The generation is held open and has no room for one more operation.
+    /// The generation is that of a transaction and has no space for one more operation.
     #[error("what is to be done at once changes more than the {limit} metadata blocks that a generation can hold")]
-    HeldTooLarge {
+    TransactionTooLarge {
         /// Blocks this generation can hold.
         limit: usize,
     },

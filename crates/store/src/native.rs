@@ -2,18 +2,17 @@
 //!
 //! [`Mapped`] is the ext4 volume above the map, as a device: its metadata blocks are read where the map says they lie, each
 //! checked against the checksum in its entry; its file data lies in the device's own blocks. Metadata is written by the
-//! engine alone ([`Snapshot`](crate::engine::Snapshot)), which gives changed blocks new places.
+//! engine alone ([`CopyOnWrite`](crate::engine::CopyOnWrite)), which gives changed blocks new places.
 
-mod facts;
 mod map;
 mod mapped;
 mod places;
 mod snapshots;
+mod summary;
 
-pub use facts::Facts;
 pub use mapped::Mapped;
-
-pub use snapshots::List;
+pub use snapshots::{List, SnapshotChange};
+pub use summary::Summary;
 
 pub(crate) use map::{Late, Map, NodeName, above, first_below, leaf_of, node_over, slot_at};
 pub(crate) use places::{Bits, Places, Regions, table, unite, worst_case};
@@ -43,7 +42,7 @@ pub fn is_native(device: &dyn BlockDevice) -> Result<bool> {
     Ok(found)
 }
 
-/// As [`superblock`], for whoever goes on from there: with the number that the next generation's must exceed.
+/// As [`superblock`], to write the next generation: with the number that its own must exceed.
 ///
 /// # Errors
 /// As [`superblock`]; [`Error::Native`](crate::Error::Native) where there are no numbers left, and what [`may_lack`] says.

@@ -42,6 +42,9 @@ pub struct Plan {
     /// the generation made of them is in its home place, or a later one has changed or freed them. Each stands here
     /// once, sooner or later, for each generation that changed it.
     pub home: Vec<FsBlock>,
+    /// The newest generation that is durable when the plan was executed, as far as the engine promises it; 0 where the plan
+    /// makes none durable that was not.
+    pub durable: u64,
 }
 
 impl Plan {
@@ -123,7 +126,7 @@ mod tests {
             kind: Kind::Engine,
         };
         let stage = Stage { writes: (0..blocks).rev().map(write).collect(), flush: false };
-        Plan { stages: vec![stage], home: Vec::new() }.execute(&device).unwrap();
+        Plan { stages: vec![stage], ..Plan::default() }.execute(&device).unwrap();
         assert_eq!(device.snapshot().writes.requests, 12);
         let mut bytes = vec![0; blocks * 1024];
         device.read(512, &mut bytes).unwrap();
@@ -139,7 +142,7 @@ mod tests {
                 Stage { writes: [9, 3, 4, 2, 30].map(write).to_vec(), flush: true },
                 Stage { writes: vec![write(1)], flush: false },
             ],
-            home: Vec::new(),
+            ..Plan::default()
         };
         plan.execute(&device).unwrap();
         let counts = device.snapshot();

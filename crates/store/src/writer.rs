@@ -1,48 +1,51 @@
 //! Generations of a volume that is open for writing: when they close, and how they reach the device.
 //!
-//! 1. Operations hold the gate shared, closing holds it alone: a generation consists of whole operations.
-//! 2. Closing takes memory operations only; the device is written after the gate is open again, so operations of the
-//!    next generation go on meanwhile.
+//! 1. Operations have the generation lock shared, closing has it alone: a generation consists of whole operations.
+//! 2. Closing takes memory operations only; the device is written after the generation lock is free again, so operations of
+//!    the next generation go on meanwhile.
 //! 3. One generation is on its way at a time (the `committer` lock): a later one never overtakes an earlier one.
-//! 4. After a write or flush has failed, no operation begins and nothing is written, and everyone who asks for durability
-//!    hears of it.
+//! 4. After a write or flush has failed, no operation begins and nothing is written, and every sync fails.
 //! 5. A panic in the middle of an operation, of closing or of planning is such a failure: what is half done stays in memory.
 //! 6. Writes that no flush has followed are known by two counts: `written` grows after each write has returned, `flushed`
-//!    is what `written` was before the newest flush that has returned began. So nobody takes a flush that is still under
-//!    way for one that is done.
+//!    is what `written` was before the newest flush that has returned began. So a flush that is still under way is not
+//!    taken for one that is done.
+//! 7. What is durable is what the executed plans say ([`Plan::durable`]), not that they were executed.
 //!
-//! There is no thread in here: [`Store::tick`] is called by whoever keeps time, with the time.
+//! There is no thread in here: the caller of [`Store::tick`] has the time.
 
 use crate::engine::{Idle, Limits};
 use crate::recovery::Run;
 use crate::{
-    Cause, Client, ClosedGeneration, Closing, Engine, Error, Kind, Need, Operation, Plan, Result, Room, Store, Tag,
-    VersionChange,
+    ClosedGeneration, Closing, CommitHooks, CommitReason, DirtyLimits, Engine, Error, Kind, Note, Operation, Plan,
+    Result, Store, Tag,
 };
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 use std::time::Duration;
 
 /// What a store needs to write.
 pub(crate) struct Writer {
-    client: Arc<dyn Client>,
+    pub(crate) hooks: Arc<dyn CommitHooks>,
     limits: Limits,
     /// Most blocks that a generation may change as long as memory is what it is: no more than the engine can take.
     most_dirty: AtomicUsize,
     interval: Duration,
     /// The number of the open generation; numbers begin at 1.
-    pub(crate) gate: RwLock<u64>,
+    generation: RwLock<u64>,
     pub(crate) committer: Mutex<Committer>,
-    /// Somebody holds the open generation: see [`Store::hold_generation`].
-    pub(crate) held: AtomicBool,
+    /// The open generation is that of a transaction: see [`Store::open_for_transaction`].
+    pub(crate) in_transaction: AtomicBool,
     /// The newest generation that is durable.
     durable: AtomicU64,
     /// Blocks that running operations may still change.
     credits: AtomicUsize,
     /// What the open generation may change.
-    pub(crate) room: Mutex<Room>,
+    pub(crate) dirty_limits: Mutex<DirtyLimits>,
     /// Operations that have ended; tells whether the volume is quiet.
     operations: AtomicU64,
     /// Requests of any kind written; see the invariants.
@@ -52,8 +55,8 @@ pub(crate) struct Writer {
     flusher: Mutex<()>,
     /// Freed in the open generation.
     forgotten: Mutex<Vec<Run>>,
-    /// What becomes of the snapshots when the open generation closes.
-    versions: Mutex<Vec<VersionChange>>,
+    /// Left by operations of the open generation.
+    notes: Mutex<Vec<Note>>,
     failed: OnceLock<Arc<str>>,
     stopped: AtomicBool,
 }
@@ -70,11 +73,20 @@ impl Writer {
     /// What the open generation has besides its blocks goes with it.
     pub(crate) fn discard(&self) {
         lock(&self.forgotten).clear();
-        lock(&self.versions).clear();
+        lock(&self.notes).clear();
+    }
+
+    fn generation(&self) -> RwLockReadGuard<'_, u64> {
+        self.generation.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While this is locked no operation runs.
+    pub(crate) fn lock_generation(&self) -> RwLockWriteGuard<'_, u64> {
+        self.generation.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writing goes on.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.stopped.load(Ordering::Acquire) {
             return Err(Error::ReadOnly);
         }
@@ -117,6 +129,26 @@ impl Drop for EndOnPanic<'_> {
     }
 }
 
+/// The committer, locked. A panic ends writing before it is unlocked.
+pub(crate) struct Locked<'a> {
+    _end_on_panic: EndOnPanic<'a>,
+    committer: MutexGuard<'a, Committer>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Committer;
+
+    fn deref(&self) -> &Committer {
+        &self.committer
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Committer {
+        &mut self.committer
+    }
+}
+
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -133,20 +165,20 @@ impl Store {
     pub fn start_writing(
         &self,
         mut engine: Box<dyn Engine>,
-        client: Arc<dyn Client>,
+        hooks: Arc<dyn CommitHooks>,
         interval: Duration,
     ) -> Result<()> {
-        engine.open(&*client)?.execute(&*self.storage)?;
-        let room = Mutex::new(engine.room());
+        engine.open(&*hooks)?.execute(&*self.storage)?;
+        let dirty_limits = engine.metadata_space().map_or(DirtyLimits::ANY, |space| space.limits());
         let writer = Writer {
-            room,
-            client,
+            dirty_limits: Mutex::new(dirty_limits),
+            hooks,
             limits: engine.limits(),
             most_dirty: AtomicUsize::new(engine.limits().dirty_blocks),
             interval,
-            gate: RwLock::new(1),
+            generation: RwLock::new(1),
             committer: Mutex::new(Committer { engine, clock: Clock::default() }),
-            held: AtomicBool::new(false),
+            in_transaction: AtomicBool::new(false),
             durable: AtomicU64::new(0),
             credits: AtomicUsize::new(0),
             operations: AtomicU64::new(0),
@@ -154,7 +186,7 @@ impl Store {
             flushed: AtomicU64::new(0),
             flusher: Mutex::new(()),
             forgotten: Mutex::new(Vec::new()),
-            versions: Mutex::new(Vec::new()),
+            notes: Mutex::new(Vec::new()),
             failed: OnceLock::new(),
             stopped: AtomicBool::new(false),
         };
@@ -167,9 +199,20 @@ impl Store {
         writer.check().map(|()| writer)
     }
 
-    /// Whether file data goes the way of metadata.
+    /// The committer, while writing goes on.
+    pub(crate) fn lock_committer<'a>(&'a self, writer: &'a Writer) -> Result<Locked<'a>> {
+        let locked = Locked { committer: lock(&writer.committer), _end_on_panic: EndOnPanic(self) };
+        writer.check().map(|()| locked)
+    }
+
+    /// Whether file data is written as metadata is.
     pub fn journals_data(&self) -> bool {
         self.writer.get().is_some_and(|w| w.limits.journals_data)
+    }
+
+    /// Credits that an operation needs to write so many blocks of file data.
+    pub fn credits_for_data(&self, blocks: usize) -> usize {
+        if self.journals_data() { blocks } else { 0 }
     }
 
     /// Most metadata blocks one operation may announce.
@@ -200,27 +243,27 @@ impl Store {
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Failed`], [`Error::TooLarge`].
     pub fn begin(&self, credits: usize) -> Result<Operation<'_>> {
-        self.begin_with(credits, |room| room.ordinary)
+        self.begin_with(credits, |limits| limits.ordinary)
     }
 
-    /// As [`Store::begin`]; `room` says what of the engine's room the operation may use: one that frees may use more.
+    /// As [`Store::begin`]; `limit` says which of the limits is that of the operation: one that frees may use more.
     ///
     /// # Errors
     /// As [`Store::begin`]; [`Error::NoRoom`].
-    pub fn begin_with(&self, credits: usize, room: fn(Room) -> usize) -> Result<Operation<'_>> {
+    pub fn begin_with(&self, credits: usize, limit_of: fn(DirtyLimits) -> usize) -> Result<Operation<'_>> {
         let writer = self.writer()?;
         let mut alone = false;
         if credits > self.max_credits() {
             return Err(Error::TooLarge { credits, limit: writer.limits.dirty_blocks });
         }
         loop {
-            let open = writer.gate.read().unwrap_or_else(PoisonError::into_inner);
-            // it may have ended while this thread waited at the gate
+            let open = writer.generation();
+            // it may have ended while this thread waited for the lock
             writer.check()?;
             let announced = writer.credits.fetch_add(credits, Ordering::Relaxed) + credits;
-            let held = writer.is_held();
-            let limit = if held { writer.limits.held_blocks } else { writer.most_dirty() };
-            let most = room(*lock(&writer.room));
+            let in_transaction = writer.is_in_transaction();
+            let limit = if in_transaction { writer.limits.transaction_blocks } else { writer.most_dirty() };
+            let most = limit_of(*lock(&writer.dirty_limits));
             let dirty = self.cache.dirty();
             if dirty + announced <= limit.min(most) {
                 return Ok(Operation::new(self, open, credits));
@@ -228,12 +271,12 @@ impl Store {
             let full = *open;
             drop(open);
             writer.credits.fetch_sub(credits, Ordering::Relaxed);
-            if held {
+            if in_transaction {
                 let wanted = dirty + announced;
-                if wanted <= limit && room(self.widen(writer, wanted)?) >= wanted {
+                if wanted <= limit && limit_of(self.widen(writer, wanted)?) >= wanted {
                     continue;
                 }
-                return Err(Error::HeldTooLarge { limit: limit.min(most) });
+                return Err(Error::TransactionTooLarge { limit: limit.min(most) });
             }
             // a generation of its own is not large enough, and the one before it is durable
             if credits > most
@@ -243,23 +286,8 @@ impl Store {
             {
                 return Err(Error::NoRoom);
             }
-            self.commit(full, Cause::DirtyLimit)?;
+            self.commit(full, CommitReason::DirtyLimit)?;
         }
-    }
-
-    /// Makes room for so many blocks in the generation that is held, as far as there is any: the room there is.
-    fn widen(&self, writer: &Writer, blocks: usize) -> Result<Room> {
-        let mut committer = lock(&writer.committer);
-        let _guard = EndOnPanic(self);
-        writer.check()?;
-        let gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let engine = &mut *committer.engine;
-        let closing = Closing { store: self, generation: *gate, versions: &[] };
-        let need = Need { must: engine.wanted_chunks(blocks).must, should: 0 };
-        let chunks = writer.client.give_chunks(&closing, need).inspect_err(|e| self.fail(e))?;
-        engine.give_chunks(&chunks);
-        *lock(&writer.room) = engine.room();
-        Ok(engine.room())
     }
 
     fn end_on_panic(&self) {
@@ -284,9 +312,10 @@ impl Store {
         }
     }
 
-    pub(crate) fn change_versions(&self, change: VersionChange) {
-        let Some(writer) = self.writer.get() else { return };
-        lock(&writer.versions).push(change);
+    pub(crate) fn note(&self, note: impl FnOnce() -> Note) {
+        if let Some(writer) = self.writer.get().filter(|writer| writer.limits.wants_notes) {
+            lock(&writer.notes).push(note());
+        }
     }
 
     pub(crate) fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
@@ -314,7 +343,7 @@ impl Store {
             let (block, inside) = (FsBlock(at / size), (at % size) as usize);
             let (part, after) = rest.split_at(rest.len().min(size as usize - inside));
             if part.len() as u64 == size {
-                self.cache.fresh(block, tag, |bytes| bytes.copy_from_slice(part));
+                self.cache.replace(block, tag, |bytes| bytes.copy_from_slice(part));
             } else {
                 self.cache.edit(block, tag, |bytes| bytes[inside..inside + part.len()].copy_from_slice(part))?;
             }
@@ -338,7 +367,7 @@ impl Store {
 
     /// The number of the generation that is open now.
     pub fn open_generation(&self) -> u64 {
-        self.writer.get().map_or(0, |w| *w.gate.read().unwrap_or_else(PoisonError::into_inner))
+        self.writer.get().map_or(0, |w| *w.generation())
     }
 
     /// The newest generation that would survive a loss of power.
@@ -363,7 +392,7 @@ impl Store {
     pub fn sync_generation(&self, generation: u64) -> Result<()> {
         let writer = self.writer()?;
         if self.durable_generation() < generation {
-            return self.commit(generation, Cause::Sync);
+            return self.commit(generation, CommitReason::Sync);
         }
         self.flush_data(writer)
     }
@@ -384,48 +413,54 @@ impl Store {
         Ok(())
     }
 
-    /// Closes generations until `generation` is durable.
-    fn commit(&self, generation: u64, cause: Cause) -> Result<()> {
+    /// Closes generations until `generation` is written, and for a sync until it is durable.
+    fn commit(&self, generation: u64, reason: CommitReason) -> Result<()> {
         let writer = self.writer()?;
-        let mut committer = lock(&writer.committer);
-        let _guard = EndOnPanic(self);
-        writer.check()?;
-        // another thread may have written it while this one waited; one that is held is not waited for
-        if self.durable_generation() >= generation || writer.is_held() {
-            return Ok(());
+        let mut committer = self.lock_committer(writer)?;
+        loop {
+            // another thread may have written it while this one waited
+            let newest = match reason {
+                CommitReason::Sync => self.durable_generation(),
+                _ => self.open_generation() - 1,
+            };
+            // one that is open for a transaction is not waited for
+            if newest >= generation || writer.is_in_transaction() {
+                return Ok(());
+            }
+            self.close_and_write(writer, &mut committer, reason).inspect_err(|e| self.fail(e))?;
         }
-        self.close_and_write(writer, &mut committer, cause).inspect_err(|e| self.fail(e))
     }
 
-    /// Closes the open generation, whatever it holds.
-    pub(crate) fn commit_now(&self, writer: &Writer, cause: Cause) -> Result<()> {
-        let mut committer = lock(&writer.committer);
-        let _guard = EndOnPanic(self);
-        writer.check()?;
-        self.close_and_write(writer, &mut committer, cause).inspect_err(|e| self.fail(e))
+    /// Closes the open generation, whatever it contains, and returns when it is durable.
+    pub(crate) fn commit_now(&self, writer: &Writer) -> Result<()> {
+        let mut committer = self.lock_committer(writer)?;
+        let generation = self.open_generation();
+        while self.durable_generation() < generation {
+            self.close_and_write(writer, &mut committer, CommitReason::Sync).inspect_err(|e| self.fail(e))?;
+        }
+        Ok(())
     }
 
-    fn close_and_write(&self, writer: &Writer, committer: &mut Committer, cause: Cause) -> Result<()> {
-        self.cache.seal_tables(|block, tag, bytes| writer.client.seal(block, tag, bytes));
-        let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let closed = self.close(writer, &mut *committer.engine, &mut gate, cause)?;
-        drop(gate);
+    pub(crate) fn close_and_write(
+        &self,
+        writer: &Writer,
+        committer: &mut Committer,
+        reason: CommitReason,
+    ) -> Result<()> {
+        self.cache.seal_tables(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
+        let mut generation = writer.lock_generation();
+        let closed = self.close(writer, &mut *committer.engine, &mut generation, reason)?;
+        drop(generation);
         self.write_closed(writer, committer, closed)
     }
 
     fn write_closed(&self, writer: &Writer, committer: &mut Committer, closed: ClosedGeneration) -> Result<()> {
         committer.clock.dirty_since = None;
-        let number = closed.number;
-        let plan = committer.engine.plan(closed, &*writer.client)?;
-        self.carry_out(writer, &plan)?;
-        committer.engine.durable();
-        *lock(&writer.room) = committer.engine.room();
-        writer.durable.store(number, Ordering::Release);
-        writer.client.durable(number);
-        Ok(())
+        let plan = committer.engine.plan(closed, &*writer.hooks)?;
+        self.carry_out(writer, &mut *committer.engine, &plan)
     }
 
-    fn carry_out(&self, writer: &Writer, plan: &Plan) -> Result<()> {
+    fn carry_out(&self, writer: &Writer, engine: &mut dyn Engine, plan: &Plan) -> Result<()> {
         let before = writer.written.load(Ordering::Acquire);
         plan.execute(&*self.storage)?;
         if plan.stages.iter().any(|stage| stage.flush) {
@@ -435,47 +470,48 @@ impl Store {
             writer.written.fetch_add(1, Ordering::Release);
         }
         self.cache.unpin(&plan.home);
+        if plan.durable > self.durable_generation() {
+            if let Some(space) = engine.metadata_space() {
+                space.durable();
+                *lock(&writer.dirty_limits) = space.limits();
+            }
+            writer.durable.store(plan.durable, Ordering::Release);
+            writer.hooks.durable(plan.durable);
+        }
         Ok(())
     }
 
-    /// Ends the open generation and opens the next. `gate` is held alone.
+    /// Ends the open generation, which is locked, and opens the next.
     fn close(
         &self,
         writer: &Writer,
         engine: &mut dyn Engine,
-        gate: &mut u64,
-        cause: Cause,
+        generation: &mut u64,
+        reason: CommitReason,
     ) -> Result<ClosedGeneration> {
-        let number = *gate;
+        let number = *generation;
         let mut forgotten = std::mem::take(&mut *lock(&writer.forgotten));
-        let versions = std::mem::take(&mut *lock(&writer.versions));
-        let closing = Closing { store: self, generation: number, versions: &versions };
-        let need = engine.wanted_chunks(self.cache.dirty());
-        if need != Need::default() {
-            engine.give_chunks(&writer.client.give_chunks(&closing, need)?);
-        } else if matches!(cause, Cause::Idle | Cause::Tidy) {
-            let spare = engine.spare_chunks(cause);
-            if !spare.is_empty() {
-                writer.client.take_chunks_back(&closing, &spare)?;
-            }
+        let closing = Closing { store: self, generation: number };
+        self.supply(writer, engine, &closing, reason)?;
+        let has_requests = engine.metadata_space().is_some_and(|space| space.has_requests(number));
+        if self.cache.dirty() > 0 || !forgotten.is_empty() || has_requests {
+            writer.hooks.finish(&closing)?;
         }
-        if self.cache.dirty() > 0 || !forgotten.is_empty() || !versions.is_empty() {
-            writer.client.finish(&closing)?;
+        if let Some(space) = engine.metadata_space() {
+            *lock(&writer.dirty_limits) = space.limits_behind(self.cache.dirty());
         }
-        *lock(&writer.room) = engine.room_behind(self.cache.dirty());
-        let blocks = self.cache.close(|block, tag, bytes| writer.client.seal(block, tag, bytes));
+        let blocks = self.cache.close(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
+        let notes = std::mem::take(&mut *lock(&writer.notes));
         forgotten.sort_unstable_by_key(|run| run.first);
-        *gate = number + 1;
-        Ok(ClosedGeneration { number, cause, blocks, forgotten, unflushed: writer.has_unflushed(), versions })
+        *generation = number + 1;
+        Ok(ClosedGeneration { number, reason, blocks, forgotten, unflushed: writer.has_unflushed(), notes })
     }
 
-    /// Whether nothing has happened for so long that the engine wants all there is on the device, also content that no
-    /// operation has given a place yet.
+    /// Whether nothing has happened for so long that the engine wants all there is on the device, also delayed data.
     pub fn rests(&self, now: Duration) -> bool {
         let Some(writer) = self.writer.get() else { return false };
         let Ok(mut committer) = writer.committer.try_lock() else { return false };
-        let quiet = committer.clock.quiet(writer, now);
-        committer.engine.rests(quiet)
+        writer.limits.rests_after.is_some_and(|after| committer.clock.quiet(writer, now) >= after)
     }
 
     /// The operations up to now were made to bring to the device what others did: they do not end the quiet.
@@ -496,14 +532,14 @@ impl Store {
         self.tick_with(now, false)
     }
 
-    /// As [`Store::tick`]; `content_waits` says that there is content which no operation has given a place, so that the
-    /// engine does not take what is on the device for all there is.
+    /// As [`Store::tick`]; `is_delayed` says that there is delayed data, so that the engine does not take what is on the
+    /// device for all there is.
     ///
     /// # Errors
     /// As [`Store::sync`].
-    pub fn tick_with(&self, now: Duration, content_waits: bool) -> Result<()> {
+    pub fn tick_with(&self, now: Duration, is_delayed: bool) -> Result<()> {
         let writer = self.writer()?;
-        // whoever commits just now does what is due
+        // a thread that commits just now does what is due
         let mut committer = match writer.committer.try_lock() {
             Ok(committer) => committer,
             Err(TryLockError::Poisoned(committer)) => committer.into_inner(),
@@ -511,7 +547,7 @@ impl Store {
         };
         let _guard = EndOnPanic(self);
         writer.check()?;
-        if writer.is_held() {
+        if writer.is_in_transaction() {
             return Ok(());
         }
         let dirty = self.cache.dirty() > 0;
@@ -522,44 +558,35 @@ impl Store {
         clock.dirty_since = since;
         // soon operations would have to wait for it
         let outcome = if self.is_half_full() {
-            self.close_and_write(writer, &mut committer, Cause::DirtyLimit)
+            self.close_and_write(writer, &mut committer, CommitReason::DirtyLimit)
         } else if since.is_some_and(|since| now.saturating_sub(since) >= writer.interval) {
-            if dirty { self.close_and_write(writer, &mut committer, Cause::Timeout) } else { self.flush_data(writer) }
+            if dirty {
+                self.close_and_write(writer, &mut committer, CommitReason::Timeout)
+            } else {
+                self.flush_data(writer)
+            }
         } else {
-            let rests = committer.engine.rests(quiet);
-            let idle = match rests && content_waits && !dirty {
+            let rests = writer.limits.rests_after.is_some_and(|after| quiet >= after);
+            let idle = match rests && is_delayed && !dirty {
                 true => Idle::Nothing,
-                false => committer.engine.idle(quiet, dirty, &*writer.client),
+                false => committer.engine.idle(quiet, dirty, &*writer.hooks),
             };
+            let engine = &mut *committer.engine;
             match idle {
                 Idle::Nothing => Ok(()),
                 // what was written over in its place counts as well
-                Idle::Run(plan) if rests => self.flush_data(writer).and_then(|()| self.carry_out(writer, &plan)),
-                Idle::Commit => self.close_and_write(writer, &mut committer, Cause::Sync),
-                Idle::Tidy => self.close_and_write(writer, &mut committer, Cause::Idle),
-                Idle::Run(plan) => self.carry_out(writer, &plan),
+                Idle::Run(plan) if rests => {
+                    self.flush_data(writer).and_then(|()| self.carry_out(writer, engine, &plan))
+                }
+                Idle::Commit => self.close_and_write(writer, &mut committer, CommitReason::Sync),
+                Idle::Compact => self.close_and_write(writer, &mut committer, CommitReason::Idle),
+                Idle::Run(plan) => self.carry_out(writer, engine, &plan),
             }
         };
         outcome.inspect_err(|e| self.fail(e))
     }
 
-    /// Lets the engine give back some of what it does not need; false where there is nothing.
-    ///
-    /// # Errors
-    /// As [`Store::sync`].
-    pub fn tidy(&self) -> Result<bool> {
-        let writer = self.writer()?;
-        let mut committer = lock(&writer.committer);
-        let _guard = EndOnPanic(self);
-        writer.check()?;
-        if committer.engine.is_tidy() {
-            return Ok(false);
-        }
-        self.close_and_write(writer, &mut committer, Cause::Tidy).inspect_err(|e| self.fail(e))?;
-        Ok(true)
-    }
-
-    /// Brings everything to its home place and marks the volume clean: the last thing before it is put away. Afterwards
+    /// Brings everything to its home location and marks the volume clean: the last thing before unmounting. Afterwards
     /// no operation begins.
     ///
     /// # Errors
@@ -567,20 +594,20 @@ impl Store {
     pub fn stop_writing(&self) -> Result<()> {
         self.sync()?;
         let writer = self.writer()?;
-        let mut committer = lock(&writer.committer);
-        // operations that began since the sync have ended when the gate is held; those that wait there do not begin
-        let mut gate = writer.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut committer = self.lock_committer(writer)?;
+        // operations that began since the sync have ended when it is locked; those that wait for it do not begin
+        let mut generation = writer.lock_generation();
         let _guard = EndOnPanic(self);
         writer.check()?;
-        let outcome = self.put_away(writer, &mut committer, &mut gate).inspect_err(|e| self.fail(e));
+        let outcome = self.close_last(writer, &mut committer, &mut generation).inspect_err(|e| self.fail(e));
         writer.stopped.store(true, Ordering::Release);
         outcome
     }
 
-    fn put_away(&self, writer: &Writer, committer: &mut Committer, gate: &mut u64) -> Result<()> {
-        let last = self.close(writer, &mut *committer.engine, gate, Cause::Sync)?;
+    fn close_last(&self, writer: &Writer, committer: &mut Committer, generation: &mut u64) -> Result<()> {
+        let last = self.close(writer, &mut *committer.engine, generation, CommitReason::Sync)?;
         self.write_closed(writer, committer, last)?;
-        let plan = committer.engine.close(&*writer.client)?;
-        self.carry_out(writer, &plan)
+        let plan = committer.engine.close(&*writer.hooks)?;
+        self.carry_out(writer, &mut *committer.engine, &plan)
     }
 }

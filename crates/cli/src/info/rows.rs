@@ -9,7 +9,7 @@ use format::hash::HashVersion;
 use format::jbd2::JournalSuperblock;
 use format::mmp::{Mmp, Use};
 use format::superblock::{DiskSuperblock, Flags, State};
-use fs::{NativeFacts, Timestamp, Volume};
+use fs::{NativeSummary, Timestamp, Volume};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ pub(super) fn sections(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<
     sections
 }
 
-fn identity(volume: &Volume, native: Option<&NativeFacts>) -> Section {
+fn identity(volume: &Volume, native: Option<&NativeSummary>) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("Volume", "identity");
@@ -56,7 +56,7 @@ fn identity(volume: &Volume, native: Option<&NativeFacts>) -> Section {
     s
 }
 
-fn state(volume: &Volume, native: Option<&NativeFacts>) -> Section {
+fn state(volume: &Volume, native: Option<&NativeSummary>) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("State", "state");
@@ -121,7 +121,7 @@ fn state(volume: &Volume, native: Option<&NativeFacts>) -> Section {
     s
 }
 
-fn space(volume: &Volume, native: Option<&NativeFacts>) -> Section {
+fn space(volume: &Volume, native: Option<&NativeSummary>) -> Section {
     let sb = volume.superblock();
     let (disk, geometry) = (&sb.disk, &sb.geometry);
     let block_size = u64::from(geometry.block_size);
@@ -146,7 +146,7 @@ fn space(volume: &Volume, native: Option<&NativeFacts>) -> Section {
 }
 
 /// What lies below the ext4 volume of a native one.
-fn generations(native: &NativeFacts) -> Section {
+fn generations(native: &NativeSummary) -> Section {
     let mut s = Section::new("Generations", "native");
     s.number("Generation", "generation", native.superblock.generation);
     s.number("Superblock in force", "superblock_block", native.copy);

@@ -39,7 +39,7 @@ impl Broken {
     fn of(mut ext: Ext, bend: Bend) -> Self {
         ext.reuse_at_once = bend == Bend::ReuseAtOnce;
         ext.overwrite_kept = bend == Bend::OverwriteKept;
-        ext.broken = fs::Broken {
+        ext.mutant = fs::Mutant {
             reuse_places: bend == Bend::ReusePlaces,
             reuse_number: bend == Bend::ReuseNumber,
             keep_leaves: bend == Bend::KeepLeaves,

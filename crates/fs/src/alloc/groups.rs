@@ -348,7 +348,7 @@ impl Space {
         };
         if !std::mem::replace(flag, true) {
             let block = state.block_of(which);
-            op.fresh(block, which.tag(), |bytes| {
+            op.replace(block, which.tag(), |bytes| {
                 if let Some(map) = state.map(which) {
                     map.write(bytes);
                 }
@@ -373,7 +373,7 @@ impl Space {
         }
         state.generation = closing.generation();
         if !std::mem::replace(&mut state.blocks_changed, true) {
-            closing.fresh(state.descriptor.block_bitmap, Bitmap::Blocks.tag(), |_| ());
+            closing.replace(state.descriptor.block_bitmap, Bitmap::Blocks.tag(), |_| ());
         }
         Ok(())
     }
@@ -426,7 +426,7 @@ impl Space {
             && let Some(map) = &state.blocks
         {
             let bits = geometry.clusters_per_group();
-            let sum = closing.fresh(state.descriptor.block_bitmap, Bitmap::Blocks.tag(), |bytes| {
+            let sum = closing.replace(state.descriptor.block_bitmap, Bitmap::Blocks.tag(), |bytes| {
                 map.write(bytes);
                 checksum(bytes, bits)
             });
@@ -436,7 +436,7 @@ impl Space {
             && let Some(map) = &state.inodes
         {
             let bits = geometry.inodes_per_group;
-            let sum = closing.fresh(state.descriptor.inode_bitmap, Bitmap::Inodes.tag(), |bytes| {
+            let sum = closing.replace(state.descriptor.inode_bitmap, Bitmap::Inodes.tag(), |bytes| {
                 map.write(bytes);
                 checksum(bytes, bits)
             });

@@ -18,8 +18,8 @@ use space::{GroupMap, Run};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use store::Store;
 use store::native::Mapped;
-use store::{Store, VersionChange};
 
 /// Words in a group's bitmap.
 const WORDS: usize = GROUP_BLOCKS as usize / 64;
@@ -204,9 +204,9 @@ impl Space {
     }
 
     /// A generation closes. Where it becomes a snapshot, all that is used now is held from now on.
-    pub(crate) fn close_versions(&self, versions: &[VersionChange]) {
+    pub(crate) fn close_versions(&self, generation: u64) {
         let Some(kept) = &self.kept else { return };
-        if versions.iter().any(|version| matches!(version, VersionChange::Create { .. })) {
+        if kept.mapped.becomes_snapshot(generation) {
             kept.write().coming = true;
             kept.any.store(true, Ordering::Release);
             kept.epoch.fetch_add(1, Ordering::AcqRel);

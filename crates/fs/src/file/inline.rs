@@ -113,8 +113,7 @@ impl FileEdit<'_> {
         content.resize(content.len().next_multiple_of(block_size), 0);
         self.map_changes();
         let inode = Arc::clone(&self.inode);
-        let data = if self.volume.store.journals_data() { 1 } else { 0 };
-        let change = self.volume.change(ONE_PLACE + data)?;
+        let change = self.volume.change(ONE_PLACE + self.volume.store.credits_for_data(1))?;
         let (inode, ()) = change.edit_inode(&inode, |buf| {
             let before = buf.clone();
             set_data(&inode, buf, None)?;

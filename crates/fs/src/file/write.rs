@@ -201,7 +201,7 @@ impl Files {
         }
         let newest = if data_only { node.changed() } else { node.touched() };
         let mut generation = newest.min(self.store.open_generation());
-        if self.writing()?.options.broken.short_sync {
+        if self.writing()?.options.mutant.short_sync {
             generation = generation.saturating_sub(1);
         }
         self.store.sync_generation(generation)?;
@@ -220,7 +220,7 @@ impl Files {
 
     /// A change of one place in a map, which writes `blocks` blocks of data.
     fn data_change(&self, blocks: u64, promised: bool) -> Result<Change<'_>> {
-        let data = if self.store.journals_data() { blocks as usize } else { 0 };
+        let data = self.store.credits_for_data(blocks as usize);
         if promised { self.change_promised(ONE_PLACE + data) } else { self.change(ONE_PLACE + data) }
     }
 
@@ -497,8 +497,7 @@ impl FileEdit<'_> {
         let room = (volume.data_blocks() * block_size - offset % block_size) as usize;
         let part = data.get(..room).unwrap_or(data);
         let journaled = volume.store.journals_data();
-        let blocks = if journaled { (part.len() / block_size as usize) + 2 } else { 0 };
-        let change = volume.change(blocks)?;
+        let change = volume.change(volume.store.credits_for_data(part.len() / block_size as usize + 2))?;
         let (at, into) = (FsBlock(first.get() + offset / block_size), offset % block_size);
         let (in_place, same) = change.in_place(at, (into + part.len() as u64).div_ceil(block_size))?;
         if !in_place {

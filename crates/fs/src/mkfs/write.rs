@@ -113,19 +113,17 @@ impl Layout {
         for place in native.shape.backup_places() {
             device.write_zeroes(place * size, size)?;
         }
-        let tag = |kind, owner| Tag { kind, owner, seed: 0 };
+        let write = |block, kind, owner, data: &[u8]| {
+            let tag = Tag { kind, owner, seed: 0 };
+            BlockWrite { block: FsBlock(block), tag, data: Arc::from(data), fresh: true }
+        };
         let mut first = vec![0; BLOCK_SIZE as usize];
         let superblock = self.superblock().disk.copy_for(GroupNo(0));
         first[OFFSET as usize..][..superblock.as_bytes().len()].copy_from_slice(superblock.as_bytes());
-        let mut blocks =
-            vec![BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock, InodeNo(0)), data: Arc::from(first) }];
+        let mut blocks = vec![write(0, Kind::Superblock, InodeNo(0), &first)];
         self.each_piece(|at, kind, owner, bytes| {
             let block = bytes.chunks(BLOCK_SIZE as usize).zip(at.get()..);
-            blocks.extend(block.map(|(data, at)| BlockWrite {
-                block: FsBlock(at),
-                tag: tag(kind, owner),
-                data: Arc::from(data),
-            }));
+            blocks.extend(block.map(|(data, at)| write(at, kind, owner, data)));
             Ok(())
         })?;
         blocks.sort_unstable_by_key(|write| write.block);

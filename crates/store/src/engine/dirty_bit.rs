@@ -6,8 +6,8 @@
 //! 2. After a second without an operation everything is written and flushed, also content that waits for its place; if
 //!    still nothing came in between, the volume is marked clean. Then it holds what was done up to some moment, whole.
 
-use super::{Engine, Idle, Limits, all_home, marked};
-use crate::{Client, ClosedGeneration, Mark, Plan, Result, Stage};
+use super::{Engine, Idle, Limits, all_home, state_stage};
+use crate::{ClosedGeneration, Plan, Result, Stage, StateSource, VolumeState};
 use std::time::Duration;
 
 /// How long the volume must be quiet before it is marked clean (section 1 of the paper).
@@ -29,26 +29,25 @@ impl DirtyBit {
     #[must_use]
     pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
         let limits = Limits {
-            dirty_blocks,
-            held_blocks: dirty_blocks,
-            journals_data: false,
-            wants_forgotten: false,
-            in_use: Mark::NeedsCheck,
-            // content is written before the mark, and so into nothing that a volume marked clean still shows
-            holds_content: true,
-            atomic: false,
+            // data is written before the mark, and so into nothing that a volume marked clean still shows
+            defers_reuse: true,
+            rests_after: Some(QUIET),
+            ..Limits::new(VolumeState::NeedsCheck, dirty_blocks)
         };
         Self { block_size: block_size as usize, limits, marked_clean: true, unflushed: false }
     }
 
-    fn clean(&mut self, client: &dyn Client) -> Plan {
+    fn clean(&mut self, superblock: &dyn StateSource) -> Plan {
         if self.marked_clean {
             return Plan::default();
         }
         let before = Stage { writes: Vec::new(), flush: true };
         let flush = std::mem::take(&mut self.unflushed).then_some(before);
         self.marked_clean = true;
-        Plan { stages: flush.into_iter().chain([marked(client, Mark::Clean)]).collect(), home: Vec::new() }
+        Plan {
+            stages: flush.into_iter().chain([state_stage(superblock, VolumeState::Clean)]).collect(),
+            ..Plan::default()
+        }
     }
 }
 
@@ -57,37 +56,34 @@ impl Engine for DirtyBit {
         self.limits
     }
 
-    fn open(&mut self, _: &dyn Client) -> Result<Plan> {
+    fn open(&mut self, _: &dyn StateSource) -> Result<Plan> {
         Ok(Plan::default())
     }
 
-    fn plan(&mut self, closed: ClosedGeneration, client: &dyn Client) -> Result<Plan> {
+    fn plan(&mut self, closed: ClosedGeneration, superblock: &dyn StateSource) -> Result<Plan> {
         let home = all_home(&closed, self.block_size);
         let mut stages = Vec::with_capacity(2);
         if !home.writes.is_empty() {
             if std::mem::take(&mut self.marked_clean) {
-                stages.push(marked(client, Mark::NeedsCheck));
+                stages.push(state_stage(superblock, VolumeState::NeedsCheck));
             }
             self.unflushed = true;
         }
         self.unflushed &= !home.flush;
         stages.push(home);
-        Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect() })
+        // at the dirty limit without a flush: the mode promises no more
+        Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect(), durable: closed.number })
     }
 
-    fn idle(&mut self, quiet: Duration, dirty: bool, client: &dyn Client) -> Idle {
-        match (self.rests(quiet), dirty) {
+    fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle {
+        match (quiet >= QUIET, dirty) {
             (true, true) => Idle::Commit,
-            (true, false) if !self.marked_clean => Idle::Run(self.clean(client)),
+            (true, false) if !self.marked_clean => Idle::Run(self.clean(superblock)),
             _ => Idle::Nothing,
         }
     }
 
-    fn rests(&self, quiet: Duration) -> bool {
-        quiet >= QUIET
-    }
-
-    fn close(&mut self, client: &dyn Client) -> Result<Plan> {
-        Ok(self.clean(client))
+    fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
+        Ok(self.clean(superblock))
     }
 }

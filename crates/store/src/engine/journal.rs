@@ -29,9 +29,9 @@ mod log;
 mod tests;
 mod transaction;
 
-use super::{Engine, Idle, Limits, marked};
+use super::{Engine, Idle, Limits, state_stage};
 use crate::recovery::{self, Run};
-use crate::{Cause, Client, ClosedGeneration, Error, Kind, Mark, Plan, PlannedWrite, Result, Stage};
+use crate::{ClosedGeneration, CommitReason, Error, Kind, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState};
 use format::FsBlock;
 use format::jbd2::{BlockType, Compat, DiskSuperblock, Incompat, JournalSuperblock};
 use log::Log;
@@ -133,13 +133,11 @@ impl Journal {
         let generation = (log.len() / 4).max(SMALL_GENERATION.min(log.len() / 2));
         let generation = generation as usize - log.overhead(generation as usize);
         let limits = Limits {
-            dirty_blocks: generation.min(options.dirty_blocks),
-            held_blocks: generation.min(options.dirty_blocks),
             journals_data: options.journal_data,
             wants_forgotten: true,
-            in_use: Mark::NeedsReplay,
-            holds_content: true,
+            defers_reuse: true,
             atomic: true,
+            ..Limits::new(VolumeState::NeedsReplay, generation.min(options.dirty_blocks))
         };
         let generations = u32::try_from(options.dirty_blocks).unwrap_or(u32::MAX).max(2 * SMALL_GENERATION);
         let most_used = (log.len() / 2).min(MOST_LOGGED / block_size).min(generations);
@@ -266,20 +264,20 @@ impl Engine for Journal {
         self.limits
     }
 
-    fn open(&mut self, client: &dyn Client) -> Result<Plan> {
+    fn open(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
         // an empty log needs no replay, so the two may become durable in any order
-        let mut stage = marked(client, Mark::NeedsReplay);
+        let mut stage = state_stage(superblock, VolumeState::NeedsReplay);
         stage.writes.push(self.tail_write());
-        Ok(Plan { stages: vec![stage], home: Vec::new() })
+        Ok(Plan { stages: vec![stage], ..Plan::default() })
     }
 
-    fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
-        let mut plan = Plan::default();
+    fn plan(&mut self, closed: ClosedGeneration, _: &dyn StateSource) -> Result<Plan> {
+        let mut plan = Plan { durable: closed.number, ..Plan::default() };
         let freed = self.freed_live(&closed.forgotten);
         let logged_again = |b: &FsBlock| closed.blocks.binary_search_by_key(b, |write| write.block).is_ok();
         let revoked: Vec<FsBlock> = freed.iter().copied().filter(|block| !logged_again(block)).collect();
         if closed.blocks.is_empty() && revoked.is_empty() {
-            if closed.unflushed && closed.cause == Cause::Sync {
+            if closed.unflushed && closed.reason == CommitReason::Sync {
                 plan.stages.push(Stage { writes: Vec::new(), flush: true });
             }
             return Ok(plan);
@@ -329,7 +327,7 @@ impl Engine for Journal {
         Ok(plan)
     }
 
-    fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn Client) -> Idle {
+    fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn StateSource) -> Idle {
         if quiet < QUIET || dirty || self.transactions.is_empty() {
             return Idle::Nothing;
         }
@@ -339,12 +337,12 @@ impl Engine for Journal {
         Idle::Run(plan)
     }
 
-    fn close(&mut self, client: &dyn Client) -> Result<Plan> {
+    fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
         let mut plan = Plan::default();
         if !self.transactions.is_empty() {
             self.checkpoint(&mut plan, |_| true);
         }
-        plan.stages.push(marked(client, Mark::Clean));
+        plan.stages.push(state_stage(superblock, VolumeState::Clean));
         Ok(plan)
     }
 }

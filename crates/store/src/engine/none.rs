@@ -1,7 +1,7 @@
 //! No consistency at all: every write in any order. What a crash leaves needs a full check.
 
-use super::{Engine, Idle, Limits, all_home, marked};
-use crate::{Client, ClosedGeneration, Mark, Plan, Result};
+use super::{Engine, Idle, Limits, all_home, state_stage};
+use crate::{ClosedGeneration, Plan, Result, StateSource, VolumeState};
 use std::time::Duration;
 
 /// The engine `none`: the volume is marked as in use from mount to unmount, and nothing else is ordered.
@@ -15,15 +15,7 @@ impl Unordered {
     /// For blocks of `block_size` bytes and generations of at most `dirty_blocks`.
     #[must_use]
     pub fn new(block_size: u32, dirty_blocks: usize) -> Self {
-        let limits = Limits {
-            dirty_blocks,
-            held_blocks: dirty_blocks,
-            journals_data: false,
-            wants_forgotten: false,
-            in_use: Mark::NeedsCheck,
-            holds_content: false,
-            atomic: false,
-        };
+        let limits = Limits::new(VolumeState::NeedsCheck, dirty_blocks);
         Self { block_size: block_size as usize, limits }
     }
 }
@@ -33,22 +25,24 @@ impl Engine for Unordered {
         self.limits
     }
 
-    fn open(&mut self, client: &dyn Client) -> Result<Plan> {
-        Ok(Plan { stages: vec![marked(client, Mark::NeedsCheck)], home: Vec::new() })
+    fn open(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
+        Ok(Plan { stages: vec![state_stage(superblock, VolumeState::NeedsCheck)], ..Plan::default() })
     }
 
-    fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
+    fn plan(&mut self, closed: ClosedGeneration, _: &dyn StateSource) -> Result<Plan> {
         Ok(Plan {
             stages: vec![all_home(&closed, self.block_size)],
             home: closed.blocks.iter().map(|w| w.block).collect(),
+            // at the dirty limit without a flush: the mode promises no more
+            durable: closed.number,
         })
     }
 
-    fn idle(&mut self, _: Duration, _: bool, _: &dyn Client) -> Idle {
+    fn idle(&mut self, _: Duration, _: bool, _: &dyn StateSource) -> Idle {
         Idle::Nothing
     }
 
-    fn close(&mut self, client: &dyn Client) -> Result<Plan> {
-        Ok(Plan { stages: vec![marked(client, Mark::Clean)], home: Vec::new() })
+    fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
+        Ok(Plan { stages: vec![state_stage(superblock, VolumeState::Clean)], ..Plan::default() })
     }
 }

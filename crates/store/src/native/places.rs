@@ -198,7 +198,7 @@ impl Places {
 
     /// Lets go of chunks in which nothing is used, left or held, and which no snapshot has, as many as leave `room`
     /// places or more: those farthest behind.
-    pub(crate) fn spare(&mut self, room: usize) -> Vec<u32> {
+    pub(crate) fn surplus(&mut self, room: usize) -> Vec<u32> {
         let mut given = Vec::new();
         let numbers: Vec<u32> = self.by_number.keys().rev().copied().collect();
         for number in numbers {

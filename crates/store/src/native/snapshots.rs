@@ -16,10 +16,29 @@ const KEPT: usize = 1 << 12;
 /// The list, in its order; `None` for a record that is not in use.
 pub type List = Arc<[Option<Snapshot>]>;
 
+/// A change to the list of snapshots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SnapshotChange {
+    /// The generation becomes a snapshot, all of it.
+    Create {
+        /// What [`Snapshot::is_name`] accepts, and no snapshot has.
+        name: Vec<u8>,
+        /// When it was made, in seconds since 1970.
+        time: i64,
+    },
+    /// A snapshot is deleted.
+    Delete {
+        /// Its name.
+        name: Vec<u8>,
+    },
+}
+
 /// What a volume's users share of its snapshots.
 #[derive(Default)]
 pub(crate) struct Shared {
     lists: Mutex<Lists>,
+    /// Changes that generations will make which are not planned yet, with their numbers.
+    requests: Mutex<Vec<(u64, SnapshotChange)>>,
     /// By place, generation and checksum: what a place holds changes when nobody holds it any more.
     nodes: Mutex<HashMap<(u64, u64, u32), Arc<Node>>>,
 }
@@ -40,6 +59,20 @@ impl Shared {
     /// The generation on its way has this list.
     pub(crate) fn prepare(&self, list: List) {
         lock(&self.lists).next = Some(list);
+    }
+
+    pub(crate) fn has_requests(&self, generation: u64) -> bool {
+        lock(&self.requests).iter().any(|(of, _)| *of == generation)
+    }
+
+    /// The changes of a generation that is planned.
+    pub(crate) fn take_requests(&self, generation: u64) -> Vec<SnapshotChange> {
+        lock(&self.requests).extract_if(.., |(of, _)| *of == generation).map(|(_, change)| change).collect()
+    }
+
+    /// What the open generation was to change is not changed.
+    pub(crate) fn discard_requests(&self) {
+        lock(&self.requests).clear();
     }
 }
 
@@ -72,6 +105,20 @@ impl Mapped {
         }
         let list: List = load(&self.map, self.count)?.into();
         Ok(Arc::clone(lock(&self.shared.lists).now.get_or_insert(list)))
+    }
+
+    /// Changes the list when the open generation, of this number, is committed. To be called within an operation; the caller
+    /// sees to it that the change can be made.
+    pub fn request(&self, generation: u64, change: SnapshotChange) {
+        lock(&self.shared.requests).push((generation, change));
+    }
+
+    /// Whether the generation becomes a snapshot.
+    #[must_use]
+    pub fn becomes_snapshot(&self, generation: u64) -> bool {
+        let creates =
+            |(of, change): &(u64, SnapshotChange)| *of == generation && matches!(change, SnapshotChange::Create { .. });
+        lock(&self.shared.requests).iter().any(creates)
     }
 
     /// The generation that was on its way is durable.

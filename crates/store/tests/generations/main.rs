@@ -4,7 +4,7 @@ mod engines;
 mod support;
 mod threads;
 
-use extant_store::{Cause, Error};
+use extant_store::{CommitReason, Error, Note, Part};
 use format::{FsBlock, InodeNo};
 use simdev::{Fault, Faulty, Trace};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn a_generation_holds_what_its_operations_did() {
     assert_eq!((block(&device, 4), block(&device, 9), block(&device, 5)), (0xA2, 0xA3, 5));
     let shown = rig.shown();
     assert_eq!(shown.len(), 1);
-    assert_eq!((shown[0].number, shown[0].cause), (1, Cause::Sync));
+    assert_eq!((shown[0].number, shown[0].reason), (1, CommitReason::Sync));
     assert_eq!(shown[0].blocks.iter().map(|w| w.block.get()).collect::<Vec<_>>(), [4, 9]);
     assert_eq!(rig.client.durable.load(Ordering::SeqCst), 1);
     assert_eq!(rig.client.sealed.load(Ordering::SeqCst), 2, "each block is sealed once");
@@ -143,7 +143,7 @@ fn the_limit_closes_generations() {
         fill(&rig.store, n, 0xF0);
     }
     let shown = rig.shown();
-    assert!(shown.len() >= 4 && shown.iter().all(|s| s.cause == Cause::DirtyLimit && s.blocks.len() <= 40));
+    assert!(shown.len() >= 4 && shown.iter().all(|s| s.reason == CommitReason::DirtyLimit && s.blocks.len() <= 40));
 }
 
 #[test]
@@ -157,7 +157,10 @@ fn time_closes_generations() {
     tick(14);
     assert!(rig.shown().is_empty());
     tick(15);
-    assert_eq!(rig.shown().iter().map(|s| (s.cause, s.blocks.len())).collect::<Vec<_>>(), [(Cause::Timeout, 2)]);
+    assert_eq!(
+        rig.shown().iter().map(|s| (s.reason, s.blocks.len())).collect::<Vec<_>>(),
+        [(CommitReason::Timeout, 2)]
+    );
     tick(100);
     assert_eq!(rig.shown().len(), 1, "an empty generation stays open");
 }
@@ -283,4 +286,88 @@ fn after_the_end_nothing_begins() {
     assert!(rig.store.failure().is_none());
     let never = extant_store::Store::new(Arc::new(memory()), SIZE as u32, 0);
     assert!(matches!(never.begin(1), Err(Error::ReadOnly)));
+}
+
+/// An engine whose flush makes the generation before durable, as one that writes a list of changes ahead of them does.
+#[test]
+fn what_is_durable_is_what_the_plan_says() {
+    let mut engine = Showing::new(64);
+    engine.lags = true;
+    let rig = Rig::new(Arc::new(memory()), engine);
+    let durable = || (rig.store.durable_generation(), rig.client.durable.load(Ordering::SeqCst));
+    assert_eq!(fill(&rig.store, 1, 7), 1);
+    rig.store.tick(Duration::ZERO).unwrap();
+    rig.store.tick(INTERVAL).unwrap();
+    assert_eq!((rig.shown().len(), durable()), (1, (0, 0)), "carried out, and not durable");
+    assert_eq!(fill(&rig.store, 2, 7), 2);
+    rig.store.sync_generation(1).unwrap();
+    assert_eq!((rig.shown().len(), durable()), (2, (1, 1)), "the next one makes it durable");
+    rig.store.sync_generation(1).unwrap();
+    assert_eq!(rig.shown().len(), 2, "no more is needed");
+    rig.store.sync_generation(2).unwrap();
+    assert_eq!((rig.shown().len(), durable()), (3, (2, 2)));
+    rig.store.open_for_transaction().unwrap();
+    assert_eq!(durable().0 + 2, rig.store.open_generation(), "all before the transaction is durable");
+    fill(&rig.store, 3, 7);
+    rig.store.commit_transaction().unwrap();
+    assert!(durable().0 > 3);
+    rig.store.stop_writing().unwrap();
+}
+
+#[test]
+fn blocks_that_were_allocated_in_a_generation_are_fresh_in_it() {
+    let rig = Rig::new(Arc::new(memory()), Showing::new(64));
+    let op = rig.store.begin(8).unwrap();
+    op.fresh(FsBlock(10), TAG, |bytes| bytes.fill(1));
+    op.edit(FsBlock(10), TAG, |bytes| bytes.fill(2)).unwrap();
+    op.replace(FsBlock(11), TAG, |bytes| bytes.fill(1));
+    op.edit(FsBlock(12), TAG, |bytes| bytes.fill(1)).unwrap();
+    op.fresh(FsBlock(13), TAG, |bytes| bytes.fill(1));
+    op.forget(FsBlock(13), 1);
+    op.fresh(FsBlock(14), TAG, |bytes| bytes.fill(1));
+    op.forget(FsBlock(14), 1);
+    op.fresh(FsBlock(14), TAG, |bytes| bytes.fill(2));
+    drop(op);
+    rig.store.sync().unwrap();
+    let op = rig.store.begin(8).unwrap();
+    op.edit(FsBlock(10), TAG, |bytes| bytes.fill(3)).unwrap();
+    op.replace(FsBlock(14), TAG, |bytes| bytes.fill(3));
+    drop(op);
+    rig.store.sync().unwrap();
+    let fresh = |n: usize| rig.shown()[n].blocks.iter().map(|w| (w.block.get(), w.fresh)).collect::<Vec<_>>();
+    assert_eq!(fresh(0), [(10, true), (11, false), (12, false), (14, true)]);
+    assert_eq!(fresh(1), [(10, false), (14, false)], "a durable block may lead to them by now");
+}
+
+#[test]
+fn an_engine_that_wants_notes_gets_them_with_their_generation() {
+    let run = |first: u64| Note::Run {
+        owner: InodeNo(12),
+        part: Part::Content(0),
+        first: FsBlock(first),
+        count: 1,
+        allocated: true,
+    };
+    let mut engine = Showing::new(64);
+    engine.limits.wants_notes = true;
+    let rig = Rig::new(Arc::new(memory()), engine);
+    for first in [20, 30] {
+        let op = rig.store.begin(1).unwrap();
+        op.note(|| run(first));
+        op.note(|| run(first + 1));
+        op.edit(FsBlock(1), TAG, |bytes| bytes.fill(1)).unwrap();
+    }
+    rig.store.sync().unwrap();
+    fill(&rig.store, 1, 2);
+    rig.store.sync().unwrap();
+    rig.store.open_for_transaction().unwrap();
+    rig.store.begin(1).unwrap().note(|| run(40));
+    rig.store.discard_transaction().unwrap();
+    rig.store.stop_writing().unwrap();
+    let notes: Vec<Vec<Note>> = rig.shown().into_iter().map(|shown| shown.notes).collect();
+    assert_eq!(notes[0], [20, 21, 30, 31].map(run));
+    assert!(notes[1..].iter().all(Vec::is_empty), "those of a transaction that was rolled back are gone");
+
+    let rig = Rig::new(Arc::new(memory()), Showing::new(64));
+    rig.store.begin(1).unwrap().note(|| unreachable!("for no engine"));
 }

@@ -2,8 +2,8 @@
 
 use blockdev::{BlockDevice, Geometry, MemoryDevice, Read, Write};
 use extant_store::engine::{Engine, Idle, Limits};
-use extant_store::{BlockWrite, Cause, Client, ClosedGeneration, Closing, Kind, Mark, Plan, PlannedWrite};
-use extant_store::{Result, Stage, Store, Tag};
+use extant_store::{BlockWrite, ClosedGeneration, Closing, CommitHooks, CommitReason, Kind, Note, Plan, PlannedWrite};
+use extant_store::{Result, Stage, StateSource, Store, Tag, VolumeState};
 use format::{FsBlock, InodeNo};
 use simdev::Record;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ pub(crate) struct Listener {
     pub(crate) panics: AtomicBool,
 }
 
-impl Client for Listener {
+impl CommitHooks for Listener {
     fn finish(&self, closing: &Closing<'_>) -> Result<()> {
         assert!(!self.panics.load(Ordering::SeqCst), "as the test wants it");
         self.finished.lock().unwrap().push(closing.generation());
@@ -58,19 +58,21 @@ impl Client for Listener {
         Ok(())
     }
 
-    fn seal(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {
+    fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {
         self.sealed.fetch_add(1, Ordering::SeqCst);
     }
 
     fn durable(&self, generation: u64) {
         self.durable.store(generation, Ordering::SeqCst);
     }
+}
 
-    fn mark(&self, mark: Mark) -> (u64, Arc<[u8]>) {
-        let byte = match mark {
-            Mark::Clean => b'c',
-            Mark::NeedsCheck => b'n',
-            Mark::NeedsReplay => b'r',
+impl StateSource for Listener {
+    fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
+        let byte = match state {
+            VolumeState::Clean => b'c',
+            VolumeState::NeedsCheck => b'n',
+            VolumeState::NeedsReplay => b'r',
         };
         (MARK_AT, Arc::from([byte; SIZE]))
     }
@@ -80,10 +82,11 @@ impl Client for Listener {
 #[derive(Debug, Clone)]
 pub(crate) struct Shown {
     pub(crate) number: u64,
-    pub(crate) cause: Cause,
+    pub(crate) reason: CommitReason,
     pub(crate) blocks: Vec<BlockWrite>,
     pub(crate) forgotten: Vec<(u64, u64)>,
     pub(crate) unflushed: bool,
+    pub(crate) notes: Vec<Note>,
 }
 
 /// Writes everything home, or keeps it away from there, and shows what it was given.
@@ -92,6 +95,8 @@ pub(crate) struct Showing {
     pub(crate) shown: Arc<Mutex<Vec<Shown>>>,
     /// Nothing is written, and so nothing is home, while this is not set.
     pub(crate) home: Arc<AtomicBool>,
+    /// A plan makes the generation before durable, not its own.
+    pub(crate) lags: bool,
     kept: Vec<FsBlock>,
     kept_writes: Vec<PlannedWrite>,
 }
@@ -100,14 +105,13 @@ impl Showing {
     pub(crate) fn new(dirty_blocks: usize) -> Self {
         Self {
             limits: Limits {
-                dirty_blocks,
-                journals_data: false,
                 wants_forgotten: true,
-                in_use: Mark::NeedsReplay,
-                holds_content: true,
+                defers_reuse: true,
                 atomic: true,
-                held_blocks: usize::MAX,
+                transaction_blocks: usize::MAX,
+                ..Limits::new(VolumeState::NeedsReplay, dirty_blocks)
             },
+            lags: false,
             shown: Arc::default(),
             home: Arc::new(AtomicBool::new(true)),
             kept: Vec::new(),
@@ -121,11 +125,11 @@ impl Engine for Showing {
         self.limits
     }
 
-    fn open(&mut self, _: &dyn Client) -> Result<Plan> {
+    fn open(&mut self, _: &dyn StateSource) -> Result<Plan> {
         Ok(Plan::default())
     }
 
-    fn plan(&mut self, closed: ClosedGeneration, _: &dyn Client) -> Result<Plan> {
+    fn plan(&mut self, closed: ClosedGeneration, _: &dyn StateSource) -> Result<Plan> {
         for write in &closed.blocks {
             let at = write.block.get() * SIZE as u64;
             self.kept.push(write.block);
@@ -133,27 +137,28 @@ impl Engine for Showing {
             self.kept_writes.retain(|kept| kept.at != at);
             self.kept_writes.push(PlannedWrite { at, data: write.data.clone(), kind: write.tag.kind });
         }
-        let flush = closed.cause == Cause::Sync;
-        let mut plan = Plan::default();
+        let flush = closed.reason == CommitReason::Sync;
+        let mut plan = Plan { durable: closed.number - u64::from(self.lags), ..Plan::default() };
         if self.home.load(Ordering::SeqCst) {
             plan.home = std::mem::take(&mut self.kept);
             plan.stages.push(Stage { writes: std::mem::take(&mut self.kept_writes), flush });
         }
         self.shown.lock().unwrap().push(Shown {
             number: closed.number,
-            cause: closed.cause,
+            reason: closed.reason,
             blocks: closed.blocks,
             forgotten: closed.forgotten.iter().map(|run| (run.first.get(), run.count)).collect(),
             unflushed: closed.unflushed,
+            notes: closed.notes,
         });
         Ok(plan)
     }
 
-    fn idle(&mut self, _: Duration, _: bool, _: &dyn Client) -> Idle {
+    fn idle(&mut self, _: Duration, _: bool, _: &dyn StateSource) -> Idle {
         Idle::Nothing
     }
 
-    fn close(&mut self, _: &dyn Client) -> Result<Plan> {
+    fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
         Ok(Plan::default())
     }
 }

@@ -4,7 +4,7 @@ use crate::common::{block_size, content, journal_runs, runs_of};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_store::engine::{Journal, JournalOptions};
 use extant_store::recovery::{self, Run};
-use extant_store::{Client, Closing, Kind, Mark, Result, Store, Tag};
+use extant_store::{Closing, CommitHooks, Kind, Result, StateSource, Store, Tag, VolumeState};
 use format::feature::{Incompat, RoCompat};
 use format::jbd2;
 use format::superblock::DiskSuperblock;
@@ -107,7 +107,7 @@ fn needs_recovery(sb: &mut DiskSuperblock, needs: bool) {
     sb.seal();
 }
 
-impl Client for Toy {
+impl CommitHooks for Toy {
     fn finish(&self, closing: &Closing<'_>) -> Result<()> {
         let mut sb = self.superblock.lock().unwrap();
         sb.s_kbytes_written = (sb.s_kbytes_written.get() + 1).into();
@@ -117,15 +117,17 @@ impl Client for Toy {
         closing.edit(FsBlock(block as u64), tag(Kind::Superblock), put)
     }
 
-    fn seal(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
+    fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
 
     fn durable(&self, generation: u64) {
         self.durable.store(generation, Ordering::SeqCst);
     }
+}
 
-    fn mark(&self, mark: Mark) -> (u64, Arc<[u8]>) {
+impl StateSource for Toy {
+    fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
         let mut sb = self.superblock.lock().unwrap();
-        needs_recovery(&mut sb, mark == Mark::NeedsReplay);
+        needs_recovery(&mut sb, state == VolumeState::NeedsReplay);
         (1024, Arc::from(sb.as_bytes()))
     }
 }

@@ -1,9 +1,9 @@
 //! The engine `snapshot` on a native volume without a file system: what each cut of its plans leaves, and what it costs.
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
-use extant_store::engine::{Engine, Snapshot, first_chunks, make};
+use extant_store::engine::{CopyOnWrite, Engine, NativeUnordered, first_chunks, make};
 use extant_store::native::{Mapped, superblock};
-use extant_store::{BlockWrite, Client, Closing, Error, Kind, Mark, Need, Result, Store, Tag};
+use extant_store::{BlockWrite, Closing, CommitHooks, Error, Kind, Need, Result, StateSource, Store, Tag, VolumeState};
 use format::native::{BLOCK_SIZE, CHUNK_BLOCKS, Shape};
 use format::{FsBlock, InodeNo};
 use simdev::{Log, Logged, Record, Trace};
@@ -21,20 +21,22 @@ struct Toy {
     chunks: Mutex<std::ops::Range<u32>>,
 }
 
-impl Client for Toy {
+impl CommitHooks for Toy {
     fn finish(&self, _: &Closing<'_>) -> Result<()> {
         Ok(())
     }
 
-    fn give_chunks(&self, _: &Closing<'_>, need: Need<u64>) -> Result<Vec<u32>> {
+    fn grant_chunks(&self, _: &Closing<'_>, need: Need<u64>) -> Result<Vec<u32>> {
         Ok(self.chunks.lock().unwrap().by_ref().take(need.must as usize).collect())
     }
 
-    fn seal(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
+    fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
 
     fn durable(&self, _: u64) {}
+}
 
-    fn mark(&self, _: Mark) -> (u64, Arc<[u8]>) {
+impl StateSource for Toy {
+    fn with_state(&self, _: VolumeState) -> (u64, Arc<[u8]>) {
         unreachable!("this engine marks nothing")
     }
 }
@@ -54,7 +56,7 @@ fn content(seed: u64) -> Vec<u8> {
 
 fn made() -> MemoryDevice {
     let device = MemoryDevice::zeroed(BLOCKS * u64::from(BLOCK_SIZE)).unwrap();
-    let first = BlockWrite { block: block(0), tag: TAG, data: Arc::from(content(0)) };
+    let first = BlockWrite { block: block(0), tag: TAG, data: Arc::from(content(0)), fresh: true };
     let chunks: Vec<u32> = (0..first_chunks(&shape(), 1)).collect();
     make(&device, shape(), [5; 16], &chunks, vec![first]).unwrap();
     device
@@ -64,11 +66,12 @@ fn made() -> MemoryDevice {
 fn open(device: Arc<dyn BlockDevice>, ordered: bool, chunks: std::ops::Range<u32>) -> Store {
     let (sb, _) = superblock(&*device).unwrap();
     let mapped = Arc::new(Mapped::new(device, &sb));
-    let engine = Snapshot::new(&mapped, ordered, 256).unwrap();
+    let engine: Box<dyn Engine> = match ordered {
+        true => Box::new(CopyOnWrite::new(&mapped, 256).unwrap()),
+        false => Box::new(NativeUnordered::new(&mapped, 256).unwrap()),
+    };
     let store = Store::native(mapped, 64 * SIZE);
-    store
-        .start_writing(Box::new(engine), Arc::new(Toy { chunks: Mutex::new(chunks) }), Duration::from_secs(5))
-        .unwrap();
+    store.start_writing(engine, Arc::new(Toy { chunks: Mutex::new(chunks) }), Duration::from_secs(5)).unwrap();
     store
 }
 
@@ -244,12 +247,12 @@ fn full_regions_refuse_what_grows_and_take_what_frees() {
     // over and over, on the full volume
     for round in 0..20u64 {
         for n in 0..40 {
-            let op = store.begin_with(4, |room| room.freeing).unwrap();
+            let op = store.begin_with(4, |limits| limits.freeing).unwrap();
             op.edit(block((round * 40 + n) % written), TAG, |bytes| bytes.fill(round as u8 | 2)).unwrap();
         }
         store.sync().unwrap();
     }
-    let op = store.begin_with(0, |room| room.freeing).unwrap();
+    let op = store.begin_with(0, |limits| limits.freeing).unwrap();
     op.forget(block(0), written);
     drop(op);
     store.sync().unwrap();
@@ -266,13 +269,13 @@ fn without_order_blocks_stay_where_they_are() {
     let (sb, _) = superblock(&*device).unwrap();
     assert!(sb.unordered);
     let mapped = Mapped::new(device.clone(), &sb);
-    assert!(Snapshot::new(&mapped, true, 256).is_err(), "a volume that needs a check was taken");
+    assert!(CopyOnWrite::new(&mapped, 256).is_err(), "a volume that needs a check was taken");
     write(&store, 3, 2);
     store.stop_writing().unwrap();
     holds(device.clone(), &Model::from([(0, 0), (3, 2)])).unwrap();
     let (after, _) = superblock(&*device).unwrap();
     let mapped = Mapped::new(device, &after);
-    assert!(!after.unordered && Snapshot::new(&mapped, true, 256).unwrap().limits().atomic);
+    assert!(!after.unordered && CopyOnWrite::new(&mapped, 256).unwrap().limits().atomic);
     assert_eq!(sb.root.place, after.root.place);
 }
 

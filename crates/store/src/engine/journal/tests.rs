@@ -1,7 +1,7 @@
 //! Plans, looked at as data: no device is written.
 
 use super::*;
-use crate::{BlockWrite, Closing, Tag};
+use crate::{BlockWrite, Closing, CommitHooks, Tag};
 use blockdev::MemoryDevice;
 use format::InodeNo;
 use format::jbd2::{Header, LogFormat, MAGIC};
@@ -38,14 +38,17 @@ fn engine() -> Journal {
 
 struct Nobody;
 
-impl Client for Nobody {
+impl CommitHooks for Nobody {
     fn finish(&self, _: &Closing<'_>) -> Result<()> {
         Ok(())
     }
-    fn seal(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
+    fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {}
     fn durable(&self, _: u64) {}
-    fn mark(&self, mark: Mark) -> (u64, Arc<[u8]>) {
-        (1024, Arc::from([mark as u8; 1024]))
+}
+
+impl StateSource for Nobody {
+    fn with_state(&self, state: VolumeState) -> (u64, Arc<[u8]>) {
+        (1024, Arc::from([state as u8; 1024]))
     }
 }
 
@@ -53,10 +56,10 @@ fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneratio
     let tag = Tag { kind: Kind::Directory, owner: InodeNo(2), seed: 0 };
     let data: Arc<[u8]> = Arc::from([byte; SIZE as usize]);
     let mut blocks: Vec<_> =
-        blocks.iter().map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data) }).collect();
+        blocks.iter().map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data), fresh: false }).collect();
     blocks.sort_by_key(|write| write.block);
     let forgotten = forgotten.iter().map(|&(first, count)| Run { first: FsBlock(first), count }).collect();
-    ClosedGeneration { number: 0, cause: Cause::Sync, blocks, forgotten, unflushed: false, versions: Vec::new() }
+    ClosedGeneration { number: 0, reason: CommitReason::Sync, blocks, forgotten, unflushed: false, notes: Vec::new() }
 }
 
 /// Where the byte lies: the journal's block, or the volume's.
@@ -123,9 +126,10 @@ fn a_life() {
 #[test]
 fn only_a_sync_flushes_file_data() {
     let mut engine = engine();
-    for (cause, unflushed, expected) in [(Cause::Sync, true, "|"), (Cause::Timeout, true, ""), (Cause::Sync, false, "")]
+    for (reason, unflushed, expected) in
+        [(CommitReason::Sync, true, "|"), (CommitReason::Timeout, true, ""), (CommitReason::Sync, false, "")]
     {
-        let closed = ClosedGeneration { cause, unflushed, ..closed(&[], 0, &[]) };
+        let closed = ClosedGeneration { reason, unflushed, ..closed(&[], 0, &[]) };
         assert_eq!(story(&engine.plan(closed, &Nobody).unwrap()).trim(), expected);
     }
 }

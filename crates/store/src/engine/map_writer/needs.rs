@@ -1,6 +1,6 @@
 //! How many places a generation needs, and how many are kept.
 
-use crate::Cause;
+use crate::CommitReason;
 use crate::native;
 use format::native::Shape;
 use format::native::superblock::MOST_LATE;
@@ -10,21 +10,21 @@ const FREEING: usize = 256;
 /// Blocks that closing may add: bitmaps and descriptors of chunks that join, the superblock.
 pub(super) const CLOSING: usize = 16;
 /// Generations of fewer blocks do not hold four of the largest operations.
-pub(super) const LEAST_DIRTY: usize = 512;
+pub(in crate::engine) const LEAST_DIRTY: usize = 512;
 
-/// Reckons how many places are needed.
+/// Computes how many places are needed.
 #[derive(Clone, Copy)]
-pub(super) struct Needs<'a> {
-    pub(super) shape: &'a Shape,
+pub(in crate::engine) struct Needs<'a> {
+    pub(in crate::engine) shape: &'a Shape,
     /// Records of the place table.
-    pub(super) records: u32,
+    pub(in crate::engine) records: u32,
     /// Most blocks of a generation.
-    pub(super) dirty_blocks: usize,
+    pub(in crate::engine) dirty_blocks: usize,
 }
 
 impl Needs<'_> {
     /// Places that a generation of so many changed blocks may take, and that which adds its snapshot to the list.
-    pub(super) fn worst_case(&self, blocks: usize) -> usize {
+    pub(in crate::engine) fn worst_case(&self, blocks: usize) -> usize {
         // the leaves of late entries are written with it, and what is above them, not the blocks they lead to
         let of = |blocks: usize, late: usize| {
             native::worst_case(self.shape, self.records, blocks.saturating_add(late)).saturating_sub(late)
@@ -33,18 +33,18 @@ impl Needs<'_> {
     }
 
     /// Places that are kept for operations that free.
-    pub(super) fn kept(&self) -> usize {
+    pub(in crate::engine) fn kept(&self) -> usize {
         self.worst_case(FREEING + CLOSING)
     }
 
     /// Places that are kept for the deletion of a snapshot, which is all that brings a place back where everything is held. It
     /// changes the counts of all data groups.
-    pub(super) fn kept_to_delete(&self) -> usize {
+    pub(in crate::engine) fn kept_to_delete(&self) -> usize {
         2 * self.worst_case(self.shape.front() as usize + CLOSING)
     }
 
     /// Places that there should be for a generation of so many blocks, and one of `next` behind it.
-    pub(super) fn room_for(&self, blocks: usize, next: usize) -> usize {
+    pub(in crate::engine) fn room_for(&self, blocks: usize, next: usize) -> usize {
         // one of the largest operations at least fits into the next generation
         let most = self.dirty_blocks;
         let next = self.worst_case(next.clamp(most / 4, most) + CLOSING);
@@ -53,8 +53,8 @@ impl Needs<'_> {
 
     /// Places that stay when chunks are given back: on its own enough for two of the largest generations, so that nothing is
     /// given back that the next work takes again.
-    pub(super) fn room_to_leave(&self, cause: Cause) -> usize {
-        let most = if cause == Cause::Tidy { 0 } else { self.dirty_blocks };
+    pub(in crate::engine) fn room_to_leave(&self, reason: CommitReason) -> usize {
+        let most = if reason == CommitReason::Compact { 0 } else { self.dirty_blocks };
         self.room_for(most, most)
     }
 }

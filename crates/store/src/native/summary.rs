@@ -1,4 +1,4 @@
-//! What lies below the ext4 volume, for those who look at a volume and change nothing.
+//! The numbers of a native volume, for callers that only look at it.
 
 use super::{Mapped, Snapshots, superblock, table};
 use crate::Result;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A native volume as its newest superblock has it.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct Summary {
     /// The superblock.
     pub superblock: NativeSuperblock,
     /// The block of the device where it lies: 0 or 1.
@@ -28,7 +28,7 @@ pub struct Facts {
     pub snapshots: Vec<Snapshot>,
 }
 
-impl Facts {
+impl Summary {
     /// Reads them.
     ///
     /// # Errors

@@ -1,16 +1,16 @@
 //! Going back to a snapshot: a generation that has the snapshot's map, and the list of snapshots of now.
 
-use super::{LEAST_DIRTY, Snapshot};
-use crate::engine::Engine;
+use super::copy_on_write::landing;
+use super::map_writer::{LEAST_DIRTY, MapWriter};
 use crate::native::{self, Mapped, Places, Snapshots, table, unite};
-use crate::{BlockWrite, ClosedGeneration, Error, Result};
+use crate::{BlockWrite, ClosedGeneration, Error, MetadataSpace, Plan, Result};
 use format::native::snapshots::{RECORDS, Snapshot as Record};
 use format::native::superblock::{COPIES, NativeSuperblock};
 use std::sync::Arc;
 
 /// A rollback that is prepared. The volume must not be in use.
 pub struct Rollback {
-    engine: Snapshot,
+    metadata: MapWriter,
     /// Blocks that the rollback changes at most.
     blocks: usize,
 }
@@ -35,15 +35,16 @@ impl Rollback {
         let superblock =
             NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, late: Vec::new(), ..superblock };
         let blocks = blocks + snapshots.list().len().div_ceil(RECORDS);
-        let engine = Snapshot::over(map, superblock, COPIES - 1 - copy, places, true, blocks.max(LEAST_DIRTY));
-        Ok(Self { engine: Snapshot { snapshots, ..engine }, blocks })
+        let mut metadata = MapWriter::over(map, superblock, COPIES - 1 - copy, places, blocks.max(LEAST_DIRTY));
+        metadata.snapshots = snapshots;
+        Ok(Self { metadata, blocks })
     }
 
     /// Chunks that the rollback needs beside those of the snapshot: of blocks that neither the present generation nor any
     /// snapshot uses.
     #[must_use]
     pub fn wanted_chunks(&self) -> u64 {
-        self.engine.wanted_chunks(self.blocks).must
+        self.metadata.wanted_chunks(self.blocks).must
     }
 
     /// Goes back. `chunks` become the engine's, and `blocks` are changed above the map, ascending. Everything is on the
@@ -52,19 +53,19 @@ impl Rollback {
     /// # Errors
     /// Those of the device; [`Error::NoRoom`] where the chunks are too few.
     pub fn carry_out(mut self, chunks: &[u32], blocks: Vec<BlockWrite>) -> Result<()> {
-        let engine = &mut self.engine;
-        engine.give_chunks(chunks);
+        let metadata = &mut self.metadata;
+        metadata.grant_chunks(chunks);
         let closed = ClosedGeneration::of(blocks);
         let mut writes = Vec::new();
-        let mut changes = engine.changes(&closed, &mut writes)?;
-        for (block, index) in (0..).zip(engine.map.shape.list()) {
-            if engine.map.entry(index)?.is_some() || engine.snapshots.block(block).is_some() {
-                engine.change_list(block, &mut changes);
+        let mut changes = metadata.changes(&closed, &mut writes)?;
+        for (block, index) in (0..).zip(metadata.map.shape.list()) {
+            if metadata.map.entry(index)?.is_some() || metadata.snapshots.block(block).is_some() {
+                metadata.change_list(block, &mut changes);
             }
         }
-        engine.superblock.snapshots = engine.snapshots.count();
-        engine.build(changes, &[], &mut writes)?;
-        let device = Arc::clone(&engine.map.device);
-        engine.landing(writes).execute(&*device)
+        metadata.superblock.snapshots = metadata.snapshots.count();
+        metadata.build(changes, &[], &mut writes)?;
+        let device = Arc::clone(&metadata.map.device);
+        Plan { stages: landing(metadata, writes), ..Plan::default() }.execute(&*device)
     }
 }

@@ -1,13 +1,13 @@
-//! Giving chunks back that the regions do not need any more.
+//! Compacting: chunks that the regions do not need any more are returned.
 //!
 //! A chunk goes when nothing is in it, so what is left in the emptiest one moves: its blocks are written again as they
 //! are, and find other places as every block does that is written. One chunk at a time, some of its blocks with each
 //! generation.
 
-use super::Snapshot;
+use super::MapWriter;
 use super::build::Change;
 use crate::native::NodeName;
-use crate::{Cause, Kind, PlannedWrite, Result};
+use crate::{CommitReason, Kind, PlannedWrite, Result};
 use format::native::CHUNK_BLOCKS;
 use format::native::map::{BlockKind, ENTRIES, Entry};
 use std::collections::BTreeMap;
@@ -25,22 +25,22 @@ struct Residents {
     nodes: Vec<NodeName>,
 }
 
-impl Snapshot {
-    /// As [`Snapshot::build`], and moves what it can out of a chunk that could go.
-    pub(super) fn build_tidily(
+impl MapWriter {
+    /// As [`MapWriter::build`], and moves what it can out of a chunk that could go.
+    pub(super) fn build_compactly(
         &mut self,
-        cause: Cause,
+        reason: CommitReason,
         mut changes: BTreeMap<u64, Change>,
         writes: &mut Vec<PlannedWrite>,
     ) -> Result<bool> {
-        let chunk = self.places.emptiest(self.needs().room_to_leave(cause)).filter(|_| self.places.used() <= TOO_MANY);
+        let chunk = self.places.emptiest(self.needs().room_to_leave(reason)).filter(|_| self.places.used() <= TOO_MANY);
         let Some(chunk) = chunk else {
-            self.is_tidy |= cause == Cause::Tidy;
+            self.is_compact |= reason == CommitReason::Compact;
             return self.build(changes, &[], writes);
         };
         let Residents { blocks, nodes } = self.residents(chunk)?;
         // nothing moves where all of it does already, or where what is in use cannot be found
-        self.is_tidy = blocks.is_empty() && nodes.is_empty() && !self.places.is_empty(chunk);
+        self.is_compact = blocks.is_empty() && nodes.is_empty() && !self.places.is_empty(chunk);
         for (index, entry) in blocks {
             if changes.contains_key(&index) {
                 continue;

@@ -1,6 +1,6 @@
 //! A generation's new places, bottom up.
 
-use super::Snapshot;
+use super::{MapWriter, Overwrite};
 use crate::native::{NodeName, above, first_below, leaf_of, node_over};
 use crate::{Kind, PlannedWrite, Result};
 use format::native::BLOCK_SIZE;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What becomes of a metadata block.
-pub(super) enum Change {
+pub(in crate::engine) enum Change {
     /// It holds this.
     Write {
         /// What it is, for its entry.
@@ -41,10 +41,10 @@ struct Draft {
     places: BTreeMap<u64, Option<u64>>,
 }
 
-impl Snapshot {
+impl MapWriter {
     /// Makes a generation of these changes, adds its writes, and makes it the one that the superblock speaks of;
     /// `nodes` of the map get other places in any case. False where nothing changes.
-    pub(super) fn build(
+    pub(in crate::engine) fn build(
         &mut self,
         mut changes: BTreeMap<u64, Change>,
         nodes: &[NodeName],
@@ -55,7 +55,7 @@ impl Snapshot {
         }
         let mut draft = Draft::default();
         self.places.aim(changes.len() + changes.len() / 64 + 8);
-        let late = if self.broken.keep_leaves { Vec::new() } else { self.late_leaves() };
+        let late = if self.mutant.keep_leaves { Vec::new() } else { self.late_leaves() };
         for leaf in late {
             self.relocate_nodes(&mut draft, first_below(leaf), 0)?;
         }
@@ -103,7 +103,7 @@ impl Snapshot {
     pub(super) fn is_small(&self, changes: &BTreeMap<u64, Change>) -> Result<bool> {
         let late = &self.superblock.late;
         let more = changes.keys().filter(|index| late.binary_search_by_key(*index, |(late, _)| *late).is_err());
-        if self.in_place || self.has_other_chunks || late.len() + more.count() > MOST_LATE {
+        if self.overwrite == Overwrite::Live || self.has_other_chunks || late.len() + more.count() > MOST_LATE {
             return Ok(false);
         }
         for index in changes.keys() {
@@ -145,7 +145,7 @@ impl Snapshot {
 
     /// A new place instead of an old one, or the same where nothing is kept.
     fn relocate(&mut self, old: Option<u64>) -> Result<u64> {
-        if let Some(old) = old.filter(|old| self.in_place && !self.places.is_held(*old)) {
+        if let Some(old) = old.filter(|old| self.overwrite == Overwrite::Live && !self.places.is_held(*old)) {
             return Ok(old);
         }
         let place = self.places.take()?;

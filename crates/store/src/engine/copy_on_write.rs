@@ -1,0 +1,90 @@
+//! Meta-data snapshotting (Soares, Krieger, Da Silva: *Meta-data Snapshotting: A Simple Mechanism for File System
+//! Consistency*), on the native format.
+//!
+//! A generation's plan gives new places to all blocks that it changed and to the nodes of the map above them, writes them as
+//! one run where there is one, and flushes; then it writes the superblock that makes them count, over the older of the two,
+//! and flushes. So the device has a whole generation at every instant, and a mount has nothing to recover.
+//!
+//! Nothing that the newest durable generation leads to is written over: places that a generation leaves are given out
+//! again only by the one that is planned after its superblock is durable. (File data that is overwritten in its place is
+//! the exception, as in every mode.)
+
+use super::map_writer::{MapWriter, Mutant, Overwrite, Written};
+use super::{Engine, Idle, Limits};
+use crate::native::Mapped;
+use crate::{ClosedGeneration, CommitReason, MetadataSpace, Plan, PlannedWrite, Result, Stage, StateSource};
+use std::time::Duration;
+
+/// How long nothing has to happen before chunks are returned.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// The engine of `consistency=snapshot`.
+pub struct CopyOnWrite {
+    metadata: MapWriter,
+}
+
+impl CopyOnWrite {
+    /// The engine of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads the
+    /// place table.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Format`](crate::Error::Format) for a damaged volume;
+    /// [`Error::Native`](crate::Error::Native) where one that was in use without order was not unmounted.
+    pub fn new(mapped: &Mapped, dirty_blocks: usize) -> Result<Self> {
+        Ok(Self { metadata: MapWriter::new(mapped, Overwrite::Nothing, dirty_blocks)? })
+    }
+
+    /// Does wrong from now on; only before the first plan.
+    ///
+    /// # Errors
+    /// Those of the device.
+    #[doc(hidden)]
+    pub fn mutate(&mut self, mutant: Mutant, mapped: &Mapped) -> Result<()> {
+        self.metadata.mutate(mutant, mapped)
+    }
+}
+
+/// The stages that write a generation, and then the superblock that makes it count.
+pub(super) fn landing(metadata: &mut MapWriter, writes: Vec<PlannedWrite>) -> Vec<Stage> {
+    let last = Stage { writes: vec![metadata.superblock_write()], flush: true };
+    vec![Stage { writes, flush: true }, last]
+}
+
+impl Engine for CopyOnWrite {
+    fn limits(&self) -> Limits {
+        Limits { defers_reuse: true, atomic: true, can_discard: true, ..self.metadata.engine_limits() }
+    }
+
+    fn open(&mut self, _: &dyn StateSource) -> Result<Plan> {
+        // the newest generation is consistent as it stands
+        Ok(Plan::default())
+    }
+
+    fn plan(&mut self, closed: ClosedGeneration, _: &dyn StateSource) -> Result<Plan> {
+        let Written { writes, needs_superblock } = self.metadata.write(&closed)?;
+        let stages = if needs_superblock {
+            landing(&mut self.metadata, writes)
+        } else if !writes.is_empty() || closed.unflushed {
+            vec![Stage { writes, flush: true }]
+        } else {
+            Vec::new()
+        };
+        let home = closed.blocks.iter().map(|write| write.block).collect();
+        Ok(Plan { stages, home, durable: closed.number })
+    }
+
+    fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn StateSource) -> Idle {
+        let due = !dirty && quiet >= QUIET && self.metadata.has_surplus(CommitReason::Idle);
+        if due { Idle::Compact } else { Idle::Nothing }
+    }
+
+    fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
+        let Written { writes, needs_superblock } = self.metadata.write_log()?;
+        let stages = if needs_superblock { landing(&mut self.metadata, writes) } else { Vec::new() };
+        Ok(Plan { stages, ..Plan::default() })
+    }
+
+    fn metadata_space(&mut self) -> Option<&mut dyn MetadataSpace> {
+        Some(&mut self.metadata)
+    }
+}

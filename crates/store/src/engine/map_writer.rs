@@ -1,0 +1,406 @@
+//! Writes generations of a native volume: finds locations for changed metadata blocks and for the nodes of the map above
+//! them, and keeps the superblock that leads to them.
+//!
+//! The engines [`CopyOnWrite`](super::CopyOnWrite) and [`NativeUnordered`](super::NativeUnordered) differ in what may be
+//! written over and in the order of the writes; what is written is found here.
+//!
+//! 1. Which places are in use is part of the generation: the blocks of the place table are mapped blocks like all others.
+//!    Giving out places changes them, which takes places in turn; the plan goes on until nothing more changes.
+//! 2. Before a generation closes there are places for all it can change, and for a generation after it that only frees:
+//!    [`MetadataSpace::limits`] says how much may be changed, chunks of the data groups join the regions in time.
+//! 3. A block that a generation changed back to what it was is not written.
+
+mod build;
+mod compact;
+mod needs;
+
+use super::Limits;
+use crate::native::{self, Map, Mapped, Places, Shared, SnapshotChange, Snapshots};
+use crate::{
+    ClosedGeneration, CommitReason, DirtyLimits, Error, Kind, MetadataSpace, Need, PlannedWrite, Result, VolumeState,
+};
+use format::native::map::{BlockKind, Position};
+use format::native::superblock::{COPIES, NativeSuperblock};
+use format::native::{BLOCK_SIZE, CHUNK_BLOCKS};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(super) use build::Change;
+use needs::CLOSING;
+pub(super) use needs::{LEAST_DIRTY, Needs};
+
+/// What an engine does wrong on purpose, for tests that it is caught.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mutant {
+    /// Places of metadata are given out again in the generation that leaves them.
+    pub reuse_places: bool,
+    /// The number of a generation whose superblock was torn is used once more.
+    pub reuse_number: bool,
+    /// Leaves of the map whose entries are late are not written when the late entries go.
+    pub keep_leaves: bool,
+    /// A caller that asks for a generation to be durable gets the one before.
+    pub short_sync: bool,
+}
+
+/// Which metadata may be written over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Overwrite {
+    /// None: changed blocks get new places.
+    Nothing,
+    /// What no snapshot uses: changed blocks stay in their places.
+    Live,
+}
+
+/// What a generation writes.
+pub(super) struct Written {
+    pub(super) writes: Vec<PlannedWrite>,
+    /// Another superblock has to lead to it.
+    pub(super) needs_superblock: bool,
+}
+
+/// The metadata of a native volume that is written.
+pub(super) struct MapWriter {
+    pub(super) map: Arc<Map>,
+    pub(super) superblock: NativeSuperblock,
+    /// The block that the next superblock is written to.
+    next_copy: u64,
+    places: Places,
+    pub(super) snapshots: Snapshots,
+    /// What others see of the list of snapshots.
+    shared: Arc<Shared>,
+    /// Chunks that were granted since the last plan.
+    joined: Vec<u32>,
+    /// The regions have got or lost a chunk since the place table was written.
+    has_other_chunks: bool,
+    /// The generation on its way leaves a snapshot out.
+    removed: bool,
+    /// The regions have no chunk that can be returned.
+    is_compact: bool,
+    overwrite: Overwrite,
+    /// Most blocks of a generation, also of one that is open for a transaction.
+    pub(super) dirty_blocks: usize,
+    transaction_blocks: usize,
+    mutant: Mutant,
+}
+
+impl MapWriter {
+    /// Of a volume that is in use through `mapped`, with generations of at most `dirty_blocks` blocks. Reads the place
+    /// table.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] where one that was in use without
+    /// order was not unmounted.
+    pub(super) fn new(mapped: &Mapped, overwrite: Overwrite, dirty_blocks: usize) -> Result<Self> {
+        let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
+        if superblock.unordered {
+            return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
+        }
+        let map = Arc::clone(&mapped.map);
+        let snapshots = Snapshots::load(mapped)?;
+        let places = Places::new(
+            native::table(&map, superblock.chunks)?,
+            snapshots.held(),
+            superblock.reserved,
+            Arc::clone(&mapped.regions),
+        )?;
+        let writer = Self::over(map, superblock, COPIES - 1 - copy, places, dirty_blocks);
+        Ok(Self { snapshots, shared: Arc::clone(&mapped.shared), overwrite, ..writer })
+    }
+
+    /// Does wrong from now on; only before the first plan.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) fn mutate(&mut self, mutant: Mutant, mapped: &Mapped) -> Result<()> {
+        self.places.reuse_at_once = mutant.reuse_places;
+        if mutant.reuse_number {
+            self.superblock.generation = native::superblock(&**mapped.below())?.0.generation;
+        }
+        self.mutant = mutant;
+        Ok(())
+    }
+
+    /// Of a volume without snapshots, none of whose metadata is written over.
+    pub(super) fn over(
+        map: Arc<Map>,
+        superblock: NativeSuperblock,
+        next_copy: u64,
+        places: Places,
+        dirty_blocks: usize,
+    ) -> Self {
+        // a small volume cannot reserve space for large generations
+        let share = usize::try_from(superblock.shape.blocks() / 64).unwrap_or(usize::MAX).max(LEAST_DIRTY);
+        let (snapshots, shared) = Default::default();
+        Self {
+            map,
+            superblock,
+            next_copy,
+            places,
+            snapshots,
+            shared,
+            joined: Vec::new(),
+            has_other_chunks: false,
+            removed: false,
+            is_compact: false,
+            overwrite: Overwrite::Nothing,
+            dirty_blocks: dirty_blocks.min(share),
+            // its space is made when it is needed
+            transaction_blocks: dirty_blocks,
+            mutant: Mutant::default(),
+        }
+    }
+
+    /// What both engines can do.
+    pub(super) fn engine_limits(&self) -> Limits {
+        Limits {
+            transaction_blocks: self.transaction_blocks,
+            wants_forgotten: true,
+            elides_unchanged: true,
+            ..Limits::new(VolumeState::Clean, self.dirty_blocks)
+        }
+    }
+
+    /// Computes how many places are needed, as the volume is now.
+    fn needs(&self) -> Needs<'_> {
+        Needs { shape: &self.map.shape, records: self.places.records(), dirty_blocks: self.dirty_blocks }
+    }
+
+    pub(super) fn has_surplus(&self, reason: CommitReason) -> bool {
+        !self.is_compact
+            && self.overwrite == Overwrite::Nothing
+            && self.places.emptiest(self.needs().room_to_leave(reason)).is_some()
+    }
+
+    /// The most blocks that a generation may change with so many places.
+    fn blocks_for(&self, places: usize) -> usize {
+        let (mut least, mut most) = (0, self.transaction_blocks + CLOSING);
+        while least < most {
+            let middle = least.midpoint(most + 1);
+            if self.needs().worst_case(middle) <= places { least = middle } else { most = middle - 1 }
+        }
+        least.saturating_sub(CLOSING)
+    }
+
+    fn limits_with(&self, places: usize) -> DirtyLimits {
+        let needs = self.needs();
+        let (reserve, deletion) = (needs.kept(), needs.kept_to_delete());
+        let of = |behind: usize| self.blocks_for(places.saturating_sub(behind));
+        // without snapshots there is none to be deleted
+        let last = if self.snapshots.count() == 0 { 0 } else { deletion };
+        DirtyLimits {
+            ordinary: of(2 * reserve + last),
+            reserved: of(reserve + last),
+            freeing: of(last),
+            snapshot: of(2 * reserve + deletion),
+            deletion: of(0),
+        }
+    }
+
+    /// The superblock that makes everything before it count.
+    pub(super) fn superblock_write(&mut self) -> PlannedWrite {
+        let at = self.next_copy * u64::from(BLOCK_SIZE);
+        self.next_copy = COPIES - 1 - self.next_copy;
+        PlannedWrite { at, data: Arc::from(self.superblock.to_bytes()), kind: Kind::Engine }
+    }
+
+    /// A superblock of the same content with the next number.
+    pub(super) fn next_superblock(&mut self) -> PlannedWrite {
+        self.superblock.generation += 1;
+        self.superblock_write()
+    }
+
+    /// Makes a generation of what a closed one changed.
+    pub(super) fn write(&mut self, closed: &ClosedGeneration) -> Result<Written> {
+        self.map.shed();
+        self.joined.clear();
+        let requests = self.shared.take_requests(closed.number);
+        let mut writes = Vec::with_capacity(closed.blocks.len() + 8);
+        let mut changes = self.changes(closed, &mut writes)?;
+        for request in &requests {
+            if let SnapshotChange::Delete { name } = request {
+                self.remove_snapshot(name, &mut changes);
+            }
+        }
+        let mut needs_superblock = if matches!(closed.reason, CommitReason::Idle | CommitReason::Compact) {
+            self.build_compactly(closed.reason, changes, &mut writes)?
+        } else {
+            self.is_compact = false;
+            // what a snapshot keeps has no late entries
+            if !requests.is_empty() {
+                self.build(changes, &self.late_leaves(), &mut writes)?
+            } else if self.is_small(&changes)? {
+                self.build_small(changes, &mut writes)?
+            } else {
+                self.build(changes, &[], &mut writes)?
+            }
+        };
+        for request in &requests {
+            if let SnapshotChange::Create { name, time } = request {
+                needs_superblock |= self.add_snapshot(name, *time, &mut writes)?;
+            }
+        }
+        if !requests.is_empty() {
+            self.shared.prepare(self.snapshots.list());
+        }
+        Ok(Written { writes, needs_superblock })
+    }
+
+    /// Writes all that the superblock alone has of the map.
+    pub(super) fn write_log(&mut self) -> Result<Written> {
+        let mut writes = Vec::new();
+        let needs_superblock = self.build(BTreeMap::new(), &self.late_leaves(), &mut writes)?;
+        Ok(Written { writes, needs_superblock })
+    }
+
+    /// What a closed generation changed, by index, without what it changed back. What has its place among the data is
+    /// added to `direct`.
+    pub(super) fn changes(
+        &self,
+        closed: &ClosedGeneration,
+        direct: &mut Vec<PlannedWrite>,
+    ) -> Result<BTreeMap<u64, Change>> {
+        let mut changes = BTreeMap::new();
+        for run in &closed.forgotten {
+            for block in run.first.get()..run.first.get().saturating_add(run.count) {
+                let Some(index) = self.map.shape.index_of(format::FsBlock(block)) else { break };
+                if self.map.entry(index)?.is_some() {
+                    changes.insert(index, Change::Drop);
+                }
+            }
+        }
+        for write in &closed.blocks {
+            let Some(index) = self.map.shape.index_of(write.block) else {
+                let at = write.block.get().saturating_mul(BLOCK_SIZE.into());
+                direct.push(PlannedWrite { at, data: Arc::clone(&write.data), kind: write.tag.kind });
+                continue;
+            };
+            let (kind, owner) = identity(&write.tag);
+            if self.is_unchanged(index, kind, owner, &write.data)? {
+                changes.remove(&index);
+                continue;
+            }
+            changes.insert(index, Change::Write { kind, owner, data: Arc::clone(&write.data), tag: write.tag.kind });
+        }
+        Ok(changes)
+    }
+
+    /// Keeps the generation that was built last: another one, built upon it, has it in its list.
+    fn add_snapshot(&mut self, name: &[u8], time: i64, writes: &mut Vec<PlannedWrite>) -> Result<bool> {
+        let NativeSuperblock { root, chunks, .. } = self.superblock;
+        // a superblock alone may have a later number
+        let generation = root.generation;
+        let record = format::native::snapshots::Snapshot { name: name.to_vec(), root, generation, time, chunks };
+        let block = self.snapshots.add(record, self.places.tables()).ok_or(Error::NoRoom)?;
+        self.places.hold_used();
+        self.superblock.snapshots = self.snapshots.count();
+        let mut changes = BTreeMap::new();
+        self.change_list(block, &mut changes);
+        self.build(changes, &[], writes)
+    }
+
+    /// Leaves a snapshot out of the generation under construction; what it held is held until that is durable.
+    fn remove_snapshot(&mut self, name: &[u8], changes: &mut BTreeMap<u64, Change>) {
+        if let Some(block) = self.snapshots.remove(name) {
+            self.removed = true;
+            self.superblock.snapshots = self.snapshots.count();
+            self.change_list(block, changes);
+        }
+    }
+
+    /// A block of the list of snapshots is as the list is now.
+    pub(super) fn change_list(&self, block: u64, changes: &mut BTreeMap<u64, Change>) {
+        let change = match self.snapshots.block(block) {
+            None => Change::Drop,
+            Some(data) => {
+                Change::Write { kind: BlockKind::SnapshotList, owner: 0, data: Arc::from(data), tag: Kind::Engine }
+            }
+        };
+        changes.insert(self.map.shape.list().start + block, change);
+    }
+
+    fn is_unchanged(&self, index: u64, kind: BlockKind, owner: u32, data: &[u8]) -> Result<bool> {
+        match self.map.entry(index)? {
+            None => Ok(data.iter().all(|byte| *byte == 0)),
+            // it was freed and given out again: what it holds may be the same, whose it is stands in its entry
+            Some(entry) if (entry.kind, entry.owner) != (kind, owner) => Ok(false),
+            Some(entry) if entry.checksum == Position::Block(index).checksum(self.map.seed, data) => {
+                // equal sums are no proof
+                Ok(self.map.block(index)?.is_some_and(|there| there == data))
+            }
+            Some(_) => Ok(false),
+        }
+    }
+}
+impl MetadataSpace for MapWriter {
+    fn limits(&self) -> DirtyLimits {
+        self.limits_with(self.places.room())
+    }
+
+    fn limits_behind(&self, blocks: usize) -> DirtyLimits {
+        // what this generation leaves is not there for the next one before it is durable
+        self.limits_with(self.places.room().saturating_sub(self.needs().worst_case(blocks + CLOSING)))
+    }
+
+    fn wanted_chunks(&self, blocks: usize) -> Need<u64> {
+        let places = self.places.room();
+        let chunks = |wanted: usize| wanted.saturating_sub(places).div_ceil(CHUNK_BLOCKS as usize) as u64;
+        let needs = self.needs();
+        Need { must: chunks(needs.room_for(blocks, 0)), should: chunks(needs.room_for(blocks, 2 * blocks)) }
+    }
+
+    fn grant_chunks(&mut self, chunks: &[u32]) {
+        chunks.iter().for_each(|number| self.places.add(*number));
+        self.joined.extend_from_slice(chunks);
+        self.has_other_chunks |= !chunks.is_empty();
+    }
+
+    fn surplus_chunks(&mut self, reason: CommitReason) -> Vec<u32> {
+        let enough = self.needs().room_to_leave(reason);
+        let surplus = self.places.surplus(enough);
+        self.has_other_chunks |= !surplus.is_empty();
+        surplus
+    }
+
+    fn is_compact(&self) -> bool {
+        !self.has_surplus(CommitReason::Compact)
+    }
+
+    fn has_requests(&self, generation: u64) -> bool {
+        self.shared.has_requests(generation)
+    }
+
+    fn discard(&mut self) {
+        self.shared.discard_requests();
+        for number in std::mem::take(&mut self.joined) {
+            self.places.remove(number);
+        }
+    }
+
+    fn durable(&mut self) {
+        self.places.begin();
+        if std::mem::take(&mut self.removed) {
+            self.places.set_held(self.snapshots.held());
+        }
+    }
+}
+
+/// What a block is, and whose, for its entry.
+fn identity(tag: &crate::Tag) -> (BlockKind, u32) {
+    let owner = tag.owner.get();
+    match tag.kind {
+        Kind::Superblock => (BlockKind::Superblock, 0),
+        Kind::Descriptors => (BlockKind::Descriptors, 0),
+        Kind::BlockBitmap => (BlockKind::BlockBitmap, 0),
+        Kind::InodeBitmap => (BlockKind::InodeBitmap, 0),
+        // of sixteen inodes
+        Kind::InodeTable => (BlockKind::InodeTable, 0),
+        Kind::ExtentNode => (BlockKind::ExtentNode, owner),
+        Kind::Indirect => (BlockKind::Indirect, owner),
+        Kind::Directory => (BlockKind::Directory, owner),
+        Kind::DirectoryIndex => (BlockKind::DirectoryIndex, owner),
+        Kind::Attributes => (BlockKind::Attributes, owner),
+        Kind::OrphanFile => (BlockKind::OrphanFile, owner),
+        Kind::Data | Kind::Engine => (BlockKind::Data, owner),
+    }
+}

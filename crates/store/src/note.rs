@@ -1,0 +1,69 @@
+//! Notes of operations: what an engine that repairs after a crash, instead of replaying, must know of a generation.
+
+use format::{FsBlock, GroupNo, InodeNo};
+
+/// A fact about what an operation changed, beside the changed blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// An inode changed.
+    Inode {
+        /// Its number.
+        number: InodeNo,
+        /// As it was before the operation; `None` of a slot that was never used.
+        before: Option<InodeState>,
+        /// As it is after.
+        after: InodeState,
+    },
+    /// Neighbouring blocks were allocated or freed.
+    Run {
+        /// Their owner.
+        owner: InodeNo,
+        /// What the owner has them for.
+        part: Part,
+        /// The first of them.
+        first: FsBlock,
+        /// How many.
+        count: u64,
+        /// Allocated, or freed.
+        allocated: bool,
+    },
+    /// A group's totals as they were before the generation changed anything of the group.
+    Group {
+        /// The group.
+        number: GroupNo,
+        /// Free blocks, or clusters.
+        free: u32,
+        /// Free inodes.
+        free_inodes: u32,
+        /// Directories.
+        directories: u32,
+    },
+}
+
+/// What of a file a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Content, from this block of the file on.
+    Content(u64),
+    /// A node of its map.
+    Map,
+    /// Extended attributes.
+    Attributes,
+}
+
+/// An inode, as far as a repair compares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InodeState {
+    /// `i_mode`.
+    pub mode: u16,
+    /// `i_links_count`.
+    pub links: u16,
+    /// `i_size`, all of it.
+    pub size: u64,
+    /// `i_blocks`, all of it.
+    pub blocks: u64,
+    /// `i_generation`.
+    pub generation: u32,
+    /// `i_dtime`: when it was freed, or the next inode of the orphan list.
+    pub dtime: u32,
+}

@@ -1,0 +1,154 @@
+//! Operations, and what the file system adds to their generation when it closes.
+
+use crate::{Need, Note, Result, StateSource, Store, Tag};
+use format::{FsBlock, InodeNo};
+use std::sync::RwLockReadGuard;
+
+/// What the store calls in the file system when a generation closes.
+///
+/// None of these may begin an operation, or take a lock that is held by someone who begins one.
+pub trait CommitHooks: StateSource + Send + Sync {
+    /// Brings what is kept outside the cache (bitmaps, descriptors, the superblock's counts) into the closing generation.
+    /// No operation is running. Nothing reckons with blocks that are changed here for the first time, so they must be few:
+    /// an operation that will make a block change here edits it too, so that it counts.
+    ///
+    /// # Errors
+    /// Any error turns the volume read-only: the generation cannot be written as a whole.
+    fn finish(&self, closing: &Closing<'_>) -> Result<()>;
+
+    /// Grants chunks of the volume's data to the engine's metadata: `need.must` of them where there is any space, up to
+    /// `need.should` where there is plenty. In the closing generation their blocks are in use. The numbers of the chunks.
+    ///
+    /// # Errors
+    /// As [`CommitHooks::finish`].
+    fn grant_chunks(&self, _closing: &Closing<'_>, _need: Need<u64>) -> Result<Vec<u32>> {
+        Ok(Vec::new())
+    }
+
+    /// The engine returns chunks that it has no use for: in the closing generation their blocks are free.
+    ///
+    /// # Errors
+    /// As [`CommitHooks::finish`].
+    fn return_chunks(&self, _closing: &Closing<'_>, _chunks: &[u32]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sets the checksum of a block that was changed in the closing generation, once however often it was changed.
+    fn set_checksum(&self, block: FsBlock, tag: &Tag, bytes: &mut [u8]);
+
+    /// The generation and all before it are durable, and so everything that was freed in them may be used again.
+    fn durable(&self, generation: u64);
+}
+
+/// A whole operation under way: what it changes belongs to one generation.
+///
+/// While one exists no generation closes, so it must be short: all that can fail or take time (look-ups, reads) comes
+/// before it where possible. A thread must not begin a second one before it has dropped the first.
+pub struct Operation<'a> {
+    store: &'a Store,
+    open: RwLockReadGuard<'a, u64>,
+    credits: usize,
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(store: &'a Store, open: RwLockReadGuard<'a, u64>, credits: usize) -> Self {
+        Self { store, open, credits }
+    }
+
+    /// The number of the generation it belongs to.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        *self.open
+    }
+
+    /// The store it changes.
+    #[must_use]
+    pub fn store(&self) -> &'a Store {
+        self.store
+    }
+
+    /// Changes a block. `change` runs under the cache's lock: it must be short and must not use the store.
+    ///
+    /// # Errors
+    /// Only where the block had to be read first and could not be; then `change` did not run.
+    pub fn edit<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.store.cache.edit(block, tag, change)
+    }
+
+    /// Sets the first content of a block that was just allocated. It begins as zeroes; the device is not read.
+    pub fn fresh<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.store.cache.fresh(block, tag, change)
+    }
+
+    /// Sets the whole content of a block that is in use. It begins as zeroes; the device is not read.
+    pub fn replace<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.store.cache.replace(block, tag, change)
+    }
+
+    /// Blocks from `first` on that held metadata were freed: their changes need not be written, and what an engine still
+    /// holds of them must not overwrite what they hold next.
+    pub fn forget(&self, first: FsBlock, count: u64) {
+        self.store.forget(first, count);
+    }
+
+    /// As [`Operation::forget`] for blocks that held file data: nothing to do unless the engine journals data. Not for data
+    /// that was written with [`Operation::edit`] or [`Operation::fresh`], which went the way of metadata.
+    pub fn forget_data(&self, first: FsBlock, count: u64) {
+        if self.store.journals_data() {
+            self.store.forget(first, count);
+        }
+    }
+
+    /// Leaves a note for an engine that wants notes; for others `note` is not called. It must not use the store.
+    pub fn note(&self, note: impl FnOnce() -> Note) {
+        self.store.note(note);
+    }
+
+    /// Writes file data from byte `offset` of block `first` on. Blocks that were just allocated must be written whole.
+    /// It is on the device before the generation counts as durable.
+    ///
+    /// # Errors
+    /// Those of the device. Nothing is promised about the bytes then, and the volume is read-only.
+    pub fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
+        self.store.write_data(owner, first, offset, data)
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        self.store.operation_ends(self.credits);
+    }
+}
+
+/// A generation that closes: no operation runs, and the file system adds what it keeps elsewhere.
+pub struct Closing<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) generation: u64,
+}
+
+impl Closing<'_> {
+    /// The generation's number.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The store, for reading.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        self.store
+    }
+
+    /// As [`Operation::edit`].
+    ///
+    /// # Errors
+    /// Where the block had to be read first and could not be.
+    pub fn edit<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.store.cache.edit(block, tag, change)
+    }
+
+    /// As [`Operation::replace`].
+    pub fn replace<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.store.cache.replace(block, tag, change)
+    }
+}
