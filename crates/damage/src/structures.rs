@@ -3,15 +3,14 @@
 use crate::Result;
 use crate::native::{Map, View};
 use crate::volume::Volume;
-use format::extent::{self, OwnedExtentTail};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::{Group, GroupFlags, bitmap_checksum, descriptor_checksum};
-use format::indirect::IndirectTail;
 use format::inode::{FileKind, InodeFlags, RawInode, seal_slot};
 use format::mmp::DiskMmp;
 use format::native::BLOCK_SIZE;
 use format::native::map::Position;
 use format::superblock::{self, DiskSuperblock, Geometry};
+use format::tail::Tailed;
 use format::{FsBlock, GroupNo, InodeNo, htree, jbd2, orphan, xattr};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -163,8 +162,7 @@ impl Structures {
             let slot = self.slots.get(&owner).and_then(|at| bytes.get(*at..at + geometry.inode_size as usize));
             slot.and_then(RawInode::from_slot).map(|raw| raw.seed(geometry, owner))
         };
-        let (at, size, volume, sums) =
-            (piece.block, geometry.block_size, geometry.checksum_seed, geometry.metadata_csum);
+        let (at, volume, sums) = (piece.block, geometry.checksum_seed, geometry.metadata_csum);
         let owner = match piece.what {
             What::Names(owner) | What::Index(owner) | What::Extents(owner) | What::Orphans(owner) => seed(owner, bytes),
             _ => Some(0),
@@ -172,11 +170,10 @@ impl Structures {
         let (Some(seed), Some(block)) = (owner, bytes.get_mut(piece.range())) else { return };
         // one without room for a checksum has none
         let _ = match piece.what {
-            What::Names(_) => geometry.leaf_tail().seal(block, seed),
-            What::Index(_) if sums => htree::write_index_checksum(block, size, seed),
-            What::Extents(_) if geometry.is_owned() => OwnedExtentTail::seal(seed, block),
-            What::Extents(_) if sums => extent::seal_block(seed, block),
-            What::Pointers if geometry.is_owned() => IndirectTail::seal(block, at, volume),
+            What::Names(_) => geometry.tail(Tailed::Leaf).set_checksum(block, at, seed),
+            What::Index(_) => geometry.tail(Tailed::Index).set_checksum(block, at, seed),
+            What::Extents(_) => geometry.tail(Tailed::ExtentNode).set_checksum(block, at, seed),
+            What::Pointers => geometry.tail(Tailed::Indirect).set_checksum(block, at, seed),
             What::Attributes if sums => xattr::write_block_checksum(block, at, volume),
             What::Orphans(_) if sums => seal_orphans(block, at, seed),
             What::JournalSuperblock => jbd2::DiskSuperblock::mut_from_prefix(block).ok().map(|(disk, _)| disk.seal()),

@@ -6,12 +6,12 @@ use crate::Error;
 use crate::Result;
 use blockdev::BlockDevice;
 use format::dir::{DirEntry, decode_rec_len};
-use format::extent::{self, OwnedExtentTail, RawNode};
+use format::extent::{self, RawNode};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::{Group, GroupFlags, bitmap_checksum};
-use format::indirect::IndirectTail;
 use format::inode::{FileKind, InodeBuf, InodeFlags, RawInode};
 use format::superblock::{self, DiskSuperblock, Geometry};
+use format::tail::Tailed;
 use format::{FsBlock, GroupNo, InodeNo, htree};
 use std::collections::HashSet;
 use zerocopy::{FromBytes, IntoBytes};
@@ -520,17 +520,11 @@ impl<'a> Volume<'a> {
         let inode = self.inode(number)?;
         let extents = inode.raw().flags().contains(InodeFlags::EXTENTS);
         let seed = inode.raw().seed(&self.geometry, number);
-        let (owned, sums, volume) =
-            (self.geometry.is_owned(), self.geometry.metadata_csum, self.geometry.checksum_seed);
+        let tail = self.geometry.tail(if extents { Tailed::ExtentNode } else { Tailed::Indirect });
         self.edit_block(block, |bytes| {
             edit(bytes);
             // a block without room for a checksum has none
-            let _ = match (extents, owned) {
-                (true, true) => OwnedExtentTail::seal(seed, bytes),
-                (true, false) if sums => extent::seal_block(seed, bytes),
-                (false, true) => IndirectTail::seal(bytes, FsBlock(block), volume),
-                _ => Some(()),
-            };
+            let _ = tail.set_checksum(bytes, FsBlock(block), seed);
         })
     }
 

@@ -33,6 +33,7 @@ pub mod orphan;
 pub mod quota;
 pub mod redo;
 pub mod superblock;
+pub mod tail;
 pub mod xattr;
 
 #[cfg(test)]

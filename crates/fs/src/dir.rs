@@ -22,9 +22,9 @@ use crate::inline::is_inline;
 use crate::layers::stands_on;
 use crate::nokey;
 use crate::{Base, Error, FileKind, Inode, InodeFlags, InodeNo, Result, Run, Xattrs};
-use format::dir::{Entries, Entry, FileType, OwnedDirTail};
+use format::dir::{Entries, Entry, FileType};
 use format::hash::{HashVersion, Hasher};
-use format::htree::{DxRootInfo, block_checksum, count_limit_offset, index_owner};
+use format::htree::{DxRootInfo, block_checksum};
 use format::superblock::Flags;
 use format::{FileBlock, FsBlock, Structure, Where};
 use std::collections::VecDeque;
@@ -161,17 +161,9 @@ impl Directories {
             let state = block_checksum(bytes, geometry.block_size, geometry.leaf_tail(), self.seed(dir));
             Ok(state.require(Structure::Directory).map_err(|e| e.at(Where::Block(physical)))?)
         })?;
-        if geometry.is_owned() {
-            let whose = match OwnedDirTail::of(&bytes) {
-                Some(tail) if count_limit_offset(&bytes, geometry.block_size).is_none() => {
-                    (u64::from(tail.dt_block.get()) == run.logical.get()).then_some(InodeNo(tail.dt_owner.get()))
-                }
-                _ => index_owner(&bytes, geometry.block_size),
-            };
-            if whose != Some(dir.number) {
-                let what = "a block is another directory's, or another of its blocks";
-                return Err(Error::corrupt(Structure::Directory, Where::Block(physical), what));
-            }
+        if !geometry.directory_tail(&bytes).says(&bytes, dir.number, Some(run.logical.get())) {
+            let what = "a block is another directory's, or another of its blocks";
+            return Err(Error::corrupt(Structure::Directory, Where::Block(physical), what));
         }
         Ok((bytes, physical))
     }

@@ -6,7 +6,8 @@
 
 use crate::error::OfInode;
 use crate::{Base, Error, Inode, Place, Result, Run};
-use format::extent::{Extent, Node, OwnedExtentTail, block_checksum_matches};
+use format::extent::{Extent, Node};
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Purpose;
 use std::sync::Arc;
@@ -44,22 +45,15 @@ impl Base {
 
     /// A node's block, its checksum verified.
     fn extent_block(&self, inode: &Inode, block: FsBlock) -> Result<Arc<[u8]>> {
-        let geometry = &self.sb.geometry;
+        let tail = self.sb.geometry.tail(Tailed::ExtentNode);
         let bad = |what| Error::corrupt(Structure::ExtentTree, Where::Block(block), what);
         self.may_lead_to(inode, block, 1, Purpose::Metadata)?;
         self.read_around(block);
         let bytes = self.store.checked(block, |bytes| {
-            let seed = self.seed(inode);
-            let matches = if geometry.is_owned() {
-                OwnedExtentTail::checksum_matches(seed, bytes)
-            } else {
-                !geometry.metadata_csum || block_checksum_matches(seed, bytes)
-            };
+            let matches = tail.checksum_matches(bytes, block, self.seed(inode));
             if matches { Ok(()) } else { Err(bad("the checksum does not match")) }
         })?;
-        if geometry.is_owned()
-            && OwnedExtentTail::of(&bytes).is_none_or(|tail| tail.xt_owner.get() != inode.number.get())
-        {
+        if !tail.says(&bytes, inode.number, None) {
             return Err(bad("the node is another inode's"));
         }
         Ok(bytes)

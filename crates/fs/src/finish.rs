@@ -2,12 +2,11 @@
 //! blocks that were changed.
 
 use crate::alloc::{Space, lock, with_errors};
-use format::extent::{self, OwnedExtentTail};
 use format::feature::{Features, Incompat};
-use format::indirect::IndirectTail;
 use format::inode::seal_slot;
 use format::superblock::{DiskSuperblock, OFFSET, State};
-use format::{FsBlock, InodeNo, htree, orphan, xattr};
+use format::tail::Tailed;
+use format::{FsBlock, InodeNo, orphan, xattr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Closing, CommitHooks, Kind, Need, StateSource, Tag, VolumeState};
@@ -102,11 +101,10 @@ impl CommitHooks for Space {
         }
         // a block without room for a checksum has none: it is left as it is
         let _ = match tag.kind {
-            Kind::ExtentNode if geometry.is_owned() => OwnedExtentTail::seal(tag.seed, bytes),
-            Kind::ExtentNode => extent::seal_block(tag.seed, bytes),
-            Kind::Indirect if geometry.is_owned() => IndirectTail::seal(bytes, block, geometry.checksum_seed),
-            Kind::Directory => geometry.leaf_tail().seal(bytes, tag.seed),
-            Kind::DirectoryIndex => htree::write_index_checksum(bytes, geometry.block_size, tag.seed),
+            Kind::ExtentNode => geometry.tail(Tailed::ExtentNode).set_checksum(bytes, block, tag.seed),
+            Kind::Indirect => geometry.tail(Tailed::Indirect).set_checksum(bytes, block, tag.seed),
+            Kind::Directory => geometry.tail(Tailed::Leaf).set_checksum(bytes, block, tag.seed),
+            Kind::DirectoryIndex => geometry.tail(Tailed::Index).set_checksum(bytes, block, tag.seed),
             Kind::Attributes => xattr::write_block_checksum(bytes, block, geometry.checksum_seed),
             Kind::InodeTable => self.seal_inodes(tag, bytes),
             // sealed where they are made, or without a checksum

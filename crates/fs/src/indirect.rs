@@ -3,8 +3,9 @@
 //! The way down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
 
 use crate::{Base, Error, Inode, Place, Result, Run};
-use format::indirect::{DIRECT, IndirectTail};
+use format::indirect::DIRECT;
 use format::superblock::Superblock;
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Purpose;
 use std::sync::Arc;
@@ -53,23 +54,18 @@ impl Base {
 impl Base {
     /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be that.
     fn indirect_block(&self, inode: &Inode, block: FsBlock, level: u32) -> Result<Arc<[u8]>> {
-        let geometry = &self.sb.geometry;
+        let tail = self.sb.geometry.tail(Tailed::Indirect);
         self.may_lead_to(inode, block, 1, Purpose::Metadata)?;
-        if !geometry.is_owned() {
-            return Ok(self.store.block(block)?);
-        }
         let bad = |what| Error::corrupt(Structure::IndirectBlock, Where::Block(block), what);
         self.read_around(block);
         let bytes = self.store.checked(block, |bytes| {
-            if IndirectTail::checksum_matches(bytes, block, geometry.checksum_seed) {
-                Ok(())
-            } else {
-                Err(bad("the checksum does not match"))
-            }
+            let matches = tail.checksum_matches(bytes, block, self.seed(inode));
+            if matches { Ok(()) } else { Err(bad("the checksum does not match")) }
         })?;
-        match IndirectTail::of(&bytes) {
-            Some(tail) if tail.it_owner.get() == inode.number.get() && u32::from(tail.it_level) == level => Ok(bytes),
-            _ => Err(bad("it is another inode's, or of another level")),
+        if tail.says(&bytes, inode.number, Some(level.into())) {
+            Ok(bytes)
+        } else {
+            Err(bad("it is another inode's, or of another level"))
         }
     }
 }

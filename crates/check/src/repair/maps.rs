@@ -4,10 +4,10 @@ use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
 use crate::phases::inodes::file_totals::{Facts, beyond_limit};
 use blockdev::Result;
-use format::extent::{self, Child, Extent, OwnedExtentTail, RawNode};
+use format::extent::{self, Child, Extent, RawNode};
 use format::feature::{Incompat, RoCompat};
-use format::indirect::IndirectTail;
 use format::inode::{InodeBuf, InodeFlags};
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::HashSet;
 
@@ -170,16 +170,13 @@ pub(super) fn write_extents(
         inode.set_block(root);
         return Ok(true);
     }
+    let tail = geometry.tail(Tailed::ExtentNode);
     let room = node_room(work);
-    let mut place = |bytes: &mut [u8]| -> Result<Option<FsBlock>> {
+    let mut place = |bytes: &mut [u8], depth: u16| -> Result<Option<FsBlock>> {
         let Some(block) = spare.next().or_else(|| work.allocate_metadata()) else { return Ok(None) };
-        // there is room: a node has as many entries as `node_room` says
-        if geometry.is_owned() {
-            let _ = OwnedExtentTail::write(bytes, number);
-            let _ = OwnedExtentTail::seal(seed, bytes);
-        } else if geometry.metadata_csum {
-            let _ = extent::seal_block(seed, bytes);
-        }
+        // there is room: a node has as many entries as the tail leaves
+        let _ = tail.write(bytes, number, depth.into());
+        let _ = tail.set_checksum(bytes, FsBlock(block), seed);
         work.put_block(block, bytes)?;
         Ok(Some(FsBlock(block)))
     };
@@ -187,7 +184,7 @@ pub(super) fn write_extents(
     for chunk in extents.chunks(room) {
         let mut bytes = vec![0; work.block_size()];
         let (Some(()), Some(first)) = (extent::write_leaf(&mut bytes, chunk), chunk.first()) else { return Ok(false) };
-        let Some(block) = place(&mut bytes)? else { return Ok(false) };
+        let Some(block) = place(&mut bytes, 0)? else { return Ok(false) };
         children.push(Child { logical: first.logical, block });
     }
     let mut depth = 1;
@@ -197,7 +194,7 @@ pub(super) fn write_extents(
             let mut bytes = vec![0; work.block_size()];
             let written = extent::write_inner(&mut bytes, depth, chunk);
             let (Some(()), Some(first)) = (written, chunk.first()) else { return Ok(false) };
-            let Some(block) = place(&mut bytes)? else { return Ok(false) };
+            let Some(block) = place(&mut bytes, depth)? else { return Ok(false) };
             above.push(Child { logical: first.logical, block });
         }
         children = above;
@@ -212,18 +209,15 @@ pub(super) fn write_extents(
 
 /// Entries that a node outside the inode has room for.
 fn node_room(work: &Work<'_>) -> usize {
-    let room = if work.volume().geometry.is_owned() { extent::owned_room } else { extent::room };
-    room(work.block_size()).max(1)
+    work.volume().geometry.tail(Tailed::ExtentNode).extent_node_entries().max(1)
 }
 
 /// Writes whose an indirect block is and how high it stands, where blocks say so; with its checksum.
 fn seal_indirect(work: &Work<'_>, owner: InodeNo, level: u32, block: u64, bytes: &mut [u8]) {
-    let geometry = &work.volume().geometry;
-    if geometry.is_owned() {
-        // a block is longer than a tail
-        let _ = IndirectTail::write(bytes, owner, level as u8);
-        let _ = IndirectTail::seal(bytes, FsBlock(block), geometry.checksum_seed);
-    }
+    let tail = work.volume().geometry.tail(Tailed::Indirect);
+    // a block is longer than a tail, whose checksum needs no seed of the inode's
+    let _ = tail.write(bytes, owner, level.into());
+    let _ = tail.set_checksum(bytes, FsBlock(block), 0);
 }
 
 /// A number in a map of indirect blocks.

@@ -8,10 +8,10 @@ use crate::view::{View, Walk};
 use crate::volume::Volume;
 use blockdev::{BlockDevice, Overlay, Result};
 use format::group::Group;
-use format::htree::{write_index_checksum, write_index_owner};
 use format::inode::{InodeBuf, InodeFlags};
 use format::superblock::{DiskSuperblock, OFFSET};
-use format::{FileBlock, GroupNo, InodeNo};
+use format::tail::Tailed;
+use format::{FsBlock, GroupNo, InodeNo};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -192,22 +192,18 @@ impl<'a> Work<'a> {
 
     /// Writes what leaf block `at` of a directory ends in, with its checksum; `seed` is the directory's.
     pub(super) fn seal_leaf(&self, block: &mut [u8], dir: InodeNo, at: u64, seed: u32) {
-        let tail = self.volume().geometry.leaf_tail();
-        // a block is longer than a tail
-        let _ = tail.write(block, dir, FileBlock(at));
-        let _ = tail.seal(block, seed);
+        let tail = self.volume().geometry.tail(Tailed::Leaf);
+        // a block is longer than a tail, whose checksum does not cover where the block lies
+        let _ = tail.write(block, dir, at);
+        let _ = tail.set_checksum(block, FsBlock(0), seed);
     }
 
     /// Writes whose an index block of a directory is, where blocks say so, and its checksum, where it has one.
     pub(super) fn seal_index(&self, block: &mut [u8], dir: InodeNo, seed: u32) {
-        let geometry = &self.volume().geometry;
-        // a block without room for a checksum has none
-        if geometry.is_owned() {
-            let _ = write_index_owner(block, geometry.block_size, dir);
-        }
-        if geometry.metadata_csum {
-            let _ = write_index_checksum(block, geometry.block_size, seed);
-        }
+        let tail = self.volume().geometry.tail(Tailed::Index);
+        // a block without room for a checksum has none, and it does not cover where the block lies
+        let _ = tail.write(block, dir, 0);
+        let _ = tail.set_checksum(block, FsBlock(0), seed);
     }
 
     fn is_free(&self, walk: &Walk<'_>, cluster: u64) -> bool {

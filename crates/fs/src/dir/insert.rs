@@ -17,7 +17,7 @@ use crate::{Directories, Error, Inode, InodeFlags, InodeNo, Result};
 use format::dir::{Entries, FileType, dot_entries};
 use format::feature::Compat;
 use format::hash::HashVersion;
-use format::htree::write_index_owner;
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
 use std::sync::Arc;
 use store::{Kind, Tag};
@@ -61,8 +61,7 @@ impl Directories {
 
     /// Lets an index block that was made say whose it is, where blocks do.
     fn own_index(&self, dir: &Inode, bytes: &mut [u8]) -> Option<()> {
-        let geometry = &self.sb.geometry;
-        if geometry.is_owned() { write_index_owner(bytes, geometry.block_size, dir.number) } else { Some(()) }
+        self.sb.geometry.tail(Tailed::Index).write(bytes, dir.number, 0)
     }
 
     /// A directory with one block more.

@@ -11,6 +11,7 @@ use crate::map::{Freed, Steps, role};
 use crate::{Base, Error, Inode, Result};
 use format::extent::{Child, Extent, Node, room};
 use format::inode::InodeBuf;
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Purpose;
 use store::Kind;
@@ -59,7 +60,8 @@ impl Base {
     /// How the blocks of an inode's tree look.
     fn node_form(&self, owner: &Inode) -> NodeForm {
         let geometry = &self.sb.geometry;
-        NodeForm { len: geometry.block_size as usize, owner: geometry.is_owned().then_some(owner.number) }
+        let (len, tail) = (geometry.block_size as usize, geometry.tail(Tailed::ExtentNode));
+        NodeForm { len, tail, owner: owner.number }
     }
 
     /// The extents of a leaf that is not the root.

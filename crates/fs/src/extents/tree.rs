@@ -5,7 +5,8 @@
 //! does, removal of a node that became empty. The key of a child is always the first block its own first entry speaks
 //! for, as e2fsck wants it.
 
-use format::extent::{Child, Extent, MAX_INIT_LEN, OwnedExtentTail, owned_room, room, write_inner, write_leaf};
+use format::extent::{Child, Extent, MAX_INIT_LEN, room, write_inner, write_leaf};
+use format::tail::Tail;
 use format::{FileBlock, FsBlock, InodeNo};
 
 /// One more than the last block an extent can name.
@@ -18,14 +19,16 @@ const ROOT: usize = 60;
 pub(super) struct NodeForm {
     /// Bytes in a block.
     pub(super) len: usize,
-    /// Where blocks say whose they are: whose these are.
-    pub(super) owner: Option<InodeNo>,
+    /// What they end in.
+    pub(super) tail: Tail,
+    /// Whose they are.
+    pub(super) owner: InodeNo,
 }
 
 impl NodeForm {
     /// Entries that a node other than the root has room for.
     pub(super) fn room(self) -> usize {
-        if self.owner.is_some() { owned_room(self.len) } else { room(self.len) }
+        self.tail.extent_node_entries()
     }
 }
 
@@ -311,22 +314,26 @@ fn put(
 fn encoded(block: FsBlock, content: &Content, depth: u16, fresh: bool, form: NodeForm) -> Option<NodeWrite> {
     let mut bytes = vec![0; form.len];
     content.write(depth, &mut bytes)?;
-    if let Some(owner) = form.owner {
-        OwnedExtentTail::write(&mut bytes, owner)?;
-    }
+    form.tail.write(&mut bytes, form.owner, depth.into())?;
     Some(NodeWrite { block, bytes, fresh })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use format::dir::LeafTail;
     use format::extent::Node;
+    use format::tail::Tailed;
     use std::collections::BTreeMap;
     use testkit::cases;
 
-    const FORM: NodeForm = NodeForm { len: 128, owner: None };
-    const OWNED: NodeForm = NodeForm { len: 128, owner: Some(InodeNo(12)) };
+    const FORM: NodeForm = form(LeafTail::None);
+    const OWNED: NodeForm = form(LeafTail::Owned);
     const BLOCKS: u64 = 1 << 40;
+
+    const fn form(leaf: LeafTail) -> NodeForm {
+        NodeForm { len: 128, tail: Tail::new(Tailed::ExtentNode, leaf, 128, 0), owner: InodeNo(12) }
+    }
 
     fn extent(logical: u64, physical: u64, len: u32, unwritten: bool) -> Extent {
         Extent { logical: FileBlock(logical), physical: FsBlock(physical), len, unwritten }

@@ -9,8 +9,9 @@ use crate::change::Change;
 use crate::map::{Freed, Steps, role};
 use crate::{Base, Error, Inode, Result};
 use format::extent::Extent;
-use format::indirect::{DIRECT, IndirectTail, Shape};
+use format::indirect::{DIRECT, Shape};
 use format::inode::InodeBuf;
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Where};
 use space::Purpose;
 use std::sync::Arc;
@@ -140,15 +141,14 @@ impl Change<'_> {
         };
         let run = Extent { logical: at, physical: data.0, len: data.1, unwritten: false };
         volume.count_blocks(buf, 0, u64::from(want - run.len))?;
-        let tag = self.tag(Kind::Indirect, owner);
+        let (tag, ends) = (self.tag(Kind::Indirect, owner), volume.sb.geometry.tail(Tailed::Indirect));
         let below = way.indexes.get(way.blocks.len() + 1..).unwrap_or_default();
         for (n, (block, index)) in chain.iter().zip(below).enumerate() {
             let (count, first) = chain.get(n + 1).map_or((run.len as usize, run.physical), |next| (1, *next));
             self.fresh(*block, tag, |bytes| {
                 set_pointers(bytes, *index, count, Some(first));
-                if way.shape.is_owned() {
-                    IndirectTail::write(bytes, owner.number, (chain.len() - n) as u8);
-                }
+                // a block is longer than a tail
+                let _ = ends.write(bytes, owner.number, (chain.len() - n) as u64);
             });
         }
         // the new blocks, or the highest of the chain to them, are hung where the way ended

@@ -7,13 +7,14 @@ use super::shape::Shape;
 use super::used::Used;
 use super::{MkfsOptions, QuotaKinds, Result, refuse};
 use format::dir::{DirEntry, DirFormat, FileType, encode_rec_len, entry_len, write_entry};
-use format::extent::{self, Child, Extent, MAX_INIT_LEN, OwnedExtentTail};
+use format::extent::{self, Child, Extent, MAX_INIT_LEN};
 use format::feature::{Compat, Incompat, RoCompat};
-use format::indirect::{DIRECT, IndirectTail};
+use format::indirect::DIRECT;
 use format::inode::{EXTRA_ISIZE, InodeBuf, InodeFlags};
 use format::mmp::DiskMmp;
 use format::quota::{self, Kind};
 use format::superblock::DiskSuperblock;
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, GroupNo, InodeNo, jbd2, orphan};
 use space::Purpose;
 use std::ops::Range;
@@ -213,7 +214,7 @@ impl Maker<'_> {
             return Ok(taken.runs);
         }
         let geometry = self.shape.geometry.clone();
-        let shape = geometry.indirect();
+        let (shape, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
         let tables = map_blocks(count, shape.per_block());
         let apart = !self.regions.is_empty();
         // where there are regions the tables lie in one, else between the blocks that they list
@@ -235,10 +236,9 @@ impl Maker<'_> {
             let mut bytes = table.words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
             bytes.resize(geometry.block_size as usize, 0);
             let at = FsBlock(table.block);
-            if shape.is_owned() {
-                let _ = IndirectTail::write(&mut bytes, number, table.level as u8);
-                let _ = IndirectTail::seal(&mut bytes, at, geometry.checksum_seed);
-            }
+            // a block is longer than a tail, whose checksum needs no seed of the inode's
+            let _ = tail.write(&mut bytes, number, table.level.into());
+            let _ = tail.set_checksum(&mut bytes, at, 0);
             OwnBlock { at, kind: store::Kind::Indirect, owner: number, bytes }
         }));
         self.set_sectors(inode, taken.sectors + of_tables.sectors)?;
@@ -270,9 +270,8 @@ impl Maker<'_> {
             }
         } else {
             let mut children = Vec::new();
-            let owned = self.shape.geometry.is_owned();
-            let room = if owned { extent::owned_room } else { extent::room };
-            for part in extents.chunks(room(self.block_size())) {
+            let tail = self.shape.geometry.tail(Tailed::ExtentNode);
+            for part in extents.chunks(tail.extent_node_entries()) {
                 // right before the data where that is free, as there it was when the tree grew
                 let before = taken.runs.first().map_or(0, |run| run.start.saturating_sub(self.cluster()));
                 let near = if self.regions.is_empty() { before } else { self.near(number) };
@@ -284,12 +283,9 @@ impl Maker<'_> {
                     return scattered();
                 }
                 if let Some(seed) = self.seed(number) {
-                    if owned {
-                        let _ = OwnedExtentTail::write(&mut node, number);
-                        let _ = OwnedExtentTail::seal(seed, &mut node);
-                    } else {
-                        extent::seal_block(seed, &mut node);
-                    }
+                    // there is room: a node has as many entries as the tail leaves
+                    let _ = tail.write(&mut node, number, 0);
+                    let _ = tail.set_checksum(&mut node, FsBlock(at), seed);
                 }
                 self.put_block(at, store::Kind::ExtentNode, number, node);
                 children.push(Child { logical: part[0].logical, block: FsBlock(at) });

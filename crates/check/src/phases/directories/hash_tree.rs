@@ -16,8 +16,9 @@ use crate::table::Code;
 use format::dir::{ChecksumState, DirEntry, decode_rec_len};
 use format::feature::RoCompat;
 use format::hash::{CONTINUES, HashVersion, Hasher};
-use format::htree::{DxEntry, DxRootInfo, DxTail, IndexFormat, index_checksum, index_owner};
+use format::htree::{DxEntry, DxRootInfo, DxTail, IndexFormat, index_checksum};
 use format::superblock::Flags;
+use format::tail::Tailed;
 use format::{FileBlock, InodeNo, casefold};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -194,8 +195,7 @@ impl<'a> HashTrees<'a> {
         };
         // block 0 may still be the leaf it was, with its own checksum in place
         let geometry = &self.ctx.volume.geometry;
-        let foreign = geometry.is_owned()
-            && index_owner(bytes, format.dir.block_size).is_some_and(|owner| owner != directory.inode);
+        let foreign = !geometry.tail(Tailed::Index).says(bytes, directory.inode, None);
         if state == ChecksumState::Good && !foreign
             || geometry.leaf_tail().check(bytes, directory.seed) == ChecksumState::Good
         {

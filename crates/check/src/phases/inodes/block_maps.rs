@@ -13,9 +13,9 @@ use crate::problem::Problem;
 use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind};
 use crate::scan::walk::Claimer;
 use crate::table::Code;
-use format::extent::{self, DiskExtent, OwnedExtentTail, RawNode};
-use format::indirect::IndirectTail;
+use format::extent::{self, DiskExtent, RawNode};
 use format::superblock::Geometry;
+use format::tail::Tailed;
 use format::{FileBlock, FsBlock, InodeNo, indirect};
 use std::ops::Range;
 use zerocopy::little_endian::U32;
@@ -274,15 +274,15 @@ impl Trees<'_> {
     /// Judges an indirect block.
     fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Indirect(level) = at.kind else { return };
-        let shape = self.ctx.volume.geometry.indirect();
+        let geometry = &self.ctx.volume.geometry;
+        let (shape, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
         let pointers = shape.pointers(bytes);
         let block = Some(FsBlock(at.block));
-        let fits = |tail: &IndirectTail| (tail.it_owner.get(), u16::from(tail.it_level)) == (facts.inode.get(), level);
         let good = || {
-            IndirectTail::of(bytes).is_some_and(fits)
-                && IndirectTail::checksum_matches(bytes, FsBlock(at.block), self.ctx.volume.geometry.checksum_seed)
+            tail.says(bytes, facts.inode, Some(level.into()))
+                && tail.checksum_matches(bytes, FsBlock(at.block), facts.seed)
         };
-        if shape.is_owned() && self.claimer.is_judging() && !good() {
+        if self.claimer.is_judging() && !good() {
             self.report(facts, Code::IndirectBlockForeign, block);
         }
         let first = u64::from(at.first);
@@ -447,11 +447,9 @@ pub(crate) fn check_header(
     bytes: &[u8],
     geometry: &Geometry,
 ) -> NodeHeader {
-    let checksum_right = match (geometry.metadata_csum, geometry.is_owned()) {
-        (false, _) => true,
-        (true, true) => says_whose(inode, depth, bytes) && OwnedExtentTail::checksum_matches(seed, bytes),
-        (true, false) => extent::block_checksum_matches(seed, bytes),
-    };
+    let tail = geometry.tail(Tailed::ExtentNode);
+    // where the node lies is not part of its checksum
+    let checksum_right = tail.says(bytes, inode, Some(depth.into())) && tail.checksum_matches(bytes, FsBlock(0), seed);
     let depth_right = node.header.eh_depth.get() == depth;
     // e2fsck gives up a file with a node that is empty
     let fits = entries_fit(node) && node.header.eh_entries.get() > 0 && (depth_right || checksum_right);
@@ -462,13 +460,6 @@ pub(crate) fn check_header(
 fn entries_fit(node: &RawNode<'_>) -> bool {
     let (entries, max) = (node.header.eh_entries.get(), node.header.eh_max.get());
     node.header.eh_magic.get() == extent::MAGIC && entries <= max && max <= node.room() && max + 2 >= node.room()
-}
-
-/// Whether the tail of an extent node says what it should.
-fn says_whose(owner: InodeNo, depth: u16, bytes: &[u8]) -> bool {
-    OwnedExtentTail::of(bytes).is_some_and(|tail| {
-        (tail.xt_owner.get(), tail.xt_depth.get()) == (owner.get(), u32::from(depth)) && tail.xt_reserved.get() == 0
-    })
 }
 
 /// The fifteen words of `i_block`.
