@@ -108,7 +108,7 @@ impl Tail {
         }
     }
 
-    /// Whether a block says that it is the inode's, and at this place where one is given; true where blocks do not say
+    /// Whether a block says that it is the inode's, and that this is its place, unless `place` is `None`; true where blocks do not say
     /// whose they are.
     #[must_use]
     pub fn says(self, block: &[u8], owner: InodeNo, place: Option<u64>) -> bool {

@@ -24,17 +24,16 @@ mod tests;
 mod undo;
 mod zones;
 
+pub(crate) use crate::lock::lock;
 pub(crate) use blocks::Reservation;
-pub(crate) use groups::available;
 pub(crate) use placement::Role;
 pub(crate) use space::Purpose;
 pub(crate) use undo::{Sums, with_errors};
 
-use crate::native::{counterpart, groups_for};
+use crate::layout::Layout;
 use crate::{Base, Clock, Error, Placement, Result};
 use content::Runs;
 use format::group::Group;
-use format::native::Shape;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{FsBlock, GroupNo, Structure, Where};
 use groups::GroupState;
@@ -46,7 +45,7 @@ use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use store::VolumeState;
 use zones::Zones;
 
@@ -55,18 +54,12 @@ const MAX_GROUPS: u32 = 1 << 24;
 /// Descriptor blocks read in one batch.
 const BATCH: u32 = 256;
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A group.
 pub(crate) struct GroupCell {
     /// The first block of its inode table; it does not move.
     pub(crate) table: FsBlock,
     /// Blocks that may be given out.
     blocks: AtomicU32,
-    /// Its descriptor counts blocks that snapshots hold.
-    counts_held: bool,
     inodes: AtomicU32,
     directories: AtomicU32,
     /// The chunks that are set aside for metadata.
@@ -118,8 +111,7 @@ pub(crate) struct Space {
     zones: Zones,
     /// The journal's blocks, ascending.
     journal: Vec<Range<u64>>,
-    /// Set on a native volume.
-    pub(crate) native: Option<Shape>,
+    layout: Arc<Layout>,
     /// What snapshots hold; set on a native volume.
     kept: Option<Kept>,
     /// Free blocks of a native volume's metadata groups.
@@ -176,42 +168,33 @@ impl Space {
         };
         let journal = volume.journal_blocks();
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
-        let native = volume.native.as_ref().map(|native| native.shape);
-        let of_data = groups_for(native.as_ref(), geometry.groups, Purpose::Data);
+        let layout = Arc::clone(&volume.layout);
+        let of_data = layout.groups_for(Purpose::Data);
         let free = |range: Range<u32>| {
             let groups = groups.get(range.start as usize..range.end as usize).unwrap_or_default();
             groups.iter().map(|g| u64::from(g.free_clusters)).sum::<u64>().min(geometry.blocks)
         };
         let free_metadata = AtomicU64::new(free(of_data.end..geometry.groups));
-        let of_metadata = of_data.end;
-        let of_groups = groups.iter().take(of_data.end as usize);
-        let held = of_groups.map(|group| groups::held(group, native.is_some())).fold(0, u64::saturating_add);
-        let snapshots = volume.native.as_ref().map(|native| Kept::new(&native.mapped, held)).transpose()?;
+        let held = (0..).zip(&groups).map(|(n, group)| layout.pinned(n, group)).fold(0, u64::saturating_add);
+        let snapshots = layout.native().map(|native| Kept::new(&native.mapped, held)).transpose()?;
         let free = free(of_data).saturating_sub(held);
-        let (kept, superuser) = (volume.kept_for_extents(), sb.disk.reserved_blocks_count());
-        let pool = Pool::new(free, kept, superuser);
+        let pool = Pool::new(free, layout.reserved_for_extents(), sb.disk.reserved_blocks_count());
         let policy = Policy {
             flex: geometry.flex_groups,
             blocks_per_group: geometry.blocks_per_group,
             inodes_per_group: geometry.inodes_per_group,
         };
-        let rule = match options.placement {
-            _ if native.is_some() => Rule::Native,
-            _ if geometry.has_regions() => Rule::Regions,
-            Placement::Hint => Rule::Hint,
-            Placement::Usual => Rule::Together,
-        };
+        let rule = Rule::new(&layout, options.placement);
         let cells = geometry.group_numbers().zip(&groups).map(|(number, group)| {
             let own_end = zones.front(geometry.group_blocks(number)) as u32;
-            let apart = rule == Rule::Native && number.get() >= of_metadata;
-            let mask = if apart { !0 } else { rule.mask(geometry, group, own_end) };
-            GroupCell::new(*group, mask, rule == Rule::Native && !apart)
+            let mask = rule.mask(&layout, geometry, (number.get(), group), own_end);
+            GroupCell::new(*group, mask, layout.available(number.get(), group))
         });
         let cells = cells.collect();
         Ok(Self {
             zones,
             journal,
-            native,
+            layout: Arc::clone(&layout),
             kept: snapshots,
             free_metadata,
             policy,
@@ -310,7 +293,7 @@ impl Totals for Space {
     fn of(&self, group: u32) -> GroupTotals {
         let Some(cell) = self.cell(GroupNo(group)) else { return GroupTotals::default() };
         // inodes of a metadata group have their content in the data groups
-        let content = counterpart(&groups_for(self.native.as_ref(), self.sb.geometry.groups, Purpose::Data), group);
+        let content = self.layout.group_for(Purpose::Data, group);
         GroupTotals {
             blocks: self.cell(GroupNo(content)).map_or(0, |cell| cell.blocks.load(Ordering::Relaxed)),
             inodes: cell.inodes.load(Ordering::Relaxed),

@@ -1,6 +1,6 @@
 //! The lowest layer: the cached blocks of a volume, its superblock, and where fixed metadata lies.
 
-use crate::native::Native;
+use crate::layout::Layout;
 use blockdev::BlockDevice;
 use format::dir::DirFormat;
 use format::feature::Incompat;
@@ -16,8 +16,8 @@ pub struct Disk {
     pub(crate) sb: Superblock,
     /// The block of the superblock's copy the volume was opened with.
     pub(crate) backup: Option<FsBlock>,
-    /// Set where it lies above a map.
-    pub(crate) native: Option<Native>,
+    /// What follows from its kind.
+    pub(crate) layout: Arc<Layout>,
 }
 
 impl Disk {
@@ -36,7 +36,7 @@ impl Disk {
     /// The device that holds the volume: where that lies above a map, what is below.
     #[must_use]
     pub fn storage(&self) -> &Arc<dyn BlockDevice> {
-        self.native.as_ref().map_or_else(|| self.device(), |native| native.mapped.below())
+        self.layout.native().map_or_else(|| self.device(), |native| native.mapped.below())
     }
 
     /// What the reader of a directory's blocks must know.

@@ -1,154 +1,146 @@
-//! Where a volume keeps its fixed metadata: group descriptors and inodes.
+//! What follows from the kind of a volume: which groups are for what, what counts as free, what the device has. The kind
+//! is asked here, and when a volume is opened or made, and nowhere else.
 //!
-//! Classic volumes place them by arithmetic; a layout that places them through a map answers the same questions here,
-//! and nothing above asks how. Descriptors are read and checked when they are needed, so that opening a volume costs the
-//! same whatever its size, and a wrong descriptor is an error for its own group only.
+//! - A *classic* volume (ext2, ext3, ext4) has metadata and data in all groups.
+//! - One with *regions* (rext3) has chunks of its groups set aside for metadata.
+//! - A *native* one lies above a map. Its metadata has groups of its own, which take space of the device only when they are
+//!   written; so the pool of free blocks counts data groups alone, and whether there is space for metadata is for the
+//!   engine to say. Snapshots pin blocks, which the descriptors of data groups count.
+//!
+//! What blocks of metadata end in is the geometry's to say: [`format::tail`].
 
-use crate::error::OfInode;
-use crate::{Base, Disk, Error, Inode, Result};
-use format::group::{Group, descriptor_checksum};
-use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
-use std::sync::Arc;
+use crate::native::Native;
+use format::feature::Incompat;
+use format::group::Group;
+use format::superblock::Superblock;
+use space::Purpose;
+use std::ops::Range;
 
-/// Blocks of a region that are read at once.
-const AROUND: u64 = 64;
-
-impl Disk {
-    /// [`Base::group`] as its block has it, which may be older than what is in memory.
-    pub(crate) fn read_descriptor(&self, group: GroupNo) -> Result<Group> {
-        let geometry = &self.sb.geometry;
-        let per_block = geometry.descriptors_per_block();
-        let block = self.store.block(self.descriptor_block(group.get() / per_block))?;
-        let size = geometry.descriptor_size as usize;
-        let at = (group.get() % per_block) as usize * size;
-        let bytes = block.get(at..at + size).unwrap_or_default();
-        let found = Group::from_bytes(bytes);
-        let bad = |what| Err(Error::corrupt(Structure::GroupDescriptor, Where::Group(group), what));
-        if (geometry.metadata_csum || geometry.gdt_csum)
-            && descriptor_checksum(&self.sb.disk, geometry, group, bytes) != found.checksum
-        {
-            return bad("bg_checksum does not match");
-        }
-        let table_end = found.inode_table.get().saturating_add(u64::from(geometry.itable_blocks));
-        if found.inode_table.get() <= u64::from(geometry.first_data_block) || table_end > geometry.blocks {
-            return bad("bg_inode_table lies outside the volume");
-        }
-        Ok(found)
-    }
-
-    /// Where block `n` of the descriptor table is read from: the primary, or the copy that belongs to the superblock
-    /// the volume was opened with.
-    fn descriptor_block(&self, n: u32) -> FsBlock {
-        let geometry = &self.sb.geometry;
-        match self.backup {
-            None => geometry.descriptor_block(n),
-            Some(superblock) if n < geometry.first_meta_group => {
-                FsBlock(superblock.get().saturating_add(1 + u64::from(n)))
-            }
-            Some(_) => {
-                let copies = geometry.descriptor_block_backups(n);
-                copies.first().copied().unwrap_or_else(|| geometry.descriptor_block(n))
-            }
-        }
-    }
-
-    /// Reads blocks of the descriptor table that will soon be asked for.
-    pub(crate) fn prefetch_descriptors(&self, first: u32, count: u32) {
-        let end = first.saturating_add(count).min(self.sb.geometry.descriptor_blocks);
-        let blocks: Vec<FsBlock> = (first..end).map(|n| self.descriptor_block(n)).collect();
-        self.store.prefetch(&blocks);
-    }
-
-    /// The bit that says that the inode at `offset` in its block waits for its checksum; 0 where checksums are written with
-    /// the inode: without metadata_csum, and where a block has more inodes than there are bits.
-    pub(crate) fn late_checksum(&self, offset: usize) -> u32 {
-        let geometry = &self.sb.geometry;
-        let late = geometry.metadata_csum && geometry.block_size / geometry.inode_size <= u32::BITS;
-        if late { 1 << (offset as u32 / geometry.inode_size) } else { 0 }
-    }
+/// A volume's kind, and what follows from it.
+pub(crate) struct Layout {
+    kind: Kind,
+    blocks: u64,
+    groups: u32,
+    reserved_for_extents: u64,
 }
 
-impl Base {
-    /// The descriptor of a group, its checksum verified and its blocks inside the volume.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] for that group, [`Error::NotFound`] for a group the volume does not have.
-    pub fn group(&self, group: GroupNo) -> Result<Group> {
-        let geometry = &self.sb.geometry;
-        if group.get() >= geometry.groups {
-            return Err(Error::NotFound);
-        }
-        if let Ok(space) = self.space() {
-            return space.descriptor(group).ok_or(Error::NotFound);
-        }
-        self.read_descriptor(group)
-    }
+enum Kind {
+    Classic,
+    Regions,
+    Native(Native),
+}
 
-    /// Before a block of a tree is read that is in no cache: reads with it what lies beside it in a region. These are blocks
-    /// of the trees of files that were made at about the same time, each of which would cost a seek to the region and back.
-    pub(crate) fn read_around(&self, block: FsBlock) {
-        let geometry = &self.sb.geometry;
-        if !geometry.has_regions() || self.store.holds(block) {
-            return;
-        }
-        let Some(group) = geometry.group_of(block) else { return };
-        // where there is no descriptor, the block is read alone
-        let mask = self.group(group).map_or(0, |found| found.regions);
-        if let Some(region) = geometry.region_blocks(group, mask).find(|region| region.contains(&block.get())) {
-            let start = block.get() - (block.get() - region.start) % AROUND;
-            let blocks: Vec<_> = (start..region.end.min(start + AROUND)).map(FsBlock).collect();
-            self.store.prefetch(&blocks);
-        }
-    }
+/// Where the metadata of files goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetadataGoes {
+    /// Anywhere.
+    Anywhere,
+    /// Into the regions that the group descriptors name.
+    IntoRegions,
+    /// Into groups of its own, and nowhere else.
+    IntoOwnGroups,
+}
 
-    /// The first block of a group's inode table.
-    fn inode_table(&self, group: GroupNo) -> Result<FsBlock> {
-        match self.space() {
-            Ok(space) => space.cell(group).map(|cell| cell.table).ok_or(Error::NotFound),
-            Err(_) => Ok(self.group(group)?.inode_table),
+impl Layout {
+    /// The layout of the volume with this superblock; `native` is set where it lies above a map.
+    pub(crate) fn new(sb: &Superblock, native: Option<Native>) -> Self {
+        let geometry = &sb.geometry;
+        let cluster = u64::from(geometry.cluster_blocks);
+        let grows = native.is_none() && sb.features.incompat.contains(Incompat::EXTENT);
+        Self {
+            kind: match native {
+                Some(native) => Kind::Native(native),
+                None if geometry.has_regions() => Kind::Regions,
+                None => Kind::Classic,
+            },
+            blocks: geometry.blocks,
+            groups: geometry.groups,
+            reserved_for_extents: if grows { (geometry.blocks / cluster / 50).min(4096) * cluster } else { 0 },
         }
     }
 
-    /// The block of the inode table that holds an inode, and the inode's place in it in bytes.
-    pub(crate) fn inode_place(&self, inode: InodeNo) -> Result<(FsBlock, usize)> {
-        let slot = self.sb.geometry.inode_slot(inode).ok_or(Error::NotFound)?;
-        let table = self.inode_table(slot.group)?;
-        // `group` saw that the table lies inside the volume
-        Ok((FsBlock(table.get() + u64::from(slot.table_block)), slot.offset as usize))
-    }
-
-    /// Reads an inode from its table and validates it.
-    pub(crate) fn load_inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
-        let (block, offset) = self.inode_place(number)?;
-        let (block, waiting) = self.store.table_block(block)?;
-        let slot = block.get(offset..offset + self.sb.geometry.inode_size as usize).unwrap_or_default();
-        // of a slot that was never used, or was freed, nothing else needs to make sense: i_mode and i_links_count
-        if slot.get(..2) == Some(&[0; 2]) && slot.get(26..28) == Some(&[0; 2]) {
-            return Err(Error::Stale(number));
+    /// What lies below a native volume.
+    pub(crate) fn native(&self) -> Option<&Native> {
+        match &self.kind {
+            Kind::Native(native) => Some(native),
+            Kind::Classic | Kind::Regions => None,
         }
-        let is_waiting = waiting & self.late_checksum(offset) != 0;
-        let inode = if is_waiting {
-            Inode::unsealed(&self.sb, number, slot.into())
-        } else {
-            Inode::parse(&self.sb, number, slot)
-        };
-        Ok(Arc::new(inode.of(number)?))
     }
 
-    /// Reads the table blocks of inodes that will soon be asked for, in one batch. Inodes that cannot be placed are left
-    /// out; their error comes when they are asked for.
-    pub fn prefetch_inodes(&self, inodes: impl IntoIterator<Item = InodeNo>) {
-        let slots = inodes.into_iter().filter_map(|n| self.sb.geometry.inode_slot(n));
-        let mut places: Vec<_> = slots.map(|slot| (slot.group, slot.table_block)).collect();
-        places.sort_unstable();
-        places.dedup();
-        let tables = places.chunk_by(|a, b| a.0 == b.0).filter_map(|of_group| {
-            let table = self.inode_table(of_group.first()?.0).ok()?;
-            // `group` saw that the table lies inside the volume
-            Some(of_group.iter().map(move |place| FsBlock(table.get() + u64::from(place.1))))
-        });
-        let mut blocks: Vec<FsBlock> = tables.flatten().collect();
-        blocks.sort_unstable();
-        self.store.prefetch(&blocks);
+    /// Where the metadata of files goes.
+    pub(crate) fn metadata_goes(&self) -> MetadataGoes {
+        match &self.kind {
+            Kind::Classic => MetadataGoes::Anywhere,
+            Kind::Regions => MetadataGoes::IntoRegions,
+            Kind::Native(_) => MetadataGoes::IntoOwnGroups,
+        }
+    }
+
+    /// The groups in which blocks of a purpose may lie.
+    pub(crate) fn groups_for(&self, purpose: Purpose) -> Range<u32> {
+        match (self.native(), purpose) {
+            (None, _) => 0..self.groups,
+            (Some(native), Purpose::Data) => 0..native.shape.data_groups(),
+            (Some(native), Purpose::Metadata) => native.shape.data_groups()..self.groups,
+        }
+    }
+
+    /// The group to begin with, where `group` would be the natural one: its counterpart among the groups for the purpose.
+    pub(crate) fn group_for(&self, purpose: Purpose, group: u32) -> u32 {
+        let range = self.groups_for(purpose);
+        if range.contains(&group) {
+            return group;
+        }
+        range.start + group % (range.end - range.start).max(1)
+    }
+
+    /// The groups whose chunks an engine may take for regions of its own.
+    pub(crate) fn groups_with_chunks(&self) -> Range<u32> {
+        if self.native().is_some() { self.groups_for(Purpose::Data) } else { 0..0 }
+    }
+
+    /// Whether these blocks may hold what is for a purpose, as far as the kind of the volume says so.
+    pub(crate) fn may_hold(&self, purpose: Purpose, blocks: &Range<u64>) -> bool {
+        self.native().is_none_or(|native| !native.is_not_for(purpose, blocks))
+    }
+
+    /// Blocks of the volume that the device has; what a native volume counts beyond them are only numbers.
+    pub(crate) fn device_blocks(&self) -> u64 {
+        self.native().map_or(self.blocks, |native| native.shape.blocks())
+    }
+
+    /// Blocks that can never hold data; `counted` counts the volume's own structures.
+    pub(crate) fn overhead(&self, counted: impl FnOnce() -> u64) -> u64 {
+        match self.native() {
+            // the metadata groups hold no data, nor does what the last data group lacks
+            Some(native) => self.blocks - native.shape.blocks() + native.shape.front(),
+            None => counted(),
+        }
+    }
+
+    /// Blocks the kernel reserves for extent trees that grow while delayed writes are made: a fiftieth of the clusters, at
+    /// most 4 096.
+    pub(crate) fn reserved_for_extents(&self) -> u64 {
+        self.reserved_for_extents
+    }
+
+    /// Whether blocks for a purpose are taken from the pool of free blocks.
+    pub(crate) fn is_pooled(&self, purpose: Purpose) -> bool {
+        self.native().is_none() || purpose == Purpose::Data
+    }
+
+    /// Whether the free blocks of a group count in the pool.
+    pub(crate) fn is_pool_group(&self, group: u32) -> bool {
+        self.groups_for(Purpose::Data).contains(&group)
+    }
+
+    /// Blocks that are free in a group's bitmap and pinned by snapshots, as its descriptor counts them.
+    pub(crate) fn pinned(&self, group: u32, descriptor: &Group) -> u64 {
+        if self.groups_with_chunks().contains(&group) { descriptor.held() } else { 0 }
+    }
+
+    /// Blocks of a group that may be allocated, as its descriptor has it.
+    pub(crate) fn available(&self, group: u32, descriptor: &Group) -> u32 {
+        u64::from(descriptor.free_clusters).saturating_sub(self.pinned(group, descriptor)) as u32
     }
 }

@@ -1,9 +1,5 @@
-//! What the file system knows of the native format: that there is one, where blocks of which purpose may lie, and which
-//! chunks of the data groups the metadata regions get.
-//!
-//! Everything else is ordinary: above its map the volume is an ext4 volume. Metadata is allocated in the metadata groups,
-//! which cost nothing until they are written; content in the data groups, whose free blocks are all there is to give. The
-//! pool of free blocks therefore counts data groups alone, and whether there is room for metadata is for the engine to say.
+//! What lies below a native volume: its map, and the device. Above the map the volume is an ext4 volume; what of it is
+//! otherwise, the [`Layout`](crate::layout::Layout) says.
 
 use crate::{Error, Result};
 use format::native::snapshots::Snapshot;
@@ -46,24 +42,6 @@ impl Native {
         let reserved = if superblock.reserved { shape.backup_places() } else { BTreeSet::new() };
         Self { mapped, shape, reserved, versions: Mutex::default() }
     }
-}
-
-/// The groups in which blocks of a purpose may lie: all, but on a native volume.
-pub(crate) fn groups_for(native: Option<&Shape>, groups: u32, purpose: Purpose) -> Range<u32> {
-    match (native, purpose) {
-        (None, _) => 0..groups,
-        (Some(shape), Purpose::Data) => 0..shape.data_groups(),
-        (Some(shape), Purpose::Metadata) => shape.data_groups()..groups,
-    }
-}
-
-/// The group to begin with, where `group` would be the natural one: its counterpart among the groups for the purpose.
-pub(crate) fn counterpart(range: &Range<u32>, group: u32) -> u32 {
-    if range.contains(&group) {
-        return group;
-    }
-    let len = range.end - range.start;
-    range.start + group % len.max(1)
 }
 
 /// Whether the ext4 superblock above a map is that of the volume below.

@@ -6,6 +6,7 @@
 
 use crate::base::Base;
 use crate::disk::Disk;
+use crate::layout::Layout;
 use crate::mmp::Heartbeat;
 use crate::native::{self, Native};
 use crate::writing::WriteOptions;
@@ -119,13 +120,14 @@ fn above_map(
 ) -> Result<Base> {
     native::fits(&superblock.shape, &superblock.uuid, &sb)?;
     let store = Store::native(Arc::clone(&mapped), options.cache_bytes);
-    let native = Some(Native::new(mapped, superblock));
-    Ok(Base::over(Disk { store, sb, backup: options.superblock, native }))
+    let layout = Arc::new(Layout::new(&sb, Some(Native::new(mapped, superblock))));
+    Ok(Base::over(Disk { store, sb, backup: options.superblock, layout }))
 }
 
 fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> Disk {
     let store = Store::new(device, sb.geometry.block_size, options.cache_bytes);
-    Disk { store, sb, backup: options.superblock, native: None }
+    let layout = Arc::new(Layout::new(&sb, None));
+    Disk { store, sb, backup: options.superblock, layout }
 }
 
 impl Base {

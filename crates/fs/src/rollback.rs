@@ -85,7 +85,7 @@ impl Base {
         if want > 0 {
             let present = bits(&now.store.block(now.group(number)?.block_bitmap)?);
             let first = number.get() * (GROUP_BLOCKS / CHUNK_BLOCKS);
-            let there = self.native.as_ref().map_or(0, |native| native.shape.chunks().saturating_sub(first));
+            let there = self.layout.native().map_or(0, |native| native.shape.chunks().saturating_sub(first));
             let all = (used.len() / WORDS).min(there as usize);
             let is_free = |chunk: &usize| {
                 let words = chunk * WORDS..(chunk + 1) * WORDS;

@@ -5,7 +5,7 @@
 //! back when the last snapshot that holds it is deleted.
 
 use crate::alloc::{held_alone, lock};
-use crate::native::{Native, find, groups_for};
+use crate::native::{Native, find};
 use crate::open::over_map;
 use crate::{Error, OpenOptions, Result, Volume, memory};
 use format::native::BLOCK_SIZE;
@@ -41,7 +41,7 @@ fn others(mapped: &Mapped, name: &[u8]) -> Result<Vec<Snapshot>> {
 impl Volume {
     fn has_versions(&self) -> Result<&Native> {
         let none = || Error::Unsupported("snapshots of a volume that is not native".into());
-        self.native.as_ref().ok_or_else(none)
+        self.layout.native().ok_or_else(none)
     }
 
     /// The volume's snapshots, the oldest first. Of a volume that is open as a snapshot: none.
@@ -135,7 +135,7 @@ impl Volume {
         let snapshot = find(&native.mapped, name)?;
         let others = others(&native.mapped, name)?;
         let mut blocks = native.mapped.places_held_by(&snapshot)?;
-        for group in groups_for(Some(&native.shape), self.sb.geometry.groups, Purpose::Data) {
+        for group in self.layout.groups_for(Purpose::Data) {
             let block = self.group(GroupNo(group))?.block_bitmap;
             if self.is_as_in(native, &snapshot, block)? {
                 continue;

@@ -1,12 +1,10 @@
 //! What stat(2) and statfs(2) say, as the kernel would say it.
 
-use crate::alloc::{available, lock};
+use crate::alloc::lock;
 use crate::inline::is_inline;
-use crate::native::groups_for;
-use crate::{Base, FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeSummary, Result, Timestamp};
-use format::feature::{Compat, Incompat, RoCompat};
+use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeSummary, Result, Timestamp};
+use format::feature::{Compat, RoCompat};
 use format::group::Group;
-use space::Purpose;
 use std::sync::atomic::Ordering;
 
 /// What stat(2) says about a file, and what ext4 knows beyond.
@@ -69,19 +67,6 @@ pub struct StatFs {
     pub id: u64,
 }
 
-impl Base {
-    /// Blocks the kernel keeps back for extent trees that grow while delayed writes are made: a fiftieth of the
-    /// clusters, at most 4 096.
-    pub(crate) fn kept_for_extents(&self) -> u64 {
-        let geometry = &self.sb.geometry;
-        if self.native.is_some() || !self.sb.features.incompat.contains(Incompat::EXTENT) {
-            return 0;
-        }
-        let cluster = u64::from(geometry.cluster_blocks);
-        (geometry.blocks / cluster / 50).min(4096) * cluster
-    }
-}
-
 impl Inodes {
     /// What stat(2) says about an inode.
     #[must_use]
@@ -125,7 +110,7 @@ impl Inodes {
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) and [`Error::Corrupt`](crate::Error::Corrupt) of what lies there.
     pub fn native_facts(&self) -> Result<Option<NativeSummary>> {
-        let facts = self.native.as_ref().map(|native| NativeSummary::read(native.mapped.below()));
+        let facts = self.layout.native().map(|native| NativeSummary::read(native.mapped.below()));
         Ok(facts.transpose()?)
     }
 
@@ -136,7 +121,7 @@ impl Inodes {
         let geometry = &self.sb.geometry;
         let (free_clusters, free_inodes) = self.free_counts();
         let blocks_free = free_clusters.saturating_mul(u64::from(geometry.cluster_blocks)).min(geometry.blocks);
-        let kept = self.sb.disk.reserved_blocks_count().saturating_add(self.kept_for_extents());
+        let kept = self.sb.disk.reserved_blocks_count().saturating_add(self.layout.reserved_for_extents());
         let (low, high) = self.sb.disk.s_uuid.split_at(8);
         let half = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
         StatFs {
@@ -164,9 +149,8 @@ impl Inodes {
             let free_inodes = space.free_inodes.load(Ordering::Relaxed);
             return (pool.free().saturating_sub(pool.promised()), free_inodes);
         }
-        let range = groups_for(self.native.as_ref().map(|native| &native.shape), self.groups_there(), Purpose::Data);
         let of_data = |n: u32, group: &Group| {
-            if range.contains(&n) { available(group, self.native.is_some()).into() } else { 0 }
+            if self.layout.is_pool_group(n) { self.layout.available(n, group).into() } else { 0 }
         };
         (0..self.groups_there())
             .filter_map(|g| Some((g, self.group(GroupNo(g)).ok()?)))
@@ -178,17 +162,13 @@ impl Inodes {
     /// Blocks taken by the volume's own structures.
     fn overhead_blocks(&self) -> u64 {
         match &self.writing {
-            Some(writing) => *writing.overhead.get_or_init(|| self.count_overhead()),
-            None => self.count_overhead(),
+            Some(writing) => *writing.overhead.get_or_init(|| self.layout.overhead(|| self.count_overhead())),
+            None => self.layout.overhead(|| self.count_overhead()),
         }
     }
 
     fn count_overhead(&self) -> u64 {
         let geometry = &self.sb.geometry;
-        if let Some(native) = &self.native {
-            // the metadata groups hold no content, nor does what the last data group lacks
-            return geometry.blocks - native.shape.blocks() + native.shape.front();
-        }
         let cluster = u64::from(geometry.cluster_blocks);
         let recorded = u64::from(self.sb.disk.s_overhead_blocks.get()).saturating_mul(cluster);
         if self.sb.features.ro_compat.contains(RoCompat::BIGALLOC) && recorded > 0 && recorded <= geometry.blocks {

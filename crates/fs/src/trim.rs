@@ -20,8 +20,7 @@ impl Volume {
         let geometry = &self.sb.geometry;
         let size = u64::from(geometry.block_size);
         let (first, least) = (start / size, least.div_ceil(size).max(1));
-        // what a native volume counts beyond the device are only numbers
-        let blocks = self.native.as_ref().map_or(geometry.blocks, |native| native.shape.blocks());
+        let blocks = self.layout.device_blocks();
         if first >= blocks || length < size || least > u64::from(geometry.blocks_per_group) {
             return Err(Error::Invalid("the range to trim is none"));
         }

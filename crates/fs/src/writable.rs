@@ -73,7 +73,7 @@ impl Base {
         let block_size = self.sb.geometry.block_size;
         let dirty_bytes = options.dirty_bytes.min(memory::budget().held_open);
         let dirty_blocks = (dirty_bytes / block_size as usize).max(LEAST_DIRTY);
-        let native = self.native.as_ref().map(|native| &native.mapped);
+        let native = self.layout.native().map(|native| &native.mapped);
         Ok(match (consistency, native) {
             (Consistency::Snapshot, Some(mapped)) => {
                 let mut engine = CopyOnWrite::new(mapped, dirty_blocks)?;
@@ -170,7 +170,8 @@ impl Base {
 
     /// What is asked for, where a volume of this kind can do it.
     fn possible_consistency(&self, options: &WriteOptions) -> Result<Consistency> {
-        let best = if self.native.is_some() {
+        let is_native = self.layout.native().is_some();
+        let best = if is_native {
             Consistency::Snapshot
         } else if self.has_journal() {
             Consistency::Journal
@@ -179,10 +180,10 @@ impl Base {
         };
         let consistency = options.consistency.unwrap_or(best);
         let native = matches!(consistency, Consistency::Snapshot | Consistency::None);
-        if self.native.is_some() && !native {
+        if is_native && !native {
             return Err(Error::Impossible("a native volume is written with `consistency=snapshot` or `none`"));
         }
-        if self.native.is_none() && consistency == Consistency::Snapshot {
+        if !is_native && consistency == Consistency::Snapshot {
             return Err(Error::Impossible(
                 "`consistency=snapshot` needs a native volume, as `extant mkfs -t extant` makes it",
             ));

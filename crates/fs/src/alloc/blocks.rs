@@ -8,7 +8,6 @@ use super::groups::{Bitmap, GroupState};
 use super::placement::{Role, Try};
 use super::{GroupCell, Space, lock};
 use crate::change::Change;
-use crate::native::{counterpart, groups_for};
 use crate::{Base, Error, FileKind, Inode, Result};
 use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
 use space::{Claim, FreeMap, Purpose, Run};
@@ -48,7 +47,7 @@ impl Change<'_> {
         let most = space.sb.geometry.clusters_per_group();
         let home = space.sb.geometry.inode_slot(owner).map_or(GroupNo(0), |slot| slot.group);
         let begin = space.begin_at(home, goal, role);
-        if space.native.is_some() && role.purpose() == Purpose::Metadata {
+        if !space.layout.is_pooled(role.purpose()) {
             // numbers are plenty; whether there is room was settled when the change began
             return space.place(self, begin, want.clamp(1, most), role);
         }
@@ -143,7 +142,7 @@ impl Space {
     /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is held by it; the rest may be
     /// given out when the generation `held` is durable, without one at once.
     pub(super) fn put_back(&self, cell: &GroupCell, group: u32, state: &mut GroupState, run: Run, held: Option<u64>) {
-        let counts = self.counts(group);
+        let counts = self.layout.is_pool_group(group);
         let mut at = run.start;
         while at < run.end() {
             let Some(map) = &mut state.blocks else { return };
@@ -229,7 +228,7 @@ impl Space {
         if let Some(map) = &mut state.blocks {
             map.release(run);
         }
-        let counts = self.counts(group);
+        let counts = self.layout.is_pool_group(group);
         let mut pool = lock(&self.pool);
         if counts {
             pool.release(u64::from(run.len));
@@ -355,7 +354,7 @@ impl Space {
         let taken = state.blocks.as_mut().is_some_and(|map| map.take(run));
         debug_assert!(taken, "all of the run is free");
         state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(len);
-        if !self.counts(group) {
+        if !self.layout.is_pool_group(group) {
             self.free_metadata.fetch_sub(u64::from(len), Ordering::Relaxed);
         }
         state.block_bitmap_is_there();
@@ -406,8 +405,7 @@ impl Base {
             Ok(space) => space.policy.content(geometry.groups, group, is_file),
             Err(_) => group,
         };
-        let range = groups_for(self.native.as_ref().map(|native| &native.shape), geometry.groups, Purpose::Data);
-        geometry.group_start(GroupNo(counterpart(&range, group)))
+        geometry.group_start(GroupNo(self.layout.group_for(Purpose::Data, group)))
     }
 
     /// Promises `blocks` blocks to content that has no place yet. To be called outside of a change: it may have to wait

@@ -14,21 +14,15 @@ const CHUNKS: u32 = GROUP_BLOCKS / CHUNK_BLOCKS;
 const PLENTY: u64 = 12;
 
 impl Space {
-    /// Whether the free blocks of a group are for content.
-    pub(crate) fn counts(&self, group: u32) -> bool {
-        self.native.as_ref().is_none_or(|shape| group < shape.data_groups())
-    }
-
     /// Takes free chunks out of the data groups for the metadata regions. Only while a generation closes.
     pub(crate) fn take_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {
         let mut taken = Vec::new();
-        let Some(shape) = self.native else { return Ok(taken) };
         let size = u64::from(CHUNK_BLOCKS);
-        for group in 0..shape.data_groups() {
+        for group in self.layout.groups_with_chunks() {
             loop {
                 let done = taken.len() as u64;
                 let free = lock(&self.pool).room(Claim::Ordinary);
-                let plenty = free.saturating_sub(size) > shape.blocks() / 100 * PLENTY;
+                let plenty = free.saturating_sub(size) > self.layout.device_blocks() / 100 * PLENTY;
                 if done >= need.must.max(if plenty { need.should } else { 0 }) {
                     return Ok(taken);
                 }

@@ -33,37 +33,26 @@ pub(super) enum Bitmap {
     Inodes,
 }
 
-/// Blocks that are free in a group's bitmap and held by snapshots, as its descriptor has it; only on a native volume
-/// (`counts_held`) does it count them.
-pub(super) fn held(descriptor: &Group, counts_held: bool) -> u64 {
-    if counts_held { descriptor.held() } else { 0 }
-}
-
-/// Blocks of a group that may be given out, as its descriptor has it.
-pub(crate) fn available(descriptor: &Group, counts_held: bool) -> u32 {
-    u64::from(descriptor.free_clusters).saturating_sub(held(descriptor, counts_held)) as u32
-}
-
 impl GroupCell {
-    /// The group is again as the device has it, but for what is known to be damaged. Nobody uses it.
-    pub(super) fn reset(&self, descriptor: Group) {
+    /// The group is again as the device has it, with so many blocks that may be allocated, but for what is known to be
+    /// damaged. No operation uses it.
+    pub(super) fn reset(&self, descriptor: Group, available: u32) {
         let mut state = lock(&self.state);
         state.forget_maps();
         state.descriptor = descriptor;
         (state.changed, state.blocks_changed, state.inodes_changed) = (false, false, false);
         let usable = if state.damaged { 0 } else { u32::MAX };
-        self.blocks.store(available(&descriptor, self.counts_held) & usable, Ordering::Relaxed);
+        self.blocks.store(available & usable, Ordering::Relaxed);
         self.inodes.store(descriptor.free_inodes & usable, Ordering::Relaxed);
         self.directories.store(descriptor.directories, Ordering::Relaxed);
         self.forget_bounds();
     }
 
-    pub(super) fn new(descriptor: Group, mask: u64, counts_held: bool) -> Self {
+    pub(super) fn new(descriptor: Group, mask: u64, available: u32) -> Self {
         Self {
             mask: AtomicU64::new(mask),
             table: descriptor.inode_table,
-            blocks: AtomicU32::new(available(&descriptor, counts_held)),
-            counts_held,
+            blocks: AtomicU32::new(available),
             inodes: AtomicU32::new(descriptor.free_inodes),
             directories: AtomicU32::new(descriptor.directories),
             longest: [const { AtomicU32::new(u32::MAX) }; 3],
@@ -163,7 +152,7 @@ impl Space {
             return Ok(self.up_to_date(group, state));
         }
         drop(state);
-        let kept = self.kept.as_ref().filter(|_| which == Bitmap::Blocks && self.counts(group));
+        let kept = self.kept.as_ref().filter(|_| which == Bitmap::Blocks && self.layout.is_pool_group(group));
         let keepers = kept.map(Kept::read);
         self.lock_loaded(store, group, which, keepers.as_deref())
     }
@@ -173,7 +162,7 @@ impl Space {
         if state.damaged {
             return None;
         }
-        if let Some(kept) = self.kept.as_ref().filter(|_| self.counts(group)) {
+        if let Some(kept) = self.kept.as_ref().filter(|_| self.layout.is_pool_group(group)) {
             kept.catch_up(&mut state);
         }
         Some(state)
@@ -254,7 +243,7 @@ impl Space {
         }
         let out_of_reach = cell.blocks.swap(0, Ordering::Relaxed);
         cell.inodes.store(0, Ordering::Relaxed);
-        if self.counts(group) {
+        if self.layout.is_pool_group(group) {
             lock(&self.pool).lose(u64::from(out_of_reach));
         }
         lock(&self.damaged).push(DamagedGroup { group: GroupNo(group), what });

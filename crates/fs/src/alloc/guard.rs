@@ -19,7 +19,7 @@ impl Base {
         let blocks = first.get()..first.get().saturating_add(count);
         // the maps of the volume's own inodes lead where those of others do not
         let refused = self.may_be_named(inode.number)
-            && (self.native.as_ref().is_some_and(|native| native.is_not_for(purpose, &blocks))
+            && (!self.layout.may_hold(purpose, &blocks)
                 || self.writing.as_ref().is_some_and(|writing| writing.space.is_own(&blocks)));
         if refused {
             let what = "its map leads to the volume's own structures";

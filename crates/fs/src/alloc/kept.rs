@@ -14,7 +14,7 @@ use crate::change::Change;
 use format::native::GROUP_BLOCKS;
 use format::native::snapshots::Snapshot;
 use format::{FsBlock, GroupNo};
-use space::{GroupMap, Run};
+use space::{GroupMap, Purpose, Run};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -233,8 +233,8 @@ impl Space {
         others: &[Snapshot],
     ) -> Result<BTreeMap<u32, Bits>> {
         let mut all = BTreeMap::new();
-        let Some((kept, shape)) = self.kept.as_ref().zip(self.native) else { return Ok(all) };
-        for group in 0..shape.data_groups() {
+        let Some(kept) = self.kept.as_ref() else { return Ok(all) };
+        for group in self.layout.groups_for(Purpose::Data) {
             if self.may_differ(kept, store, snapshot, group)? {
                 let Some(block) = self.bitmap_block(group) else { continue };
                 all.insert(group, held_by(&kept.mapped, snapshot, others, block)?);
@@ -276,10 +276,10 @@ impl Space {
         others: Vec<Snapshot>,
         mut only: BTreeMap<u32, Bits>,
     ) -> Result<()> {
-        let Some((kept, shape)) = self.kept.as_ref().zip(self.native) else { return Ok(()) };
+        let Some(kept) = self.kept.as_ref() else { return Ok(()) };
         let op = change.operation();
         let mut keepers = kept.write();
-        for group in 0..shape.data_groups() {
+        for group in self.layout.groups_for(Purpose::Data) {
             if !only.contains_key(&group)
                 && self.may_differ(kept, op.store(), snapshot, group)?
                 && let Some(block) = self.bitmap_block(group)

@@ -7,9 +7,10 @@
 
 use super::groups::Bitmap;
 use super::{GroupCell, Space};
+use crate::Placement;
 use crate::Result;
 use crate::change::Change;
-use crate::native::{counterpart, groups_for};
+use crate::layout::{Layout, MetadataGoes};
 use format::group::{Group, mask_runs};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
@@ -51,7 +52,7 @@ pub(super) enum Rule {
     /// Metadata in the regions that the group descriptors name, which grow; content elsewhere.
     Regions,
     /// Metadata in groups of its own, which are set aside whole; content in the others.
-    Native,
+    OwnGroups,
 }
 
 /// Where to look.
@@ -70,12 +71,22 @@ pub(super) enum Try {
 }
 
 impl Rule {
+    /// The rule of a volume whose layout leaves it to the options, or does not.
+    pub(super) fn new(layout: &Layout, placement: Placement) -> Self {
+        match (layout.metadata_goes(), placement) {
+            (MetadataGoes::IntoOwnGroups, _) => Rule::OwnGroups,
+            (MetadataGoes::IntoRegions, _) => Rule::Regions,
+            (MetadataGoes::Anywhere, Placement::Hint) => Rule::Hint,
+            (MetadataGoes::Anywhere, Placement::Usual) => Rule::Together,
+        }
+    }
+
     /// Where to look for a block, in this order.
     pub(super) fn tries(self, role: Role) -> &'static [Try] {
         match (self, role) {
             (Rule::Together, _) => &[Try::Anywhere],
-            (Rule::Native, Role::Content) => &[Try::Outside],
-            (Rule::Native, _) => &[Try::Inside],
+            (Rule::OwnGroups, Role::Content) => &[Try::Outside],
+            (Rule::OwnGroups, _) => &[Try::Inside],
             (Rule::Hint, Role::Metadata) => &[Try::InsideHere, Try::Anywhere],
             (Rule::Regions, Role::Metadata | Role::FirstIndirect) => &[Try::Inside, Try::Grow, Try::Anywhere],
             (Rule::Hint | Rule::Regions, Role::Content | Role::FirstIndirect) => &[Try::Outside, Try::Anywhere],
@@ -89,9 +100,17 @@ impl Rule {
 
     /// The chunks of a group that are set aside for metadata; `own_end` is where the group's own structures at its front
     /// end, in units.
-    pub(super) fn mask(self, geometry: &Geometry, descriptor: &Group, own_end: u32) -> u64 {
+    pub(super) fn mask(
+        self,
+        layout: &Layout,
+        geometry: &Geometry,
+        (group, descriptor): (u32, &Group),
+        own_end: u32,
+    ) -> u64 {
         match self {
-            Rule::Together | Rule::Native => 0,
+            Rule::Together => 0,
+            Rule::OwnGroups if layout.is_pool_group(group) => 0,
+            Rule::OwnGroups => !0,
             Rule::Hint => {
                 let first = u64::from(own_end / geometry.chunk_blocks()).min(63);
                 ((1 << HINT_CHUNKS) - 1) << first
@@ -140,15 +159,15 @@ impl Space {
             Some(group) => (group.get(), (goal.get() - geometry.group_start(group).get()) as u32),
             None => (0, 0),
         };
-        if let Some(native) = &self.native {
-            // the half of the groups that the block belongs into
-            let range = groups_for(Some(native), geometry.groups, role.purpose());
-            return if range.contains(&group) { (group, unit) } else { (counterpart(&range, group), 0) };
-        }
         let home = match self.rule {
+            // the groups that the block belongs into
+            Rule::OwnGroups => match self.layout.group_for(role.purpose(), group) {
+                same if same == group => return (group, unit),
+                other => return (other, 0),
+            },
             // the regions of a flexible group lie in its first groups
             Rule::Regions => home.get() - home.get() % geometry.flex_groups.max(1),
-            _ => home.get(),
+            Rule::Together | Rule::Hint => home.get(),
         };
         if group != home && self.lies_apart(role) { (home, 0) } else { (group, unit) }
     }

@@ -291,7 +291,7 @@ fn no_map_of_a_native_volume_leads_to_its_metadata() {
     let number = volume.create(InodeNo::ROOT, b"f", &file).expect("created").number;
     volume.write_at(number, 0, &[1; 4096]).expect("written");
     volume.sync().expect("synced");
-    let native = volume.native.as_ref().expect("native");
+    let native = volume.layout.native().expect("native");
     let leads = |block: u64| volume.map(&led_to(&volume, number, block), format::FileBlock(0)).is_ok();
     let own = volume.map(&volume.inode(number).expect("an inode"), format::FileBlock(0)).expect("mapped");
     assert!(leads(own.physical().expect("a block").get()));

@@ -3,7 +3,6 @@
 //! What a group's bitmaps and descriptor were stands on the device, so only the volume's sums are kept; the groups that
 //! were changed since are read again.
 
-use super::groups::available;
 use super::{Space, lock};
 use crate::{Disk, Result};
 use format::GroupNo;
@@ -59,14 +58,15 @@ impl Space {
             let descriptor = volume.read_descriptor(GroupNo(group))?;
             if let Some(cell) = self.cell(GroupNo(group)) {
                 lock(&self.loaded).remove(&group);
-                cell.reset(descriptor);
+                cell.reset(descriptor, self.layout.available(group, &descriptor));
             }
         }
         let damaged: Vec<GroupNo> =
             lock(&self.damaged).iter().skip(sums.damaged).map(|damaged| damaged.group).collect();
         for group in damaged {
-            let Some(descriptor) = self.descriptor(group).filter(|_| self.counts(group.get())) else { continue };
-            lock(&self.pool).lose(available(&descriptor, true).into());
+            let is_pooled = self.layout.is_pool_group(group.get());
+            let Some(descriptor) = self.descriptor(group).filter(|_| is_pooled) else { continue };
+            lock(&self.pool).lose(self.layout.available(group.get(), &descriptor).into());
         }
         Ok(())
     }

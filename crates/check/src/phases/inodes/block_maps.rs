@@ -278,10 +278,9 @@ impl Trees<'_> {
         let (shape, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
         let pointers = shape.pointers(bytes);
         let block = Some(FsBlock(at.block));
-        let good = || {
-            tail.says(bytes, facts.inode, Some(level.into()))
-                && tail.checksum_matches(bytes, FsBlock(at.block), facts.seed)
-        };
+        let (inode, seed) = facts.owner();
+        let good =
+            || tail.says(bytes, inode, Some(level.into())) && tail.checksum_matches(bytes, FsBlock(at.block), seed);
         if self.claimer.is_judging() && !good() {
             self.report(facts, Code::IndirectBlockForeign, block);
         }
