@@ -6,13 +6,12 @@
 //! | `remount` | changing the flags of a mount |
 //! | `volume` | a volume as a [`Filesystem`], and mounting it |
 //! | `ops`, `ops/*` | what each request means on a [`fs::Volume`]: those that look, those that change |
-//! | `snapshots` | `.extant/snapshots`: the versions of a native volume, beside it |
-//! | `mounted` | the same, asked for by another process |
+//! | `snapshots` | `.extant/snapshots`: the versions of a native volume, beside it; `snapshots/client`: asking for them from another process |
 //! | `transactions` | what happens whole or not at all: its members, and who waits |
 //! | `losses` | open files that have to hear that content was lost |
-//! | `seen` | what a request relies on that waits for a transaction of others |
+//! | `preconditions` | what a request relies on that waits for a transaction of others |
 //! | `errno` | the one table from errors to the numbers the kernel knows |
-//! | `problems` | telling the user of damage, once for each file |
+//! | `problem_reports` | reports of damage to the user, once for each file |
 //!
 //! The protocol, the transports and mounting are the crate `fuse-wire`, which knows nothing of volumes.
 //!
@@ -26,21 +25,21 @@
 #![forbid(unsafe_code)]
 
 mod errno;
+mod lock;
 mod losses;
-mod mounted;
 mod ops;
 mod options;
-mod problems;
+mod preconditions;
+mod problem_reports;
 mod remount;
-mod seen;
 mod snapshots;
 mod transactions;
 mod volume;
 
 pub use fuse_wire::{Access, Atime, AttachOptions, Error, Filesystem, Messages, Result, Session, Transport, Unmounter};
 pub use fuse_wire::{mount_point, unmount, watchdog};
-pub use mounted::MountedSnapshots;
 pub use options::{MountOptions, OnDamage, SnapshotFolder};
 pub use remount::remount;
+pub use snapshots::MountedSnapshots;
 pub use transactions::MountedTransaction;
 pub use volume::{answering, mount};

@@ -27,14 +27,17 @@
 //! 2. A damaged file is an error for that file, told once.
 
 mod holes;
+mod ioctl;
+mod listing;
 mod opening;
 mod write;
 
 use crate::errno::{errno, is_problem};
+use crate::lock::lock;
 use crate::options::{MountOptions, OnDamage};
-use crate::problems::{Problems, Teller};
+use crate::problem_reports::{ProblemReports, ProblemSink};
 use format::feature::{Compat, Incompat};
-use fs::{Attributes, DirEntry, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume, WriteHow};
+use fs::{Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume, WriteHow};
 use fuse_wire::{
     Access, Answer, Atime, Attr, Caller, DAEMON, Entry, Features, Filesystem, Kernel, Operation, Reply, Request, SYNC,
     StatFs, StatxOut, StatxTime,
@@ -45,7 +48,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use write::{CAPABILITY, Making};
 
 /// The root, as FUSE numbers it.
@@ -56,31 +59,6 @@ pub(crate) const ACCESS: &str = "extant.access";
 
 /// "As long as it likes": ten years, in seconds.
 const ALWAYS: u64 = 10 * 365 * 24 * 3600;
-
-/// In a directory's cookie: a part before it could not be read. Directories are far smaller than this number.
-const PASSED_DAMAGE: u64 = 1 << 62;
-
-/// Inodes read in one batch for a listing with attributes: what a request has room for, more or less (an entry takes
-/// 152 bytes and its name; a request has 4 KiB, or 32 KiB from kernels that hand on what the program asked for).
-const AT_ONCE: usize = 64;
-
-/// Entries of one answer for a directory in which names come and go. The kernel keeps everybody from changing a directory
-/// while a part of its list is being fetched, and lets in one change between two parts, so whoever removes its files beside
-/// a reader waits once for each. A part of this size takes about as long as the change itself.
-const FEW: usize = 32;
-
-/// FS_IOC_GETFLAGS, which lsattr(1) uses.
-const GET_FLAGS: u32 = 0x8008_6601;
-/// FS_IOC_SETFLAGS, which chattr(1) uses.
-const SET_FLAGS: u32 = 0x4008_6602;
-/// FS_IOC_FSGETXATTR.
-const GET_FSXATTR: u32 = 0x801c_581f;
-/// FS_IOC_FSSETXATTR.
-const SET_FSXATTR: u32 = 0x401c_5820;
-/// FITRIM, which fstrim(8) uses.
-const TRIM: u32 = 0xc018_5879;
-/// FS_IOC_GETVERSION: the inode's generation.
-const GET_VERSION: u32 = 0x8008_7601;
 
 /// In the flags of a rename: the new name must not be there.
 const RENAME_NOREPLACE: u32 = 1;
@@ -94,7 +72,7 @@ pub(crate) struct Ops {
     pub(crate) volume: Arc<Volume>,
     /// What nodes and the numbers that stat(2) shows have in their upper 32 bits.
     above: u64,
-    problems: Problems,
+    problems: ProblemReports,
     /// Besides root, the only user whose requests are answered.
     only: Option<u32>,
     /// Whether the kernel checks permissions.
@@ -136,11 +114,6 @@ pub(crate) struct Ops {
 /// How unmounting the volume went, once it was.
 type Ended = Mutex<Option<Result<(), String>>>;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // what they hold is whole after every statement
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The node of an inode.
 pub(crate) fn node_of(inode: InodeNo) -> u64 {
     if inode == InodeNo::ROOT { ROOT } else { u64::from(inode.get()) }
@@ -149,19 +122,6 @@ pub(crate) fn node_of(inode: InodeNo) -> u64 {
 /// The inode of a node of the volume itself; `None` for those of snapshots.
 pub(crate) fn number_of(node: u64) -> Option<InodeNo> {
     if node == ROOT { Some(InodeNo::ROOT) } else { u32::try_from(node).ok().map(InodeNo) }
-}
-
-/// The type as a listing has it: that of a mode, shifted by 12 bits.
-fn type_of(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Fifo => 1,
-        FileKind::CharDevice => 2,
-        FileKind::Directory => 4,
-        FileKind::BlockDevice => 6,
-        FileKind::Regular => 8,
-        FileKind::Symlink => 10,
-        FileKind::Socket => 12,
-    }
 }
 
 /// A device's numbers in the 32 bits that FUSE has for them: 12 of the major, 20 of the minor.
@@ -284,7 +244,7 @@ impl Filesystem for Ops {
         let text = format!("an error in Extant itself: {what}");
         // what is in memory may be half changed
         self.volume.distrust(&text);
-        self.problems.tell(node, &text);
+        self.problems.report(node, &text);
     }
 }
 
@@ -299,7 +259,7 @@ fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
 }
 
 impl Ops {
-    pub(crate) fn new(volume: Arc<Volume>, options: &MountOptions, teller: Teller) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, options: &MountOptions, on_problem: ProblemSink) -> Self {
         // without allow_other the kernel itself lets only the owner in
         let only = (options.mount.access == Access::OwnerAndRoot).then(|| rustix::process::getuid().as_raw());
         // where some files cannot be opened (encrypted, no key), or not by everybody; and the helper that unmounts for a
@@ -319,7 +279,7 @@ impl Ops {
         Self {
             volume,
             above: 0,
-            problems: Problems::new(teller),
+            problems: ProblemReports::new(on_problem),
             only,
             kernel_checks,
             ask_opens,
@@ -342,10 +302,16 @@ impl Ops {
     }
 
     /// The same for a volume that is a snapshot of this one; `above` tells its files from those of all others.
-    pub(crate) fn of_snapshot(&self, volume: Arc<Volume>, above: u64, options: &MountOptions, teller: Teller) -> Self {
+    pub(crate) fn of_snapshot(
+        &self,
+        volume: Arc<Volume>,
+        above: u64,
+        options: &MountOptions,
+        on_problem: ProblemSink,
+    ) -> Self {
         // ENOSYS would be for the files of all
         let (ask_opens, ask_dir_opens) = (self.ask_opens, self.ask_dir_opens);
-        Self { above, ask_opens, ask_dir_opens, ..Self::new(volume, options, teller) }
+        Self { above, ask_opens, ask_dir_opens, ..Self::new(volume, options, on_problem) }
     }
 
     fn answer_to(&self, caller: &Caller, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
@@ -544,7 +510,7 @@ impl Ops {
         match found {
             None => Ok(None),
             Some(InodeNo::ROOT) if name != b".." => {
-                self.problems.tell(dir, "an entry names the root directory");
+                self.problems.report(dir, "an entry names the root directory");
                 Err(Errno::UCLEAN)
             }
             Some(number) => {
@@ -612,138 +578,6 @@ impl Ops {
             rdev_major: major,
             rdev_minor: minor,
             ..StatxOut::default()
-        }
-    }
-
-    fn readdir(&self, node: u64, cookie: u64, reply: &mut Reply<'_>) -> Answer<()> {
-        self.each_entry(node, cookie, |entry, next| {
-            let kind = entry.kind.map_or(0, type_of);
-            !reply.dirent(self.ino(entry.inode), next, kind, &entry.name)
-        })
-    }
-
-    fn readdirplus(&self, node: u64, cookie: u64, reply: &mut Reply<'_>) -> Answer<()> {
-        self.each_entry_with_attributes(node, cookie, |entry, next, attributes| {
-            let listed = match attributes {
-                Some(a) => {
-                    let listed = reply.dirent_plus(&self.entry(a), next, &entry.name);
-                    if listed && self.volume.consistency().is_some() {
-                        self.volume.hold(a.inode);
-                    }
-                    return !listed;
-                }
-                // listed, but looked up before anybody sees more of it than its name
-                None => {
-                    let mode = entry.kind.map_or(0, type_of) << 12;
-                    Entry { attr: Attr { ino: self.ino(entry.inode), mode, ..Attr::default() }, ..nothing(0) }
-                }
-            };
-            !reply.dirent_plus(&listed, next, &entry.name)
-        })
-    }
-
-    /// Hands the entries of a directory from `cookie` on to `add`, each with the cookie of what follows it, until `add`
-    /// says that there is no room.
-    ///
-    /// Where a part of the directory cannot be read, all others are listed, and the error comes at the end, in place of
-    /// the answer that there are no more: a program sees what there is, and that it is not all.
-    fn each_entry(&self, node: u64, cookie: u64, mut add: impl FnMut(&DirEntry, u64) -> bool) -> Answer<()> {
-        self.list(node, cookie, |listing| {
-            for entry in listing {
-                if add(&entry.0, entry.1) {
-                    break;
-                }
-            }
-        })
-    }
-
-    /// As [`Ops::each_entry`], with the attributes of each file; `None` for "." and "..", and where they cannot be had
-    /// (looking the name up then tells why).
-    fn each_entry_with_attributes(
-        &self,
-        node: u64,
-        cookie: u64,
-        mut add: impl FnMut(&DirEntry, u64, Option<&Attributes>) -> bool,
-    ) -> Answer<()> {
-        self.list(node, cookie, |listing| {
-            loop {
-                let entries: Vec<_> = (&mut *listing).take(AT_ONCE).collect();
-                if entries.is_empty() {
-                    return;
-                }
-                self.volume.prefetch_inodes(entries.iter().map(|(entry, _)| entry.inode));
-                for (entry, next) in &entries {
-                    let attributes = match &entry.name[..] {
-                        b"." | b".." => None,
-                        _ if entry.inode == InodeNo::ROOT => None,
-                        // of what is damaged, who asks for it hears
-                        _ => self.volume.attributes_of(entry.inode).ok(),
-                    };
-                    if add(entry, *next, attributes.as_ref()) {
-                        return;
-                    }
-                }
-            }
-        })
-    }
-
-    fn list(&self, node: u64, cookie: u64, take: impl FnOnce(&mut dyn Iterator<Item = (DirEntry, u64)>)) -> Answer<()> {
-        let mut passed = cookie & PASSED_DAMAGE;
-        let mut any = false;
-        let outcome = self.answer_for(node, |v, dir| {
-            let mut trouble = None;
-            let mut room = if v.names_changed(dir.number) { FEW } else { usize::MAX };
-            let mut entries = v.read_dir(dir, cookie & !PASSED_DAMAGE)?;
-            take(&mut std::iter::from_fn(|| {
-                while room > 0 {
-                    match entries.next()? {
-                        Ok(entry) => {
-                            any = true;
-                            room -= 1;
-                            let next = entry.next | passed;
-                            return Some((entry, next));
-                        }
-                        Err(e) => {
-                            passed = PASSED_DAMAGE;
-                            trouble.get_or_insert(e);
-                        }
-                    }
-                }
-                None
-            }));
-            trouble.map_or(Ok(()), Err)
-        });
-        match outcome {
-            // told; what could be read is listed first
-            Err(_) if any => Ok(()),
-            Ok(()) if !any && passed != 0 => Err(Errno::IO),
-            outcome => outcome,
-        }
-    }
-
-    fn ioctl(
-        &self,
-        node: u64,
-        (command, input, output): (u32, &[u8], u32),
-        caller: &Caller,
-        reply: &mut Reply<'_>,
-    ) -> Answer<()> {
-        // EXT4_FL_USER_VISIBLE: the others are the file system's own
-        const VISIBLE: u32 = 0x725B_DFFF;
-        let number = |number: u32, reply: &mut Reply<'_>| reply.ioctl(zerocopy::IntoBytes::as_bytes(&number));
-        match command {
-            GET_FLAGS if output >= 4 => number(self.getattr(node)?.flags.bits() & VISIBLE, reply),
-            GET_VERSION if output >= 4 => number(self.getattr(node)?.generation, reply),
-            GET_FSXATTR if output >= 28 => self.fsxattr(node, reply),
-            SET_FLAGS | SET_FSXATTR => {
-                let set = if command == SET_FLAGS { Self::set_flags } else { Self::set_fsxattr };
-                set(self, node, input)?;
-                // the time of change
-                reply.attributes_changed(node);
-                reply.ioctl(&[])
-            }
-            TRIM if output >= 24 => self.trim(input, caller, reply),
-            _ => Err(Errno::NOTTY),
         }
     }
 
@@ -815,12 +649,12 @@ impl Ops {
     fn outcome<T>(&self, number: InodeNo, outcome: fs::Result<T>) -> Answer<T> {
         outcome.map_err(|e| {
             if is_problem(&e) {
-                self.problems.tell(number.get().into(), &e.to_string());
+                self.problems.report(number.get().into(), &e.to_string());
                 if e.is_corruption() {
                     self.note_damage();
                 }
             } else if matches!(e, Error::ReadOnly(_)) {
-                self.problems.tell_of_volume(&e.to_string());
+                self.problems.report_volume(&e.to_string());
             } else if matches!(e, Error::NoSpace) {
                 self.report_damaged_groups();
             }

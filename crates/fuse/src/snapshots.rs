@@ -11,12 +11,16 @@
 //! Snapshots have the modes that files had: what is for the owner alone by now may be for everybody there. So `.extant` is
 //! for whoever mounted the volume (and for root), unless `snapdir=all` says otherwise.
 
+mod client;
 mod views;
 
+pub use client::MountedSnapshots;
+
 use crate::errno::errno;
+use crate::lock::lock;
 use crate::ops::{Ops, ROOT, nothing};
 use crate::options::{MountOptions, SnapshotFolder};
-use crate::problems::Teller;
+use crate::problem_reports::ProblemSink;
 use fs::Volume;
 use fuse_wire::{Answer, Attr, Caller, Entry, Features, Filesystem, Kernel, Operation, Reply, Request, WritebackError};
 use rustix::fs::OFlags;
@@ -25,7 +29,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use views::{Views, Visit};
 
 /// The name in the root.
@@ -52,17 +56,13 @@ pub(crate) const ROLLBACK: &str = "extant.rollback";
 pub(crate) struct WithSnapshots {
     live: Ops,
     options: MountOptions,
-    teller: Teller,
+    on_problem: ProblemSink,
     /// Where it is mounted.
     dir: Option<PathBuf>,
     views: Views,
     kernel: OnceLock<Kernel>,
     /// The snapshot to which the volume goes back at its end.
     back_to: Mutex<Option<Vec<u8>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Filesystem for WithSnapshots {
@@ -115,20 +115,26 @@ impl Filesystem for WithSnapshots {
         match writeback.take_over(&place) {
             Ok(()) => Ok(()),
             Err(WritebackError::Write(why)) => {
-                (self.teller)(&format!("no snapshot is made: what programs have written cannot be taken along: {why}"));
+                (self.on_problem)(&format!(
+                    "no snapshot is made: what programs have written cannot be taken along: {why}"
+                ));
                 Err(Errno::IO)
             }
             Err(WritebackError::Refused(why)) => {
                 let reason = io::Error::from(why);
-                (self.teller)(&format!("no snapshot is made: what a program has stored cannot be written: {reason}"));
+                (self.on_problem)(&format!(
+                    "no snapshot is made: what a program has stored cannot be written: {reason}"
+                ));
                 Err(why)
             }
             Err(WritebackError::Start(why)) if self.options.writeback_cache => {
-                (self.teller)(&format!("no snapshot is made: what programs have written is not here yet, and {why}"));
+                (self.on_problem)(&format!(
+                    "no snapshot is made: what programs have written is not here yet, and {why}"
+                ));
                 Err(Errno::OPNOTSUPP)
             }
             Err(WritebackError::Start(why)) => {
-                (self.teller)(&format!("a snapshot is made without what programs changed through mappings: {why}"));
+                (self.on_problem)(&format!("a snapshot is made without what programs changed through mappings: {why}"));
                 Ok(())
             }
         }
@@ -150,9 +156,9 @@ impl Filesystem for WithSnapshots {
 
 impl WithSnapshots {
     /// `dir` is where it is mounted.
-    pub(crate) fn new(live: Ops, options: &MountOptions, teller: Teller, dir: Option<PathBuf>) -> Self {
+    pub(crate) fn new(live: Ops, options: &MountOptions, on_problem: ProblemSink, dir: Option<PathBuf>) -> Self {
         let (views, kernel, back_to) = (Views::default(), OnceLock::new(), Mutex::default());
-        Self { live, options: options.clone(), teller, dir, views, kernel, back_to }
+        Self { live, options: options.clone(), on_problem, dir, views, kernel, back_to }
     }
 
     fn answer_of_snapshot(&self, number: u64, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
@@ -310,8 +316,8 @@ impl WithSnapshots {
                 return Err(Errno::STALE);
             }
             let volume: Volume = self.live.volume.open_snapshot(&info.name, CACHE).map_err(|e| errno(&e))?;
-            let (volume, teller) = (Arc::new(volume), Arc::clone(&self.teller));
-            Ok(self.live.of_snapshot(volume, self.views.number_of(info) << 32, &self.options, teller))
+            let (volume, on_problem) = (Arc::new(volume), Arc::clone(&self.on_problem));
+            Ok(self.live.of_snapshot(volume, self.views.number_of(info) << 32, &self.options, on_problem))
         })
     }
 

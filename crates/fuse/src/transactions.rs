@@ -11,7 +11,7 @@
 //! | `members` | which processes belong to a transaction |
 //! | `waiting` | those that wait, and how they make way for members |
 //! | `ending` | the end of a transaction, and what the kernel has to forget |
-//! | `mounted` | the side of the process that asks |
+//! | `client` | the side of the process that asks |
 //!
 //! 1. Every process that was a member is one until it ends: after a rollback its calls that change the volume, or ask for it
 //!    to be durable, fail with ECANCELED.
@@ -22,17 +22,18 @@
 //!    EIO where they were rolled back. All other content of theirs is durable: it was when the transaction began.
 //! 4. A transaction begins when the kernel has handed over all dirty pages, and ends so as well.
 
+mod client;
 mod ending;
 mod members;
-mod mounted;
 mod waiting;
 
-pub use mounted::MountedTransaction;
+pub use client::MountedTransaction;
 
 use crate::errno::errno;
+use crate::lock::lock;
 use crate::losses::Losses;
 use crate::ops::{ROOT, number_of};
-use crate::seen::Seen;
+use crate::preconditions::Preconditions;
 use ending::watch;
 use fs::{InodeNo, Transaction, Volume};
 use fuse_wire::{Answer, Caller, Features, Filesystem, Kernel, Operation, Reply, Request};
@@ -44,7 +45,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use waiting::Waiting;
 
@@ -139,11 +140,6 @@ enum Manner {
     Syncs,
     /// It knows itself whether it has to wait.
     Else,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // what they hold is whole after every statement
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn manner(operation: &Operation<'_>) -> Manner {
@@ -399,7 +395,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                     }
                     again |= shared.waiting.pass(request);
                     // a rollback took away what it relies on: the kernel looks again
-                    if seen.take().is_some_and(|seen| seen != Seen::of(&shared.volume, request)) {
+                    if seen.take().is_some_and(|seen| seen != Preconditions::of(&shared.volume, request)) {
                         return Err(place.map_or(Errno::STALE, |place| place.sent_back(request)));
                     }
                     drop(place);
@@ -422,7 +418,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             }
             most = WAIT;
             if member.is_none() {
-                seen.get_or_insert_with(|| Seen::of(&shared.volume, request));
+                seen.get_or_insert_with(|| Preconditions::of(&shared.volume, request));
                 place.get_or_insert_with(|| shared.begin_waiting(request, again)).goes_on()?;
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::ops::Ops;
 use crate::options::MountOptions;
-use crate::problems::Teller;
+use crate::problem_reports::ProblemSink;
 use crate::snapshots::WithSnapshots;
 use crate::transactions::WithTransactions;
 use fs::Volume;
@@ -34,13 +34,13 @@ pub fn answering(
     options: &MountOptions,
     on_problem: impl Fn(&str) + Send + Sync + 'static,
 ) -> Arc<dyn Filesystem> {
-    let teller: Teller = Arc::new(on_problem);
-    let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&teller));
+    let on_problem: ProblemSink = Arc::new(on_problem);
+    let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&on_problem));
     if options.snapshot.is_some() || volume.snapshots().is_err() {
         return Arc::new(ops);
     }
     let mounted_on = dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
-    let filesystem = WithSnapshots::new(ops, options, teller, mounted_on.clone());
+    let filesystem = WithSnapshots::new(ops, options, on_problem, mounted_on.clone());
     // no directory is called by the empty path
     let mounted_on = mounted_on.unwrap_or_default();
     Arc::new(WithTransactions::new(filesystem, volume, mounted_on, options.writeback_cache))

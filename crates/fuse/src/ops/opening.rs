@@ -1,6 +1,7 @@
 //! Openings of files, and what comes of them later: pages that the kernel has not handed over.
 
-use super::{Ops, lock, node_of};
+use super::{Ops, node_of};
+use crate::lock::lock;
 use fs::{InodeFlags, InodeNo};
 use fuse_wire::{Answer, Atime, Operation, Reply, Request};
 use rustix::fs::OFlags;

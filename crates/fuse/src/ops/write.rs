@@ -1,6 +1,8 @@
 //! Requests that change a volume.
 
-use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, SET_FLAGS, SET_FSXATTR, lock};
+use super::ioctl::{SET_FLAGS, SET_FSXATTR};
+use super::{Ops, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
+use crate::lock::lock;
 use fs::{AllocateMode, Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, NewFile, RenameFlags, SetAttributes};
 use fs::{Timestamp, WriteHow, Written, XattrMode, without_privileges};
 use fuse_wire::{Answer, Caller, Changes, Operation, Reply, Request, SetTime};

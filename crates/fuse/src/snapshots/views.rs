@@ -6,7 +6,7 @@
 //! whoever reads them later reads another file. So a deletion begins by marking the number, from when on every request
 //! with it is refused; waits for the requests that came before; and only then touches the volume.
 
-use super::lock;
+use crate::lock::lock;
 use crate::ops::Ops;
 use fs::SnapshotInfo;
 use fuse_wire::Answer;

@@ -13,7 +13,8 @@
 //! without a lock (FUSE_NOTIFY_INC_EPOCH), but it then unmounts whatever is mounted on any directory of the volume.
 
 use super::members::Members;
-use super::{LOOK, NAP, Running, Shared, lock, members};
+use super::{LOOK, NAP, Running, Shared, members};
+use crate::lock::lock;
 use crate::ops::node_of;
 use fs::{InodeNo, Touched};
 use fuse_wire::{Caller, Filesystem, Kernel, Operation, Reply, Request};

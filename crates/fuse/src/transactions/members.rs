@@ -7,7 +7,7 @@
 //! with. Whoever has neither the mark, nor a member that was seen among those above it, is no member: a process that gave up
 //! its environment and lost its parents, all within [`super::LOOK`] and after its transaction's process was killed.
 
-use super::lock;
+use crate::lock::lock;
 use std::collections::HashMap;
 use std::fs;
 use std::sync::Mutex;

@@ -13,7 +13,8 @@
 //!
 //! None of that happens but while members sleep on locks in the kernel and ask for nothing.
 
-use super::{lock, members};
+use super::members;
+use crate::lock::lock;
 use fuse_wire::{Answer, Operation, Request};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};

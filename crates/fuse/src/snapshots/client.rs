@@ -1,6 +1,6 @@
 //! The snapshots of a volume that is mounted, asked for through its mount.
 
-use crate::snapshots::{DIRECTORY, FACTS, LIST, ROLLBACK};
+use super::{DIRECTORY, FACTS, LIST, ROLLBACK};
 use fs::SnapshotInfo;
 use fuse_wire::DAEMON;
 use rustix::fs::{XattrFlags, getxattr, setxattr};

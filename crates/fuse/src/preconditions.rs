@@ -1,11 +1,11 @@
 //! What a request relies on that waits for a transaction of others.
 //!
-//! The kernel has looked at names and permissions before it sent the request, and it may have seen what the transaction
+//! The kernel has looked at names and permissions before it sent the request, and it may have needs what the transaction
 //! did. When that is rolled back the same names may lead to other files, and the same files may be somebody else's. Where
 //! that is so the request is answered with ESTALE: the kernel then looks again, and asks anew for what goes by a name.
 //!
 //! Content is written and space is taken by whoever has the file open, whatever its permissions are by then; that a file
-//! does not exist any more is seen by its number.
+//! does not exist any more is needs by its number.
 
 use crate::ops::number_of;
 use fs::{InodeNo, Volume};
@@ -22,41 +22,41 @@ struct File {
 
 /// What a request relies on.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct Preconditions {
     files: Vec<Option<File>>,
     /// Where names lead.
     names: Vec<Option<InodeNo>>,
 }
 
-impl Seen {
+impl Preconditions {
     /// As it is now. What cannot be looked at is as if it were not there.
     pub(crate) fn of(volume: &Volume, request: &Request<'_>) -> Self {
-        let mut seen = Self::default();
+        let mut needs = Self::default();
         let here = request.node;
         match request.operation {
             // if there is something of that name by now, the answer is that it exists
-            Operation::MkNod { .. } | Operation::MkDir { .. } | Operation::Symlink { .. } => seen.file(volume, here),
+            Operation::MkNod { .. } | Operation::MkDir { .. } | Operation::Symlink { .. } => needs.file(volume, here),
             Operation::Unlink { name } | Operation::RmDir { name } | Operation::Create { name: Some(name), .. } => {
-                seen.name(volume, here, name);
+                needs.name(volume, here, name);
             }
             Operation::Rename { name, to, new_name, .. } => {
-                seen.name(volume, here, name);
-                seen.name(volume, to, new_name);
+                needs.name(volume, here, name);
+                needs.name(volume, to, new_name);
             }
             Operation::Link { target, .. } => {
-                seen.file(volume, here);
-                seen.file(volume, target);
+                needs.file(volume, here);
+                needs.file(volume, target);
             }
             // an owner may do it whatever the mode
-            Operation::SetAttr(ref changes) if !by_mode(changes) => seen.owner(volume, here),
+            Operation::SetAttr(ref changes) if !by_mode(changes) => needs.owner(volume, here),
             Operation::Create { name: None, .. }
             | Operation::SetAttr(_)
             | Operation::SetXattr { .. }
             | Operation::RemoveXattr { .. }
-            | Operation::Ioctl { .. } => seen.file(volume, here),
+            | Operation::Ioctl { .. } => needs.file(volume, here),
             _ => {}
         }
-        seen
+        needs
     }
 
     fn file(&mut self, volume: &Volume, node: u64) {

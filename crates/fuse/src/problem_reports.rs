@@ -1,0 +1,77 @@
+//! Reports of damage to the user: once for each file, and not for ever.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Files that are reported; a volume with more has been reported enough.
+const MOST: usize = 1000;
+
+/// Takes one problem, as a sentence without a full stop.
+pub(crate) type ProblemSink = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// The files whose problems were reported.
+pub(crate) struct ProblemReports {
+    sink: ProblemSink,
+    reported: Mutex<HashSet<u64>>,
+}
+
+impl ProblemReports {
+    pub(crate) fn new(sink: ProblemSink) -> Self {
+        Self { sink, reported: Mutex::new(HashSet::new()) }
+    }
+
+    /// Reports what befell the volume as a whole, once.
+    pub(crate) fn report_volume(&self, problem: &str) {
+        // no inode has this number
+        if self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(u64::MAX) {
+            (self.sink)(problem);
+        }
+    }
+
+    /// Reports that a group is not used any more, once.
+    pub(crate) fn report_group(&self, group: u32, why: &str) {
+        // no inode has this number either
+        let key = u64::MAX - 1 - u64::from(group);
+        if self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+            (self.sink)(&format!(
+                "group {group} is damaged, and nothing is allocated there: {why}; unmount the volume and run `extant check`"
+            ));
+        }
+    }
+
+    /// Reports a problem with an inode, unless one was reported before.
+    pub(crate) fn report(&self, inode: u64, problem: &str) {
+        let count = {
+            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            if reported.len() >= MOST || !reported.insert(inode) {
+                return;
+            }
+            reported.len()
+        };
+        (self.sink)(&format!("inode {inode}: {problem}"));
+        if count == MOST {
+            (self.sink)("problems with further files are not reported");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_is_reported_once_and_not_without_end() {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&received);
+        let problems =
+            ProblemReports::new(Arc::new(move |text| sink.lock().expect("unpoisoned").push(text.to_owned())));
+        for inode in [12, 13, 12] {
+            problems.report(inode, "corrupt");
+        }
+        assert_eq!(*received.lock().expect("unpoisoned"), ["inode 12: corrupt", "inode 13: corrupt"]);
+        (0..5000).for_each(|inode| problems.report(inode, "corrupt"));
+        let received = received.lock().expect("unpoisoned");
+        assert_eq!(received.len(), MOST + 1);
+        assert_eq!(received[MOST], "problems with further files are not reported");
+    }
+}
