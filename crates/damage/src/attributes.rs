@@ -1,7 +1,8 @@
 //! Damage to extended attributes, in inodes, in blocks of their own and in other inodes, and to encryption contexts.
 
+use crate::error::{Result, need};
+use crate::recipe::Recipe;
 use crate::volume::{Volume, put};
-use crate::{Recipe, Result, need};
 use format::feature::{Compat, Incompat};
 use format::inode::{FileKind, InodeFlags};
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, entry_hash, entry_len, index};
@@ -181,7 +182,7 @@ fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::vol
         .into_iter()
         .filter(|e| e.name != b"." && e.name != b".." && e.name.len() >= name && v.is_roomy(e.inode))
         .collect();
-    let entry = v.rng.choice(&fit).cloned().ok_or(crate::Error::Unfit("no directory has such a file"))?;
+    let entry = v.rng.choice(&fit).cloned().ok_or(crate::error::Error::Unfit("no directory has such a file"))?;
     Ok((dir, entry))
 }
 

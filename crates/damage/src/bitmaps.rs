@@ -1,7 +1,8 @@
 //! Damage to bitmaps, to what is counted, and to quota.
 
+use crate::error::{Error, Result, need};
+use crate::recipe::Recipe;
 use crate::volume::{Volume, bit, set_bit};
-use crate::{Error, Recipe, Result, need};
 use format::feature::RoCompat;
 use format::group::GroupFlags;
 use format::{GroupNo, InodeNo};

@@ -1,8 +1,9 @@
 //! Damage to directory blocks and their entries, and to the tree of files.
 
 use crate::attributes::unname;
+use crate::error::{Error, Result, need};
+use crate::recipe::Recipe;
 use crate::volume::{Named, Volume, put};
-use crate::{Error, Recipe, Result, need};
 use format::InodeNo;
 use format::feature::Incompat;
 use format::inode::{FileKind, InodeFlags};

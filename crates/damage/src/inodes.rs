@@ -1,7 +1,8 @@
 //! Damage to the fields of inodes.
 
+use crate::error::{Error, Result, need};
+use crate::recipe::Recipe;
 use crate::volume::{Volume, put};
-use crate::{Error, Recipe, Result, need};
 use format::InodeNo;
 use format::extent;
 use format::feature::{Compat, Incompat, RoCompat};

@@ -1,7 +1,8 @@
 //! Damage to the journal, the list of orphans and the orphan file.
 
+use crate::error::{Error, Result, need};
+use crate::recipe::Recipe;
 use crate::volume::{Volume, put};
-use crate::{Error, Recipe, Result, need};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::InodeBuf;
 use format::jbd2::{DiskSuperblock, JournalSuperblock};

@@ -7,7 +7,7 @@
 //!
 //! | room | damages |
 //! | --- | --- |
-//! | `volume` | nothing: finds and writes structures |
+//! | `volume`, `recipe`, `error` | nothing: finds and writes structures; what a kind of damage is, and why it may not fit |
 //! | `superblock`, `journal` | superblock, descriptors, journal, orphans |
 //! | `inodes`, `maps`, `attributes` | inodes, block maps, extended attributes |
 //! | `directories`, `trees` | directories, their entries, hash trees, links |
@@ -21,12 +21,14 @@
 mod attributes;
 mod bitmaps;
 mod directories;
+mod error;
 mod fields;
 mod inodes;
 mod journal;
 mod maps;
 mod mutate;
 mod native;
+mod recipe;
 mod structures;
 mod superblock;
 mod table2;
@@ -34,30 +36,9 @@ mod trees;
 mod volume;
 
 use blockdev::BlockDevice;
+use error::Result;
+use recipe::Recipe;
 use volume::Volume;
-
-/// Why a volume was not damaged.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The device failed, or is read-only.
-    #[error(transparent)]
-    Io(#[from] blockdev::Error),
-    /// The volume is of no known format, or not sound to begin with.
-    #[error(transparent)]
-    Format(#[from] format::Error),
-    /// The volume lacks what the damage needs; nothing was changed, or only what the damage prepared.
-    #[error("{0}")]
-    Unfit(&'static str),
-    /// No kind has this name or number.
-    #[error("there is no such kind of damage")]
-    Unknown,
-}
-
-type Result<T> = std::result::Result<T, Error>;
-
-/// How a kind is written: `Unfit` where the volume lacks what it takes.
-type Recipe = fn(&mut Volume<'_>) -> Result<()>;
 
 /// What to damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,19 +49,9 @@ pub enum Kind {
     Table2(usize),
 }
 
-/// A row of the ffsck paper's Table II.
-#[derive(Debug, Clone, Copy)]
-pub struct Corruption {
-    /// What it is called here: structure and field.
-    pub name: &'static str,
-    /// The field as the paper calls it.
-    pub field: &'static str,
-    /// What is written, as a sentence.
-    pub does: &'static str,
-    recipe: Recipe,
-}
-
+pub use error::Error;
 pub use fields::Field;
+pub use recipe::Corruption;
 pub use structures::Structures;
 pub use table2::TABLE2;
 
@@ -143,11 +114,6 @@ pub fn damage(device: &dyn BlockDevice, kind: Kind, seed: u64) -> Result<Vec<Str
     recipe(&mut volume)?;
     device.flush()?;
     Ok(volume.touched())
-}
-
-/// `Unfit` with this sentence, unless `held`.
-fn need(held: bool, without: &'static str) -> Result<()> {
-    if held { Ok(()) } else { Err(Error::Unfit(without)) }
 }
 
 #[cfg(test)]

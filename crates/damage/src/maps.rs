@@ -1,7 +1,8 @@
 //! Damage to what inodes say of their blocks: block maps, extents, and blocks that two of them claim.
 
+use crate::error::{Error, Result, need};
+use crate::recipe::Recipe;
 use crate::volume::{Volume, put};
-use crate::{Error, Recipe, Result, need};
 use format::extent::{self, Extent, RawNode};
 use format::feature::{Incompat, RoCompat};
 use format::inode::{FileKind, InodeFlags};

@@ -44,7 +44,7 @@ fn leads_to(bytes: &[u8], entry: usize) -> Option<usize> {
 
 impl Map {
     /// The map of the volume, which must be sound; `None` where it is not a native one.
-    pub(crate) fn of(bytes: &[u8]) -> crate::Result<Option<Self>> {
+    pub(crate) fn of(bytes: &[u8]) -> crate::error::Result<Option<Self>> {
         if !NativeSuperblock::is_there(bytes) {
             return Ok(None);
         }

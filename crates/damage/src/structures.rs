@@ -1,6 +1,6 @@
 //! Where the structures of a sound volume lie, and how each is sealed, whatever is written into it afterwards.
 
-use crate::Result;
+use crate::error::Result;
 use crate::native::{Map, View};
 use crate::volume::Volume;
 use format::feature::{Compat, Incompat, RoCompat};

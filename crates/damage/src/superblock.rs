@@ -1,7 +1,8 @@
 //! Damage to the superblock, its copies, the group descriptors, and what the superblock names.
 
+use crate::error::{Error, Result, need};
+use crate::recipe::Recipe;
 use crate::volume::Volume;
-use crate::{Error, Recipe, Result, need};
 use format::checksum::crc32c;
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::GroupFlags;

@@ -1,8 +1,9 @@
 //! The corruptions of the ffsck paper's Table II. The paper names fields; what is written into them is ours.
 
+use crate::error::need;
 use crate::maps::{a_pointer_of_a_node, second_owner, set_first_block};
+use crate::recipe::Corruption;
 use crate::volume::set_bit;
-use crate::{Corruption, need};
 use format::inode::FileKind;
 
 /// The rows of Table II.
@@ -111,7 +112,7 @@ pub const TABLE2: &[Corruption] = &[
         does: "A file's inode is marked as free in its bitmap.",
         recipe: |v| {
             let file = v.pick_kind(FileKind::Regular, "the volume has no file")?;
-            let slot = v.geometry.inode_slot(file).ok_or(crate::Error::Unfit("the inode does not exist"))?;
+            let slot = v.geometry.inode_slot(file).ok_or(crate::error::Error::Unfit("the inode does not exist"))?;
             v.bitmap(slot.group, true, |bits| set_bit(bits, slot.index as usize, false))
         },
     },

@@ -1,7 +1,8 @@
 //! Damage to the hash trees of directories.
 
+use crate::error::{Error, Result, need};
+use crate::recipe::Recipe;
 use crate::volume::{Volume, put};
-use crate::{Error, Recipe, Result, need};
 use format::InodeNo;
 use format::htree::count_limit_offset;
 

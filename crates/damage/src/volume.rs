@@ -2,8 +2,7 @@
 //!
 //! The volume is taken to be sound: what is found in it is followed without doubt, within bounds.
 
-use crate::Error;
-use crate::Result;
+use crate::error::{Error, Result};
 use blockdev::BlockDevice;
 use format::dir::{DirEntry, decode_rec_len};
 use format::extent::{self, RawNode};

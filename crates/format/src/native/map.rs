@@ -6,9 +6,9 @@
 //! What a block is, whose, of which generation, and its checksum stand in the entry and not in the block: bitmaps and inode
 //! tables have no room for a header, and a block alone cannot tell that it is an old copy of itself.
 
-use super::{BLOCK_SIZE, Shape, corrupt};
+use super::{BLOCK_SIZE, Shape};
 use crate::checksum::crc32c;
-use crate::{Result, Structure};
+use crate::{Error, Result, Structure};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -147,7 +147,7 @@ impl Entry {
     /// `Corrupt` for a place that no metadata block may have, a kind that does not exist, no generation, and an empty entry
     /// that is not all zeroes.
     pub fn parse(disk: &DiskEntry, shape: &Shape) -> Result<Option<Self>> {
-        let bad = |what| corrupt(Structure::Map, what);
+        let bad = |what| Error::corrupt(Structure::Map, what);
         if disk.e_place.get() == 0 {
             let empty = disk.as_bytes().iter().all(|byte| *byte == 0);
             return if empty { Ok(None) } else { Err(bad("an entry without a place is not empty")) };
@@ -208,11 +208,12 @@ impl Node {
         let mut node = Self::default();
         let mut found = block.chunks_exact(DiskEntry::SIZE);
         for entry in node.entries.iter_mut() {
-            let bytes = found.next().ok_or_else(|| corrupt(Structure::Map, "a node is cut short"))?;
-            let disk = DiskEntry::read_from_bytes(bytes).map_err(|_| corrupt(Structure::Map, "a node is cut short"))?;
+            let bytes = found.next().ok_or_else(|| Error::corrupt(Structure::Map, "a node is cut short"))?;
+            let disk =
+                DiskEntry::read_from_bytes(bytes).map_err(|_| Error::corrupt(Structure::Map, "a node is cut short"))?;
             *entry = Entry::parse(&disk, shape)?;
             if entry.is_some_and(|entry| (entry.kind == BlockKind::MapNode) != (level > 0)) {
-                return Err(corrupt(Structure::Map, "an entry's kind does not fit its level"));
+                return Err(Error::corrupt(Structure::Map, "an entry's kind does not fit its level"));
             }
         }
         Ok(node)

@@ -4,8 +4,8 @@
 //! as a whole, in the ext4 block bitmap. A record of the table says which of its blocks hold something of this generation:
 //! the two superblocks, mapped blocks, nodes of the map.
 
-use super::{CHUNK_BLOCKS, Shape, corrupt};
-use crate::{Result, Structure};
+use super::{CHUNK_BLOCKS, Shape};
+use crate::{Error, Result, Structure};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -66,7 +66,7 @@ pub fn bit_of(place: u64) -> (u32, usize, u64) {
 /// `Corrupt` for a block that is cut short, a chunk beyond the device, a count that its bitmap contradicts, and a first
 /// chunk in which the superblocks are free.
 pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Chunk>>> {
-    let bad = |what| corrupt(Structure::PlaceTable, what);
+    let bad = |what| Error::corrupt(Structure::PlaceTable, what);
     let mut records = block.chunks_exact(DiskChunk::SIZE);
     let mut chunks = Vec::with_capacity(RECORDS as usize);
     for _ in 0..RECORDS {

@@ -5,15 +5,14 @@
 //! else has to be kept.
 
 use super::map::{DiskEntry, Entry};
-use super::{BLOCK_SIZE, Shape, corrupt};
-use crate::{Result, Structure};
+use super::{BLOCK_SIZE, Shape};
+use crate::{Error, Result, Structure};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Records of a block of the list.
 pub const RECORDS: usize = BLOCK_SIZE as usize / DiskSnapshot::SIZE;
-/// Blocks of the list.
-pub const BLOCKS: u64 = 256;
+pub use super::shape::LIST_BLOCKS as BLOCKS;
 /// Most snapshots a volume may have.
 pub const MOST: u64 = BLOCKS * RECORDS as u64;
 /// Most bytes in the name of a snapshot.
@@ -68,7 +67,7 @@ impl Snapshot {
 /// # Errors
 /// `Corrupt` for a block that is cut short, and a record that contradicts itself.
 pub fn parse(block: &[u8], shape: &Shape) -> Result<Vec<Option<Snapshot>>> {
-    let bad = |what| corrupt(Structure::SnapshotList, what);
+    let bad = |what| Error::corrupt(Structure::SnapshotList, what);
     let mut records = block.chunks_exact(DiskSnapshot::SIZE);
     let mut list = Vec::with_capacity(RECORDS);
     for _ in 0..RECORDS {

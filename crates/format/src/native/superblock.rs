@@ -3,8 +3,8 @@
 //! A write of 4 KiB may be torn between sectors, so each sector ends with the number of the generation: a superblock counts
 //! where all eight agree and its checksum matches, and the one with the higher number is the volume.
 
+use super::Shape;
 use super::map::{BlockKind, DiskEntry, Entry, Position};
-use super::{Shape, corrupt};
 use crate::checksum::crc32c;
 use crate::{Error, Result, Structure};
 use std::collections::BTreeSet;
@@ -16,8 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const MAGIC: [u8; 8] = *b"ExtantFS";
 /// The version of the format that is described here.
 pub const VERSION: u32 = 1;
-/// Superblocks, in as many blocks from the device's start.
-pub const COPIES: u64 = 2;
+pub use super::shape::COPIES;
 
 disk_struct! {
     /// An entry that is newer than the map.
@@ -127,7 +126,7 @@ impl NativeSuperblock {
     /// # Errors
     /// `Corrupt` where it is none, torn or damaged; `Unsupported` for another version.
     pub fn parse(block: &[u8]) -> Result<Self> {
-        let bad = |what| corrupt(Structure::NativeSuperblock, what);
+        let bad = |what| Error::corrupt(Structure::NativeSuperblock, what);
         let (disk, _) = DiskNativeSuperblock::read_from_prefix(block).map_err(|_| bad("cut short"))?;
         if disk.n_magic != MAGIC {
             return Err(bad("no magic number"));
@@ -272,7 +271,7 @@ impl NativeSuperblock {
                 Err(e) => first_error = first_error.or(Some(e)),
             }
         }
-        best.ok_or_else(|| first_error.unwrap_or_else(|| corrupt(Structure::NativeSuperblock, "cut short")))
+        best.ok_or_else(|| first_error.unwrap_or_else(|| Error::corrupt(Structure::NativeSuperblock, "cut short")))
     }
 
     /// The highest number that a sector of the two superblocks, at the start of `blocks`, has: that of a generation whose

@@ -1,0 +1,218 @@
+//! The numbers of a native volume.
+
+use super::{map, places};
+use crate::{Error, FsBlock, Result};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Bytes in a block.
+pub const BLOCK_SIZE: u32 = 4096;
+/// Blocks in a group: what a bitmap block counts.
+pub const GROUP_BLOCKS: u32 = 8 * BLOCK_SIZE;
+/// Blocks in a chunk, the unit in which metadata regions grow: one 64th of a group.
+pub const CHUNK_BLOCKS: u32 = GROUP_BLOCKS / 64;
+/// The fewest blocks a volume may have: 16 MiB.
+pub const LEAST_BLOCKS: u64 = 8 * CHUNK_BLOCKS as u64;
+/// The most blocks a volume may have (64 TiB): descriptors then take a tenth of a group.
+pub const MOST_BLOCKS: u64 = 1 << 34;
+/// Superblocks, in as many blocks from the device's start.
+pub const COPIES: u64 = 2;
+/// Blocks of the list of snapshots.
+pub const LIST_BLOCKS: u64 = 256;
+/// Blocks behind the superblocks in which nothing lies where the superblock says `reserved`: other formats have their
+/// signatures there, the last one Btrfs at 64 KiB.
+pub const HEAD: Range<u64> = COPIES..17;
+/// Bytes in a group descriptor.
+const DESCRIPTOR_SIZE: u64 = 64;
+/// A group of an ext volume has no more blocks than this, whatever its bitmap could count.
+const EXT_GROUP_BLOCKS: u64 = 65528;
+
+/// The numbers of a native volume, all of which follow from its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    blocks: u64,
+}
+
+impl Shape {
+    /// The shape of a volume on `blocks` blocks of 4 KiB.
+    ///
+    /// # Errors
+    /// `Unsupported` for fewer than [`LEAST_BLOCKS`] or more than [`MOST_BLOCKS`].
+    pub fn new(blocks: u64) -> Result<Self> {
+        if !(LEAST_BLOCKS..=MOST_BLOCKS).contains(&blocks) {
+            let (least, most) = (LEAST_BLOCKS >> 8, MOST_BLOCKS >> 28);
+            return Err(Error::Unsupported(format!("a native volume has from {least} MiB to {most} TiB")));
+        }
+        Ok(Self { blocks })
+    }
+
+    /// Blocks of the device that belong to the volume.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Groups with blocks on the device; the last may be short, and the blocks that it lacks count as used. As many
+    /// metadata groups follow.
+    #[must_use]
+    pub fn data_groups(&self) -> u32 {
+        // at most 2^19
+        self.blocks.div_ceil(GROUP_BLOCKS.into()) as u32
+    }
+
+    /// The first block number of the metadata groups.
+    #[must_use]
+    pub fn metadata_start(&self) -> u64 {
+        u64::from(self.data_groups()) * u64::from(GROUP_BLOCKS)
+    }
+
+    /// Block numbers of the ext4 volume above the map.
+    #[must_use]
+    pub fn logical_blocks(&self) -> u64 {
+        2 * self.metadata_start()
+    }
+
+    /// Blocks of the front: the ext4 superblock's, and the group descriptors'.
+    #[must_use]
+    pub fn front(&self) -> u64 {
+        1 + (2 * u64::from(self.data_groups()) * DESCRIPTOR_SIZE).div_ceil(BLOCK_SIZE.into())
+    }
+
+    /// Whole chunks of the device.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        // at most 2^25
+        (self.blocks / u64::from(CHUNK_BLOCKS)) as u32
+    }
+
+    /// The blocks of the device in which e2fsck would look for an ext volume's backup superblock, of any block size: the
+    /// starts of groups 1 and of the powers of 3, 5 and 7, in groups as long as their bitmap can count.
+    #[must_use]
+    pub fn backup_places(&self) -> BTreeSet<u64> {
+        let own = u64::from(BLOCK_SIZE);
+        let mut places = BTreeSet::new();
+        for size in (10..=16).map(|log| 1u64 << log) {
+            // mke2fs makes groups of the shorter length, and e2fsck looks behind the longer one
+            for group_bytes in [8 * size * size, (8 * size).min(EXT_GROUP_BLOCKS) * size] {
+                for base in [3u64, 5, 7] {
+                    let powers = std::iter::successors(Some(1u64), |group| Some(group * base));
+                    // with blocks of 1 KiB the superblock is the second KiB
+                    places.extend(powers.map(|group| group * group_bytes / own).take_while(|at| *at < self.blocks));
+                }
+            }
+        }
+        places
+    }
+
+    /// The chunks that [`Shape::backup_places`] lie in. None of them becomes part of the metadata regions where the
+    /// superblock says `reserved`.
+    #[must_use]
+    pub fn backup_chunks(&self) -> BTreeSet<u32> {
+        self.backup_places().into_iter().map(|place| (place / u64::from(CHUNK_BLOCKS)) as u32).collect()
+    }
+
+    /// The indexes of the place table's blocks; room for a record of every chunk.
+    #[must_use]
+    pub fn table(&self) -> Range<u64> {
+        let start = self.front() + self.metadata_start();
+        start..start + u64::from(self.chunks().div_ceil(places::RECORDS))
+    }
+
+    /// The indexes of the blocks of the list of snapshots.
+    #[must_use]
+    pub fn list(&self) -> Range<u64> {
+        let start = self.table().end;
+        start..start + LIST_BLOCKS
+    }
+
+    /// One more than the highest index.
+    #[must_use]
+    pub fn indexes(&self) -> u64 {
+        self.list().end
+    }
+
+    /// Levels of the map: nodes on the way to an entry of a metadata block.
+    #[must_use]
+    pub fn levels(&self) -> u8 {
+        let (mut levels, mut reach) = (1, map::ENTRIES as u64);
+        while reach < self.indexes() {
+            reach *= map::ENTRIES as u64;
+            levels += 1;
+        }
+        levels
+    }
+
+    /// The index of a block number of the ext4 volume; `None` for one that is its own place on the device, and for one
+    /// beyond the volume.
+    #[must_use]
+    pub fn index_of(&self, block: FsBlock) -> Option<u64> {
+        let block = block.get();
+        if block < self.front() {
+            return Some(block);
+        }
+        (self.metadata_start()..self.logical_blocks())
+            .contains(&block)
+            .then(|| block - self.metadata_start() + self.front())
+    }
+
+    /// The block number of the ext4 volume that has an index; `None` for the place table, the list and beyond.
+    #[must_use]
+    pub fn block_of(&self, index: u64) -> Option<FsBlock> {
+        if index < self.front() {
+            return Some(FsBlock(index));
+        }
+        (index < self.table().start).then(|| FsBlock(index - self.front() + self.metadata_start()))
+    }
+
+    /// Whether a metadata block may lie in this block of the device.
+    #[must_use]
+    pub fn is_place(&self, place: u64) -> bool {
+        let end = u64::from(self.chunks()) * u64::from(CHUNK_BLOCKS);
+        (COPIES..end).contains(&place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_a_volume_follow_from_its_length() {
+        let small = Shape::new(16384).unwrap();
+        assert_eq!((small.data_groups(), small.metadata_start(), small.logical_blocks()), (1, 32768, 65536));
+        assert_eq!((small.front(), small.chunks(), small.levels()), (2, 32, 3));
+        assert_eq!((small.table(), small.list()), (32770..32771, 32771..33027));
+        let large = Shape::new(16 << 20).unwrap();
+        assert_eq!((large.data_groups(), large.front(), large.levels()), (512, 17, 4));
+        assert!(Shape::new(LEAST_BLOCKS - 1).is_err() && Shape::new(MOST_BLOCKS + 1).is_err());
+        assert!(Shape::new(MOST_BLOCKS).unwrap().levels() == 5);
+    }
+
+    #[test]
+    fn backups_of_an_ext_volume_have_their_places() {
+        let places = |mib: u64| Shape::new(mib << 8).unwrap().backup_places().into_iter().collect::<Vec<_>>();
+        assert_eq!(places(32), [2048, 6144]);
+        assert_eq!(places(75), [2048, 6144, 8192, 10240, 14336, 18432]);
+        let large = Shape::new(MOST_BLOCKS).unwrap().backup_places();
+        // with blocks of 4 KiB: groups 1, 3, 5, 7, 9, 25, 27, 49, 81 and 7 to the sixth
+        assert!([1, 3, 5, 7, 9, 25, 27, 49, 81, 117_649].iter().all(|group| large.contains(&(group * 32768))));
+        // groups of 65 528 blocks of 64 KiB, and where they would end if they had 524 288
+        assert!(large.contains(&(3 * 65528 * 16)) && large.contains(&(3 * 524_288 * 16)));
+        assert!(large.len() < 400 && large.first() >= Some(&u64::from(CHUNK_BLOCKS)));
+    }
+
+    #[test]
+    fn indexes_and_block_numbers_fit() {
+        let shape = Shape::new(40000).unwrap();
+        assert_eq!(shape.index_of(FsBlock(0)), Some(0));
+        assert_eq!(shape.index_of(FsBlock(shape.front())), None);
+        assert_eq!(shape.index_of(FsBlock(65535)), None);
+        assert_eq!(shape.index_of(FsBlock(65536)), Some(shape.front()));
+        assert_eq!(shape.index_of(FsBlock(131_072)), None);
+        for index in [0, 1, shape.front(), shape.table().start - 1] {
+            assert_eq!(shape.block_of(index).and_then(|block| shape.index_of(block)), Some(index));
+        }
+        assert_eq!(shape.block_of(shape.table().start), None);
+        assert!(!shape.is_place(1) && shape.is_place(2) && shape.is_place(39935) && !shape.is_place(39936));
+    }
+}
