@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::estimate;
 use crate::inode_records::{Directories, Directory};
-use crate::native::{self, Below, Identities, InUse, Version};
+use crate::native::{self, Identities, InUse, PhysicalLayer, Version};
 use crate::options::{Options, Progress, Refusal};
 use crate::paths::Paths;
 use crate::phases::bitmaps::Bitmaps;
@@ -22,7 +22,6 @@ use crate::scan::{Counters, Scanner};
 use crate::system_zone;
 use crate::table::{Code, Phase};
 use crate::view::{View, Walk};
-use crate::volume::Volume;
 use blockdev::BlockDevice;
 use format::feature::{Incompat, RoCompat};
 use format::native::superblock::NativeSuperblock;
@@ -43,7 +42,7 @@ pub fn check(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report, Refusal> {
-    examine(name, device, options, progress, |_| ()).map(|(report, ())| report)
+    Run { name, device, options, progress }.check()
 }
 
 /// Checks a native volume that is in use, as it was when a snapshot was made for the check, with all other snapshots. What the
@@ -59,10 +58,10 @@ pub fn check_in_use(
     progress: &dyn Progress,
 ) -> Result<Report, Refusal> {
     let missing = |e| Refusal::new(format!("the generation to be checked is not there: {e}"));
-    let below = native::read_in_use(device, what).map_err(missing)?;
-    let (mut report, ()) = examine_versions(name, device, &below, options, progress, |_| ())?;
-    let mut left_out: Vec<String> = below.left_out.iter().map(|name| format!("the snapshot {name}")).collect();
-    let gone = native::gone_of(device, &below, what).map_err(missing)?;
+    let layer = native::read_in_use(device, what).map_err(missing)?;
+    let (mut report, ()) = Run { name, device, options, progress }.examine_versions(&layer, |_| ())?;
+    let mut left_out: Vec<String> = layer.left_out.iter().map(|name| format!("the snapshot {name}")).collect();
+    let gone = native::gone_of(device, &layer, what).map_err(missing)?;
     left_out.extend(gone.iter().map(|name| format!("the snapshot {name}, which was deleted while the check ran")));
     if !left_out.is_empty() {
         left_out.push("what all snapshots hold together".to_owned());
@@ -71,61 +70,189 @@ pub fn check_in_use(
     Ok(report)
 }
 
-/// Checks a generation of a native volume, by its superblock.
-pub(crate) fn check_generation(
-    name: &str,
-    device: &dyn BlockDevice,
-    superblock: &NativeSuperblock,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Report, Refusal> {
-    let below = native::read_generation(device, superblock.clone());
-    examine_versions(name, device, &below, options, progress, |_| ()).map(|(report, ())| report)
+/// One check: of which volume, how, and who is told how far it has come.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a> {
+    /// What the report calls the volume.
+    pub(crate) name: &'a str,
+    pub(crate) device: &'a dyn BlockDevice,
+    pub(crate) options: &'a Options,
+    pub(crate) progress: &'a dyn Progress,
 }
 
-/// Checks the volume and shows all that is known to `see` before the report is made.
-pub(crate) fn examine<T>(
-    name: &str,
-    device: &dyn BlockDevice,
-    options: &Options,
-    progress: &dyn Progress,
-    see: impl FnOnce(&View<'_>) -> T,
-) -> Result<(Report, T), Refusal> {
-    if native::is_native(device) {
-        let below = native::read(device).map_err(Refusal::new)?;
-        return examine_versions(name, device, &below, options, progress, see);
+/// A version of a native volume, and the physical layer that it was found in.
+type Above<'a> = (&'a PhysicalLayer, &'a Version);
+
+impl<'a> Run<'a> {
+    pub(crate) fn check(self) -> Result<Report, Refusal> {
+        self.examine(|_| ()).map(|(report, ())| report)
     }
-    examine_above(name, device, None, options, progress, see)
-}
 
-/// Checks the volume of the newest generation of a native one, and that of each snapshot.
-fn examine_versions<T>(
-    name: &str,
-    device: &dyn BlockDevice,
-    below: &Below,
-    options: &Options,
-    progress: &dyn Progress,
-    see: impl FnOnce(&View<'_>) -> T,
-) -> Result<(Report, T), Refusal> {
-    let image = native::Image::new(device, below, &below.live);
-    // where there is nothing above the map to be checked, what is wrong with the map says why
-    let instead = |refusal: Refusal| match below.wrong.first() {
-        Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
-        None => refusal,
-    };
-    let above = Some((below, &below.live));
-    let (mut report, seen) = examine_above(name, &image, above, options, progress, see).map_err(instead)?;
-    report.format = "extant".to_owned();
-    for snapshot in below.others() {
-        if progress.cancelled() {
-            break;
+    /// Checks a generation of a native volume, by its superblock.
+    pub(crate) fn check_generation(self, superblock: &NativeSuperblock) -> Result<Report, Refusal> {
+        let layer = native::read_generation(self.device, superblock.clone());
+        self.examine_versions(&layer, |_| ()).map(|(report, ())| report)
+    }
+
+    /// Checks the volume and shows all that is known to `see` before the report is made.
+    pub(crate) fn examine<T>(self, see: impl FnOnce(&View<'_>) -> T) -> Result<(Report, T), Refusal> {
+        if native::is_native(self.device) {
+            let layer = native::read(self.device).map_err(Refusal::new)?;
+            return self.examine_versions(&layer, see);
         }
-        let image = native::Image::new(device, below, snapshot);
-        let checked = examine_above(name, &image, Some((below, snapshot)), options, progress, |_| ());
-        let checked = checked.map_or_else(|refusal| no_volume(snapshot, &refusal), |(report, ())| report);
-        report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
+        self.examine_ext(None, see)
     }
-    Ok((report, seen))
+
+    /// Checks the volume of the newest generation of a native one, and that of each snapshot.
+    fn examine_versions<T>(
+        self,
+        layer: &PhysicalLayer,
+        see: impl FnOnce(&View<'_>) -> T,
+    ) -> Result<(Report, T), Refusal> {
+        let image = native::Image::new(self.device, layer, &layer.live);
+        // where there is nothing above the map to be checked, what is wrong with the map says why
+        let instead = |refusal: Refusal| match layer.wrong.first() {
+            Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
+            None => refusal,
+        };
+        let run = Run { device: &image, ..self };
+        let (mut report, seen) = run.examine_ext(Some((layer, &layer.live)), see).map_err(instead)?;
+        report.format = "extant".to_owned();
+        for snapshot in layer.others() {
+            if self.progress.cancelled() {
+                break;
+            }
+            let image = native::Image::new(self.device, layer, snapshot);
+            let checked = Run { device: &image, ..self }.examine_ext(Some((layer, snapshot)), |_| ());
+            let checked = checked.map_or_else(|refusal| no_volume(snapshot, &refusal), |(report, ())| report);
+            report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
+        }
+        Ok((report, seen))
+    }
+
+    /// Checks the ext volume on the device, which may lie above a generation of what was read of a native one.
+    fn examine_ext<T>(
+        self,
+        above: Option<Above<'_>>,
+        see: impl FnOnce(&View<'_>) -> T,
+    ) -> Result<(Report, T), Refusal> {
+        let Self { name, device, options, progress } = self;
+        let start = Instant::now();
+        let counters = Counters::default();
+        let total = OnceLock::new();
+        let foretold_seconds = OnceLock::new();
+        let scanner = Scanner {
+            device,
+            threads: options.threads.max(1),
+            gap: options.gap,
+            counters: &counters,
+            cancelled: &|| progress.cancelled(),
+            advanced: &|_| {
+                let (done, total) = (counters.totals().0, total.get().copied().unwrap_or(0));
+                if total > 0 && done >= total / FORETOLD_AT && foretold_seconds.get().is_none() {
+                    let _ = foretold_seconds.set(start.elapsed().as_secs_f64() * total as f64 / done.max(1) as f64);
+                }
+                progress.advanced(done, total);
+            },
+        };
+        let problems = Problems::new(options.limits);
+        progress.phase(Phase::Superblock);
+        let volume = superblock::open(&scanner, options, above.is_some(), &problems)?;
+        // what is wrong below any of them is said with the newest
+        if let Some((layer, version)) = above
+            && std::ptr::eq(version, &layer.live)
+        {
+            layer.report(&problems);
+        }
+        let foretold = estimate::of_volume(&volume);
+        // set nowhere else
+        let _ = total.set(foretold.bytes);
+        let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
+        let (counts, seen) = match problems.is_fatal() {
+            true => (Counts::default(), see(&view)),
+            false => self.phases(&view, above, see),
+        };
+        let findings = problems.finish();
+        let (bytes, reads, seeks) = counters.totals();
+        let scan = Scan {
+            bytes,
+            reads,
+            seeks,
+            seconds: start.elapsed().as_secs_f64(),
+            estimate_seconds: foretold_seconds.get().copied(),
+            peak_rss_bytes: peak_memory(),
+        };
+        let mut report =
+            Report::new(name.to_owned(), volume.features.format_name().to_owned(), &findings, scan, counts);
+        if progress.cancelled() {
+            report.cancel();
+        }
+        Ok((report, seen))
+    }
+
+    /// Everything after phase 0.
+    fn phases<T>(self, view: &View<'_>, above: Option<Above<'_>>, see: impl FnOnce(&View<'_>) -> T) -> (Counts, T) {
+        let View { volume, scanner, problems, .. } = *view;
+        let progress = self.progress;
+        progress.phase(Phase::Inodes);
+        let identities = above.map(|(layer, version)| Identities::new(layer, version));
+        let ctx = Context { identities, ..Context::new(volume, problems) };
+        system_zone::claim(&ctx);
+        for blocks in above.iter().flat_map(|(_, version)| &version.taken) {
+            ctx.claims.claim(ctx.claims.clusters_of(blocks));
+        }
+        let bitmaps = Bitmaps::new(volume);
+        let directories = OnceLock::new();
+        let names = OnceLock::new();
+        let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
+        let trail = Trail::new(self.options.snapshots);
+        let layers = Layers::of(&ctx);
+        let claimer = &ctx.claims;
+        let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), trail: &trail, only: None };
+        let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: mut used } = rounds.run(&judges);
+        // what was read in part proves nothing
+        if progress.cancelled() {
+            return (counts, see(view));
+        }
+        xattrs::judge_values(&ctx);
+        let mut sharing = Sharing::default();
+        let stretches = ctx.claims.conflicting_stretches();
+        if let Some(owners) = Owners::of(&ctx, &stretches) {
+            progress.phase(Phase::MultiplyClaimed);
+            Rounds { claimer: &owners, ..rounds }.retrace(&trail.read_in(&stretches));
+            sharing = owners.report(&ctx);
+        }
+        progress.phase(Phase::Directories);
+        judge_size_features(&ctx, large_file, large_directory);
+        let directories = directories.get_or_init(Directories::default);
+        if let Some(mut names) = names.into_inner() {
+            dir_runs.sort_unstable_by_key(|run| (run.inode, run.first));
+            judge_holes(&names, directories, &dir_runs);
+            let items = names.again(&dir_runs);
+            scanner.pass(&items, |item, bytes| names.judge_again(&item.tag, bytes));
+            if progress.cancelled() {
+                return (counts, see(view));
+            }
+            names.finish();
+        }
+        progress.phase(Phase::Connectivity);
+        connectivity::judge(&ctx, directories);
+        progress.phase(Phase::Links);
+        links::judge(&ctx);
+        progress.phase(Phase::Bitmaps);
+        let blocks = above.map_or(volume.geometry.blocks, |(layer, _)| layer.superblock.shape.blocks());
+        bitmaps.compare(&ctx, blocks, &mut counts);
+        if let Some(identities) = &ctx.identities {
+            identities.judge_rest(&ctx);
+        }
+        progress.phase(Phase::After);
+        used.charge(ctx.values.take_charges());
+        quota::judge(scanner, &ctx, &used);
+        let paths = Paths::find(&ctx, scanner, directories, &dir_runs, problems.owners());
+        problems.set_paths(|inode| paths.get(inode));
+        let walk = Walk { ctx: &ctx, directories, used: &used, sharing: &sharing };
+        (counts, see(&View { walk: Some(walk), ..*view }))
+    }
 }
 
 /// The report on a snapshot above whose map there is no volume to be checked.
@@ -134,140 +261,6 @@ fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
     let at = FsBlock(snapshot.root.place);
     problems.report(Problem::new(Code::NativeStructureWrong).block(at).name(refusal.to_string()));
     Report::new(String::new(), String::new(), &problems.finish(), Scan::default(), Counts::default())
-}
-
-/// Checks the ext volume on `device`, which may lie above a generation of what was read of a native one.
-fn examine_above<T>(
-    name: &str,
-    device: &dyn BlockDevice,
-    below: Option<(&Below, &Version)>,
-    options: &Options,
-    progress: &dyn Progress,
-    see: impl FnOnce(&View<'_>) -> T,
-) -> Result<(Report, T), Refusal> {
-    let start = Instant::now();
-    let counters = Counters::default();
-    let total = OnceLock::new();
-    let foretold_seconds = OnceLock::new();
-    let scanner = Scanner {
-        device,
-        threads: options.threads.max(1),
-        gap: options.gap,
-        counters: &counters,
-        cancelled: &|| progress.cancelled(),
-        advanced: &|_| {
-            let (done, total) = (counters.totals().0, total.get().copied().unwrap_or(0));
-            if total > 0 && done >= total / FORETOLD_AT && foretold_seconds.get().is_none() {
-                let _ = foretold_seconds.set(start.elapsed().as_secs_f64() * total as f64 / done.max(1) as f64);
-            }
-            progress.advanced(done, total);
-        },
-    };
-    let problems = Problems::new(options.limits);
-    progress.phase(Phase::Superblock);
-    let volume = superblock::open(&scanner, options, below.is_some(), &problems)?;
-    // what is wrong below any of them is said with the newest
-    if let Some((below, version)) = below
-        && std::ptr::eq(version, &below.live)
-    {
-        below.report(&problems);
-    }
-    let foretold = estimate::of_volume(&volume);
-    // nobody else sets it
-    let _ = total.set(foretold.bytes);
-    let (counts, seen) = if problems.is_fatal() {
-        let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
-        (Counts::default(), see(&view))
-    } else {
-        phases(&scanner, &volume, below, options, &problems, progress, |walk| {
-            see(&View { volume: &volume, scanner: &scanner, problems: &problems, walk })
-        })
-    };
-    let findings = problems.finish();
-    let (bytes, reads, seeks) = counters.totals();
-    let scan = Scan {
-        bytes,
-        reads,
-        seeks,
-        seconds: start.elapsed().as_secs_f64(),
-        estimate_seconds: foretold_seconds.get().copied(),
-        peak_rss_bytes: peak_memory(),
-    };
-    let mut report = Report::new(name.to_owned(), volume.features.format_name().to_owned(), &findings, scan, counts);
-    if progress.cancelled() {
-        report.cancel();
-    }
-    Ok((report, seen))
-}
-
-/// Everything after phase 0.
-fn phases<T>(
-    scanner: &Scanner<'_>,
-    volume: &Volume,
-    below: Option<(&Below, &Version)>,
-    options: &Options,
-    problems: &Problems,
-    progress: &dyn Progress,
-    see: impl FnOnce(Option<Walk<'_>>) -> T,
-) -> (Counts, T) {
-    progress.phase(Phase::Inodes);
-    let identities = below.map(|(below, version)| Identities::new(below, version));
-    let ctx = Context { identities, ..Context::new(volume, problems) };
-    system_zone::claim(&ctx);
-    for blocks in below.iter().flat_map(|(_, version)| &version.taken) {
-        ctx.claims.claim(ctx.claims.clusters_of(blocks));
-    }
-    let bitmaps = Bitmaps::new(volume);
-    let directories = OnceLock::new();
-    let names = OnceLock::new();
-    let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
-    let trail = Trail::new(options.snapshots);
-    let layers = Layers::of(&ctx);
-    let claimer = &ctx.claims;
-    let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), trail: &trail, only: None };
-    let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: mut used } = rounds.run(&judges);
-    // what was read in part proves nothing
-    if progress.cancelled() {
-        return (counts, see(None));
-    }
-    xattrs::judge_values(&ctx);
-    let mut sharing = Sharing::default();
-    let stretches = ctx.claims.conflicting_stretches();
-    if let Some(owners) = Owners::of(&ctx, &stretches) {
-        progress.phase(Phase::MultiplyClaimed);
-        Rounds { claimer: &owners, ..rounds }.retrace(&trail.read_in(&stretches));
-        sharing = owners.report(&ctx);
-    }
-    progress.phase(Phase::Directories);
-    judge_size_features(&ctx, large_file, large_directory);
-    let directories = directories.get_or_init(Directories::default);
-    if let Some(mut names) = names.into_inner() {
-        dir_runs.sort_unstable_by_key(|run| (run.inode, run.first));
-        judge_holes(&names, directories, &dir_runs);
-        let items = names.again(&dir_runs);
-        scanner.pass(&items, |item, bytes| names.judge_again(&item.tag, bytes));
-        if progress.cancelled() {
-            return (counts, see(None));
-        }
-        names.finish();
-    }
-    progress.phase(Phase::Connectivity);
-    connectivity::judge(&ctx, directories);
-    progress.phase(Phase::Links);
-    links::judge(&ctx);
-    progress.phase(Phase::Bitmaps);
-    let blocks = below.map_or(volume.geometry.blocks, |(below, _)| below.superblock.shape.blocks());
-    bitmaps.compare(&ctx, blocks, &mut counts);
-    if let Some(identities) = &ctx.identities {
-        identities.judge_rest(&ctx);
-    }
-    progress.phase(Phase::After);
-    used.charge(ctx.values.take_charges());
-    quota::judge(scanner, &ctx, &used);
-    let paths = Paths::find(&ctx, scanner, directories, &dir_runs, problems.owners());
-    problems.set_paths(|inode| paths.get(inode));
-    let walk = Walk { ctx: &ctx, directories, used: &used, sharing: &sharing };
-    (counts, see(Some(walk)))
 }
 
 /// Who judges what the rounds read and do not judge themselves.

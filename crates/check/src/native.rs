@@ -27,7 +27,7 @@ pub use online::{Glance, InUse};
 pub(crate) use online::{gone_of, read_in_use};
 pub(crate) use repair::repair;
 
-pub(crate) use layer::{Below, Version};
+pub(crate) use layer::{PhysicalLayer, Version};
 
 use blockdev::BlockDevice;
 use format::native::BLOCK_SIZE;
@@ -49,12 +49,12 @@ pub fn is_native(device: &dyn BlockDevice) -> bool {
 ///
 /// # Errors
 /// A sentence, where there is no superblock to go on with.
-pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
+pub(crate) fn read(device: &dyn BlockDevice) -> Result<PhysicalLayer, String> {
     let blocks = copies::read(device);
     let (superblock, at) = copies::in_force(device, &blocks).map_err(|e| format!("{}: {e}", copies::NONE_LEFT))?;
     let damaged = copies::damage(device, &blocks, &superblock, at);
     let generation = superblock.generation;
-    let mut below = Below { damaged, ..read_generation(device, superblock) };
+    let mut below = PhysicalLayer { damaged, ..read_generation(device, superblock) };
     if generation > LAST_GENERATION {
         below.wrong.push((at, format!("the number of its generation, {generation}, is too high for another one")));
     }
@@ -62,7 +62,7 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<Below, String> {
 }
 
 /// Reads everything that lies below the volumes above, as a superblock has it.
-pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperblock) -> Below {
+pub(crate) fn read_generation(device: &dyn BlockDevice, superblock: NativeSuperblock) -> PhysicalLayer {
     let listed = Some(superblock.snapshots);
     read_listed(device, superblock, listed, &|_| true)
 }
@@ -74,7 +74,7 @@ fn read_listed(
     superblock: NativeSuperblock,
     listed: Option<u32>,
     wanted: &dyn Fn(&Snapshot) -> bool,
-) -> Below {
+) -> PhysicalLayer {
     let mut reader = Reader::new(device, &superblock);
     if superblock.unordered {
         reader.wrong(0, "the volume was in use without consistency and was not unmounted");
@@ -101,5 +101,5 @@ fn read_listed(
     }
     let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
     let Reader { nodes, wrong, unreadable, .. } = reader;
-    Below { superblock, nodes, live, snapshots, wrong, unreadable, damaged: None, left_out }
+    PhysicalLayer { superblock, nodes, live, snapshots, wrong, unreadable, damaged: None, left_out }
 }

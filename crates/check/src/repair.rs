@@ -39,7 +39,7 @@ mod superblock;
 mod system_inodes;
 mod work;
 
-use crate::checker;
+use crate::checker::Run;
 use crate::native;
 use crate::options::{Options, Progress, Refusal, Repair};
 use crate::phases::superblock::open;
@@ -81,7 +81,7 @@ pub fn repair(
     if native::is_native(&**device) {
         // there is no way back from another superblock
         let options = &Options { repair: if undo.is_some() { Repair::No } else { options.repair }, ..options.clone() };
-        return native::repair(name, &**device, options, progress);
+        return native::repair(Run { name, device: &**device, options, progress });
     }
     let now = options.now.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()));
     let finished = redo::finish(&**device, undo).map_err(failed)?;
@@ -107,7 +107,8 @@ pub fn repair(
     let mut report: Option<Report> = None;
     for _ in 0..TURNS {
         let before = overlay.fingerprint();
-        let (checked, step) = checker::examine(name, &overlay, &options, progress, |view| turns.turn(view))?;
+        let (checked, step) =
+            Run { name, device: &overlay, options: &options, progress }.examine(|view| turns.turn(view))?;
         let step = step.map_err(failed)?;
         if options.repair == Repair::All {
             options.superblock = None;

@@ -9,6 +9,7 @@ use crate::scan::Scanner;
 use crate::volume::Volume;
 
 /// What one check knows when it is done, for whoever mends what it found.
+#[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) volume: &'a Volume,
     pub(crate) scanner: &'a Scanner<'a>,
@@ -18,6 +19,7 @@ pub(crate) struct View<'a> {
 }
 
 /// What the phases after 0 have learnt.
+#[derive(Clone, Copy)]
 pub(crate) struct Walk<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) directories: &'a Directories,

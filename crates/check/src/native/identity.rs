@@ -3,7 +3,7 @@
 //! Blocks that belong to an inode are judged when they are read ([`Identities::judge`]); those of the groups, and that nothing
 //! leads to a block that nobody uses, when all is read ([`Identities::judge_rest`]).
 
-use super::layer::{Below, Version};
+use super::layer::{PhysicalLayer, Version};
 use crate::context::Context;
 use crate::problem::{Problem, Problems};
 use crate::system_zone;
@@ -16,12 +16,12 @@ use std::ops::Range;
 /// The entries of a generation.
 #[derive(Clone, Copy)]
 pub(crate) struct Identities<'a> {
-    below: &'a Below,
+    below: &'a PhysicalLayer,
     version: &'a Version,
 }
 
 impl<'a> Identities<'a> {
-    pub(crate) fn new(below: &'a Below, version: &'a Version) -> Self {
+    pub(crate) fn new(below: &'a PhysicalLayer, version: &'a Version) -> Self {
         Self { below, version }
     }
 

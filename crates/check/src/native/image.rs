@@ -1,19 +1,19 @@
 //! The volume above a map, as a device for the ext4 check.
 
-use super::layer::{Below, SIZE, Version};
+use super::layer::{PhysicalLayer, SIZE, Version};
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result};
 use format::FsBlock;
 
 /// What the map of a generation shows. Refuses writes.
 pub(crate) struct Image<'a> {
     device: &'a dyn BlockDevice,
-    below: &'a Below,
+    below: &'a PhysicalLayer,
     version: &'a Version,
 }
 
 impl<'a> Image<'a> {
     /// The volume above a generation of what was read of a device.
-    pub(crate) fn new(device: &'a dyn BlockDevice, below: &'a Below, version: &'a Version) -> Self {
+    pub(crate) fn new(device: &'a dyn BlockDevice, below: &'a PhysicalLayer, version: &'a Version) -> Self {
         Self { device, below, version }
     }
 

@@ -15,7 +15,7 @@ pub(super) const SIZE: u64 = BLOCK_SIZE as u64;
 pub(super) const BITS: u32 = ENTRIES.ilog2();
 
 /// What is known of a native volume before the volumes above its maps are checked.
-pub(crate) struct Below {
+pub(crate) struct PhysicalLayer {
     pub(crate) superblock: NativeSuperblock,
     pub(super) nodes: Nodes,
     /// The newest generation.
@@ -89,7 +89,7 @@ impl Version {
     }
 }
 
-impl Below {
+impl PhysicalLayer {
     /// The entry of a metadata block in a generation.
     pub(super) fn entry(&self, version: &Version, index: u64) -> Option<Entry> {
         version.entry(&self.nodes, &self.superblock.shape, index)

@@ -5,7 +5,7 @@
 //! Only the superblocks are looked at as they are. Making a snapshot writes the older one anew, so they are looked at before,
 //! too.
 
-use super::layer::{Below, Version};
+use super::layer::{PhysicalLayer, Version};
 use super::reader::Reader;
 use super::{copies, read_listed};
 use crate::render::escape;
@@ -64,7 +64,7 @@ pub struct InUse<'a> {
 ///
 /// # Errors
 /// A sentence, where there is no such snapshot, or none to be found.
-pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<Below, String> {
+pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<PhysicalLayer, String> {
     let (superblock, present) = list(device)?;
     let made = present.iter().find(|snapshot| snapshot.name == what.snapshot).ok_or("there is no such snapshot")?;
     let then = NativeSuperblock {
@@ -82,7 +82,7 @@ pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<
         let (block, how) = what.before.damaged.clone()?;
         Some((block, format!("{how}; the snapshot for this check was written over it")))
     };
-    Ok(Below { damaged: damaged.or_else(healed), ..below })
+    Ok(PhysicalLayer { damaged: damaged.or_else(healed), ..below })
 }
 
 /// The snapshots of what was read that are not there any more: what they alone held may be in use for something else, so
@@ -90,7 +90,11 @@ pub(crate) fn read_in_use(device: &dyn BlockDevice, what: &InUse<'_>) -> Result<
 ///
 /// # Errors
 /// A sentence, where the snapshot that was made for the check is gone as well, or the list cannot be read.
-pub(crate) fn gone_of(device: &dyn BlockDevice, below: &Below, what: &InUse<'_>) -> Result<Vec<String>, String> {
+pub(crate) fn gone_of(
+    device: &dyn BlockDevice,
+    below: &PhysicalLayer,
+    what: &InUse<'_>,
+) -> Result<Vec<String>, String> {
     let (_, present) = list(device)?;
     let is_there = |version: &Version| present.iter().any(|snapshot| snapshot.root == version.root);
     if !is_there(&below.live) {

@@ -25,7 +25,7 @@ pub(super) struct Reader<'a> {
     /// The snapshot that is looked at.
     pub(super) snapshot: Option<String>,
     pub(super) wrong: Vec<(u64, String)>,
-    /// As [`Below::unreadable`].
+    /// As [`PhysicalLayer::unreadable`].
     pub(super) unreadable: Option<(u64, String)>,
     pub(super) nodes: Nodes,
     /// Leaves whose entries were judged.

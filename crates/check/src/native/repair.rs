@@ -12,8 +12,8 @@
 
 use super::copies;
 use super::layer::SIZE;
-use crate::checker;
-use crate::options::{Options, Progress, Refusal, Repair};
+use crate::checker::Run;
+use crate::options::{Refusal, Repair};
 use crate::problem::Problem;
 use crate::report::{Report, Reported, exit};
 use crate::table::{Code, Severity};
@@ -24,13 +24,9 @@ use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume to check and none before it, and where the device fails.
-pub(crate) fn repair(
-    name: &str,
-    device: &dyn BlockDevice,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Report, Refusal> {
-    let outcome = checker::check(name, device, options, progress);
+pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
+    let Run { device, options, .. } = run;
+    let outcome = run.check();
     if matches!(&outcome, Ok(report) if report.clean || report.exit & exit::CANCELLED != 0)
         || options.repair == Repair::No
     {
@@ -46,7 +42,7 @@ pub(crate) fn repair(
     let other = COPIES - 1 - at;
     let damaged = |p: &Reported| p.code == Code::NativeSuperblockDamaged;
     if let Some((restored, _)) = copies::restored(device, &blocks, &in_force, at) {
-        return match checker::check_generation(name, device, &restored, options, progress) {
+        return match run.check_generation(&restored) {
             Ok(mut report) if report.clean => {
                 // the one in force stays until this is written
                 write(device, other, &next(&restored))?;
@@ -60,7 +56,7 @@ pub(crate) fn repair(
     }
     let abandoned = newer_than(&blocks, &in_force);
     if let (Some(newer), Repair::All) = (abandoned, options.repair) {
-        return match checker::check_generation(name, device, &in_force, options, progress) {
+        return match run.check_generation(&in_force) {
             Ok(report) if report.clean => {
                 write(device, other, &next(&in_force))?;
                 Ok(went_back(report, newer, in_force.generation, "it leads to no map"))
@@ -74,7 +70,7 @@ pub(crate) fn repair(
     }
     if in_force.unordered {
         let calm = NativeSuperblock { unordered: false, ..in_force.clone() };
-        let report = checker::check_generation(name, device, &calm, options, progress)?;
+        let report = run.check_generation(&calm)?;
         if !report.clean {
             return outcome;
         }
@@ -101,7 +97,7 @@ pub(crate) fn repair(
     let found = whole(&blocks);
     let Some((before, _)) = found.get(1).filter(|_| options.repair == Repair::All) else { return outcome };
     let Some((place, what)) = super::read_generation(device, in_force.clone()).unreadable else { return outcome };
-    match checker::check_generation(name, device, before, options, progress) {
+    match run.check_generation(before) {
         Ok(report) if report.clean => {
             // over the damaged one: the sound one stays until this is written
             write(device, at, &next(before))?;
