@@ -1,4 +1,5 @@
-//! Phase 5: the bitmaps and free counts of the groups against what the other phases found in use.
+//! Phase 5: the record of free space, the inode bitmaps and the free counts of the groups against what the other phases
+//! found in use.
 //!
 //! The bitmaps come early (round 0 reads them on its way), the truth late (every claim must be made). In between they
 //! are kept as words without trailing zeros, so that empty and full groups cost nothing.
@@ -6,6 +7,8 @@
 //! With BLOCK_UNINIT a group has no block bitmap on the device: its own metadata is in use and nothing else. The flag is
 //! believed only under a right descriptor checksum; else the block is read, and the metadata counts as marked all the
 //! same. With INODE_UNINIT nothing is in use.
+
+pub(crate) mod free_space;
 
 use crate::context::Context;
 use crate::phases::superblock::descriptors;
@@ -16,6 +19,7 @@ use crate::table::Code;
 use crate::volume::Volume;
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::{FsBlock, GroupNo};
+use free_space::{Bits, FreeSpaceRecord, Recorded};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -58,15 +62,6 @@ struct Arrived {
     checksum: u32,
 }
 
-enum Bits {
-    /// The device gave an error instead.
-    Unreadable(Box<str>),
-    /// Every bit is set.
-    Full,
-    /// The bits, the lowest first; what is missing at the end is zero.
-    Words(Box<[u64]>),
-}
-
 impl<'a> Bitmaps<'a> {
     /// Nothing has come yet.
     pub(crate) fn new(volume: &'a Volume) -> Self {
@@ -102,7 +97,7 @@ impl<'a> Bitmaps<'a> {
         let (mut free_clusters, mut free_inodes, mut room) = (0u64, 0u64, 0u64);
         for ((group, descriptor), pair) in geometry.group_numbers().zip(&self.volume.groups).zip(&self.groups) {
             let comparison = Comparison { ctx, group, descriptor, trusted: is_trusted(self.volume, group) };
-            let free = u64::from(comparison.blocks(pair.blocks.get()));
+            let free = u64::from(comparison.blocks(self));
             free_clusters += free;
             room += if geometry.group_blocks(group).start < blocks { free } else { 0 };
             free_inodes += u64::from(comparison.inodes(pair.inodes.get()));
@@ -122,6 +117,63 @@ impl<'a> Bitmaps<'a> {
     }
 }
 
+impl FreeSpaceRecord for Bitmaps<'_> {
+    fn of_group(&self, group: GroupNo, report: &dyn Fn(Problem)) -> Recorded<'_> {
+        let (Some(descriptor), Some(pair)) = (self.volume.group(group), self.groups.get(group.get() as usize)) else {
+            return Recorded::Unknown;
+        };
+        let uninit = descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
+        let own = if uninit { own_metadata(self.volume, group, descriptor) } else { Vec::new() };
+        if uninit && is_trusted(self.volume, group) {
+            return Recorded::NeverWritten(own);
+        }
+        let block = descriptor.block_bitmap;
+        let Some(arrived) = readable(pair.blocks.get(), block, report) else { return Recorded::Unknown };
+        if !arrived.padded {
+            report(Problem::new(Code::BlockBitmapPaddingWrong).block(block));
+        }
+        let stored = descriptor.block_bitmap_csum;
+        if self.volume.geometry.metadata_csum && !uninit && stored != arrived.checksum {
+            let problem = Problem::new(Code::BlockBitmapChecksumWrong);
+            report(problem.found(stored.into()).expected(arrived.checksum.into()));
+        }
+        Recorded::Used(&arrived.bits, own)
+    }
+}
+
+/// A bitmap that can be compared. One that lies outside the volume never came; phase 0 has said so.
+fn readable<'b>(arrived: Option<&'b Arrived>, block: FsBlock, report: &dyn Fn(Problem)) -> Option<&'b Arrived> {
+    let arrived = arrived?;
+    if let Bits::Unreadable(error) = &arrived.bits {
+        report(Problem::new(Code::ReadError).block(block).name(error.as_bytes()));
+        return None;
+    }
+    Some(arrived)
+}
+
+/// The clusters of a group that its superblock, descriptors, bitmaps and inode table take.
+fn own_metadata(volume: &Volume, group: GroupNo, descriptor: &Group) -> Vec<u64> {
+    let geometry = &volume.geometry;
+    let blocks = geometry.group_blocks(group);
+    let cluster_of =
+        |block: u64| block.saturating_sub(geometry.first_data_block.into()) / u64::from(geometry.cluster_blocks);
+    let first = cluster_of(blocks.start);
+    let mut words = vec![0u64; clusters_in(volume, group).div_ceil(64) as usize];
+    for own in descriptors::own_blocks(geometry, group, descriptor) {
+        let own = own.start.max(blocks.start)..own.end.min(blocks.end);
+        if own.is_empty() {
+            continue;
+        }
+        for cluster in cluster_of(own.start)..cluster_of(own.end - 1) + 1 {
+            let place = cluster.saturating_sub(first);
+            if let Some(word) = words.get_mut((place / 64) as usize) {
+                *word |= 1 << (place % 64);
+            }
+        }
+    }
+    words
+}
+
 impl Pair {
     fn of(&self, kind: BitmapKind) -> &OnceLock<Arrived> {
         match kind {
@@ -129,39 +181,6 @@ impl Pair {
             BitmapKind::Inode => &self.inodes,
         }
     }
-}
-
-impl Bits {
-    fn of(bytes: &[u8], bits: u32) -> Self {
-        let mut words: Vec<u64> =
-            bytes.chunks_exact(8).take(bits.div_ceil(64) as usize).map(|c| u64::from_le_bytes(array(c))).collect();
-        let rest = bits % 64;
-        if words.len() == bits.div_ceil(64) as usize {
-            if let Some(last) = words.last_mut().filter(|_| rest > 0) {
-                *last |= u64::MAX << rest;
-            }
-            if words.iter().all(|w| *w == u64::MAX) {
-                return Bits::Full;
-            }
-            if let Some(last) = words.last_mut().filter(|_| rest > 0) {
-                *last &= !(u64::MAX << rest);
-            }
-        }
-        words.truncate(words.iter().rposition(|w| *w != 0).map_or(0, |n| n + 1));
-        Bits::Words(words.into())
-    }
-
-    fn word(&self, n: usize) -> u64 {
-        match self {
-            Bits::Full => u64::MAX,
-            Bits::Words(words) => words.get(n).copied().unwrap_or(0),
-            Bits::Unreadable(_) => 0,
-        }
-    }
-}
-
-fn array(bytes: &[u8]) -> [u8; 8] {
-    bytes.try_into().unwrap_or_default()
 }
 
 /// Whether every bit from `bits` on is set.
@@ -195,31 +214,24 @@ impl Comparison<'_> {
         self.ctx.report(problem.group(self.group));
     }
 
-    /// Compares the block bitmap; the clusters that are free.
-    fn blocks(&self, arrived: Option<&Arrived>) -> u32 {
-        let volume = self.ctx.volume;
-        let clusters = clusters_in(volume, self.group);
-        let uninit = self.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
-        let own = if uninit { self.own_metadata(clusters) } else { Vec::new() };
-        let own = |n: usize| own.get(n).copied().unwrap_or(0);
+    /// Compares the record of free space with the claims; the clusters that are free.
+    fn blocks(&self, record: &impl FreeSpaceRecord) -> u32 {
+        let clusters = clusters_in(self.ctx.volume, self.group);
         let expected = |n: usize| self.ctx.claims.word(self.group, n);
-        if uninit && self.trusted {
-            let mut in_use = false;
-            differences(clusters, own, expected, |_, _| in_use = true);
-            if in_use {
-                self.report(Problem::new(Code::GroupBlockUninitInUse));
+        let word = |words: &[u64], n: usize| words.get(n).copied().unwrap_or(0);
+        match record.of_group(self.group, &|problem| self.report(problem)) {
+            Recorded::Unknown => {}
+            Recorded::NeverWritten(own) => {
+                let mut in_use = false;
+                differences(clusters, |n| word(&own, n), expected, |_, _| in_use = true);
+                if in_use {
+                    self.report(Problem::new(Code::GroupBlockUninitInUse));
+                }
             }
-        } else if let Some(arrived) = self.readable(arrived, self.descriptor.block_bitmap) {
-            if !arrived.padded {
-                self.report(Problem::new(Code::BlockBitmapPaddingWrong).block(self.descriptor.block_bitmap));
+            Recorded::Used(bits, own) => {
+                let found = |n: usize| bits.word(n) | word(&own, n);
+                differences(clusters, found, expected, |run, marked| self.report(self.block_run(&run, marked)));
             }
-            let stored = self.descriptor.block_bitmap_csum;
-            if volume.geometry.metadata_csum && !uninit && stored != arrived.checksum {
-                let problem = Problem::new(Code::BlockBitmapChecksumWrong);
-                self.report(problem.found(stored.into()).expected(arrived.checksum.into()));
-            }
-            let found = |n: usize| arrived.bits.word(n) | own(n);
-            differences(clusters, found, expected, |run, marked| self.report(self.block_run(&run, marked)));
         }
         let used: u32 =
             (0..clusters.div_ceil(64)).map(|n| (expected(n as usize) & mask(clusters, n)).count_ones()).sum();
@@ -248,7 +260,7 @@ impl Comparison<'_> {
         }
         let uninit = checksums && flagged;
         if !(uninit && self.trusted)
-            && let Some(arrived) = self.readable(arrived, self.descriptor.inode_bitmap)
+            && let Some(arrived) = readable(arrived, self.descriptor.inode_bitmap, &|problem| self.report(problem))
         {
             if !arrived.padded {
                 self.report(Problem::new(Code::InodeBitmapPaddingWrong).block(self.descriptor.inode_bitmap));
@@ -275,34 +287,6 @@ impl Comparison<'_> {
             }
         }
         free
-    }
-
-    /// A bitmap that can be compared. One that lies outside the volume never came; phase 0 has said so.
-    fn readable<'b>(&self, arrived: Option<&'b Arrived>, block: FsBlock) -> Option<&'b Arrived> {
-        let arrived = arrived?;
-        if let Bits::Unreadable(error) = &arrived.bits {
-            self.report(Problem::new(Code::ReadError).block(block).name(error.as_bytes()));
-            return None;
-        }
-        Some(arrived)
-    }
-
-    /// The clusters of the group that its superblock, descriptors, bitmaps and inode table take.
-    fn own_metadata(&self, clusters: u32) -> Vec<u64> {
-        let volume = self.ctx.volume;
-        let blocks = volume.geometry.group_blocks(self.group);
-        let first = self.ctx.claims.cluster_of(blocks.start);
-        let mut words = vec![0u64; clusters.div_ceil(64) as usize];
-        for own in descriptors::own_blocks(&volume.geometry, self.group, self.descriptor) {
-            let own = own.start.max(blocks.start)..own.end.min(blocks.end);
-            for cluster in self.ctx.claims.clusters_of(&own) {
-                let place = cluster.saturating_sub(first);
-                if let Some(word) = words.get_mut((place / 64) as usize) {
-                    *word |= 1 << (place % 64);
-                }
-            }
-        }
-        words
     }
 
     fn block_run(&self, run: &Range<u32>, marked: bool) -> Problem {
