@@ -117,7 +117,7 @@ pub fn repair_cut(data: &[u8]) {
     let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes.clone())));
     let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
     let report = check::repair("volume", &as_device, &options(), &(), None);
-    if !report.is_ok_and(|report| report.exit == check::report::exit::MENDED) {
+    if !report.is_ok_and(|report| report.exit == check::report::exit::REPAIRED) {
         return;
     }
     let log = device.log().expect("a log in memory");

@@ -14,7 +14,7 @@ use crate::phases::{connectivity, links, quota, superblock};
 use crate::problem::{Limits, Problem, Problems};
 use crate::report::{Counts, Report, Scan};
 use crate::scan::found::{DirRun, InlineDirectory, XattrRef};
-use crate::scan::log::Trail;
+use crate::scan::log::ScanLog;
 use crate::scan::regions::Layers;
 use crate::scan::rounds::{Outcome, Rounds};
 use crate::scan::walk::{BitmapKind, Visitor};
@@ -204,50 +204,50 @@ impl<'a> Run<'a> {
         let bitmaps = Bitmaps::new(volume);
         let directories = OnceLock::new();
         let names = OnceLock::new();
-        let judges = Judges { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
-        let trail = Trail::new(self.options.snapshots);
+        let checks = Checks { ctx: &ctx, bitmaps: &bitmaps, directories: &directories, names: &names };
+        let log = ScanLog::new(self.options.snapshots);
         let layers = Layers::of(&ctx);
         let claimer = &ctx.claims;
-        let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), trail: &trail, only: None };
-        let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: mut used } = rounds.run(&judges);
+        let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), log: &log, only: None };
+        let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: mut used } = rounds.run(&checks);
         // what was read in part proves nothing
         if progress.cancelled() {
             return (counts, see(view));
         }
-        xattrs::judge_values(&ctx);
+        xattrs::check_values(&ctx);
         let mut sharing = Sharing::default();
-        let stretches = ctx.claims.conflicting_stretches();
-        if let Some(owners) = Owners::of(&ctx, &stretches) {
+        let segments = ctx.claims.conflicting_segments();
+        if let Some(owners) = Owners::of(&ctx, &segments) {
             progress.phase(Phase::MultiplyClaimed);
-            Rounds { claimer: &owners, ..rounds }.retrace(&trail.read_in(&stretches));
+            Rounds { claimer: &owners, ..rounds }.retrace(&log.read_in(&segments));
             sharing = owners.report(&ctx);
         }
         progress.phase(Phase::Directories);
-        judge_size_features(&ctx, large_file, large_directory);
+        check_size_features(&ctx, large_file, large_directory);
         let directories = directories.get_or_init(Directories::default);
         if let Some(mut names) = names.into_inner() {
             dir_runs.sort_unstable_by_key(|run| (run.inode, run.first));
-            judge_holes(&names, directories, &dir_runs);
+            check_holes(&names, directories, &dir_runs);
             let items = names.again(&dir_runs);
-            scanner.pass(&items, |item, bytes| names.judge_again(&item.tag, bytes));
+            scanner.pass(&items, |item, bytes| names.check_again(&item.tag, bytes));
             if progress.cancelled() {
                 return (counts, see(view));
             }
             names.finish();
         }
         progress.phase(Phase::Connectivity);
-        connectivity::judge(&ctx, directories);
+        connectivity::check(&ctx, directories);
         progress.phase(Phase::Links);
-        links::judge(&ctx);
+        links::check(&ctx);
         progress.phase(Phase::Bitmaps);
         let blocks = above.map_or(volume.geometry.blocks, |(layer, _)| layer.superblock.shape.blocks());
         bitmaps.compare(&ctx, blocks, &mut counts);
         if let Some(identities) = &ctx.identities {
-            identities.judge_rest(&ctx);
+            identities.check_rest(&ctx);
         }
         progress.phase(Phase::After);
         used.charge(ctx.values.take_charges());
-        quota::judge(scanner, &ctx, &used);
+        quota::check(scanner, &ctx, &used);
         let paths = Paths::find(&ctx, scanner, directories, &dir_runs, problems.owners());
         problems.set_paths(|inode| paths.get(inode));
         let walk = Walk { ctx: &ctx, directories, used: &used, sharing: &sharing };
@@ -263,15 +263,15 @@ fn no_volume(snapshot: &Version, refusal: &Refusal) -> Report {
     Report::new(String::new(), String::new(), &problems.finish(), Scan::default(), Counts::default())
 }
 
-/// Who judges what the rounds read and do not judge themselves.
-struct Judges<'a, 'n> {
+/// Who checks what the rounds read and do not check themselves.
+struct Checks<'a, 'n> {
     ctx: &'a Context<'a>,
     bitmaps: &'a Bitmaps<'a>,
     directories: &'a OnceLock<Directories>,
     names: &'n OnceLock<Names<'a>>,
 }
 
-impl Visitor for Judges<'_, '_> {
+impl Visitor for Checks<'_, '_> {
     fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>) {
         self.bitmaps.put(group, kind, bytes);
     }
@@ -280,30 +280,30 @@ impl Visitor for Judges<'_, '_> {
         let directories = self.directories.get_or_init(|| Directories::new(directories));
         let names = self.names.get_or_init(|| Names::new(self.ctx, directories));
         for dir in inline {
-            names.judge_inline(dir.inode, &dir.i_block, &dir.system_data);
+            names.check_inline(dir.inode, &dir.i_block, &dir.system_data);
         }
     }
 
     fn dir_block(&self, dir: InodeNo, file_block: u32, block: FsBlock, bytes: Result<&[u8], &blockdev::Error>) {
         if let Some(names) = self.names.get() {
-            names.judge_block(dir, file_block, block, bytes);
+            names.check_block(dir, file_block, block, bytes);
         }
     }
 
     fn xattr_block(&self, block: FsBlock, inodes: &[XattrRef], bytes: Result<&[u8], &blockdev::Error>) -> u64 {
-        xattrs::judge_block(self.ctx, block, inodes, bytes)
+        xattrs::check_block(self.ctx, block, inodes, bytes)
     }
 }
 
 /// Blocks of a directory that its map leaves out. `runs` ascend by inode and block.
-fn judge_holes(names: &Names<'_>, directories: &Directories, runs: &[DirRun]) {
+fn check_holes(names: &Names<'_>, directories: &Directories, runs: &[DirRun]) {
     for runs in runs.chunk_by(|a, b| a.inode == b.inode) {
         let Some(dir) = runs.first().and_then(|run| directories.get(run.inode)) else { continue };
         let mut next = 0;
         for run in runs {
             // said once for each hole: its length is up to the damage
             if next < run.first.min(dir.blocks) {
-                names.judge_hole(dir.inode, next);
+                names.check_hole(dir.inode, next);
             }
             next = next.max(run.first.saturating_add(run.len));
         }
@@ -311,7 +311,7 @@ fn judge_holes(names: &Names<'_>, directories: &Directories, runs: &[DirRun]) {
 }
 
 /// Files and directories of 2 GiB and more need features that say so.
-fn judge_size_features(ctx: &Context<'_>, large_file: Option<InodeNo>, large_directory: Option<InodeNo>) {
+fn check_size_features(ctx: &Context<'_>, large_file: Option<InodeNo>, large_directory: Option<InodeNo>) {
     let features = &ctx.volume.features;
     if let Some(file) = large_file.filter(|_| !features.ro_compat.contains(RoCompat::LARGE_FILE)) {
         ctx.report(Problem::new(Code::LargeFileFeatureMissing).inode(file));

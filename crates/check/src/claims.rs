@@ -4,8 +4,8 @@
 //! is first claimed. A claim that meets a bit already set is kept as a conflict; who the owners are is found afterwards,
 //! see [`crate::phases::multiply_claimed`].
 //!
-//! The scan is divided into stretches, and what was claimed by the end of each is kept as a *snapshot*: a block of which
-//! one needs to know who claimed it first was claimed in the stretch before the first snapshot that has it. Groups that
+//! The scan is divided into segments, and what was claimed by the end of each is kept as a *snapshot*: a block of which
+//! one needs to know who claimed it first was claimed in the segment before the first snapshot that has it. Groups that
 //! nothing was claimed in since the last snapshot are not copied, so in a scan in disk order all snapshots together take
 //! little more than one bitmap.
 //!
@@ -25,8 +25,8 @@ pub(crate) struct Claims {
     groups: Box<[Claimed]>,
     /// Claims that met others.
     conflicts: Mutex<Vec<Again>>,
-    /// The stretch that is under way.
-    stretch: AtomicU32,
+    /// The segment that is under way.
+    segment: AtomicU32,
     snapshots: Mutex<Snapshots>,
     first: u64,
     cluster_blocks: u64,
@@ -40,8 +40,8 @@ pub(crate) struct Again {
     pub(crate) clusters: Range<u64>,
     /// Whose; 0 for the volume's own metadata.
     pub(crate) inode: InodeNo,
-    /// The stretch in which it was made.
-    pub(crate) stretch: u32,
+    /// The segment in which it was made.
+    pub(crate) segment: u32,
 }
 
 /// What is claimed of a group.
@@ -53,10 +53,10 @@ struct Claimed {
     changed: AtomicBool,
 }
 
-/// What was claimed at the ends of stretches.
+/// What was claimed at the ends of segments.
 #[derive(Default)]
 struct Snapshots {
-    /// Of each group: its bits at the end of a stretch, wherever they had changed; the stretches ascend.
+    /// Of each group: its bits at the end of a segment, wherever they had changed; the segments ascend.
     groups: Vec<Vec<(u32, Box<[u64]>)>>,
     /// Bytes that they take.
     bytes: u64,
@@ -70,7 +70,7 @@ impl Claims {
         Self {
             groups: geometry.group_numbers().map(|_| Claimed::default()).collect(),
             conflicts: Mutex::new(Vec::new()),
-            stretch: AtomicU32::new(0),
+            segment: AtomicU32::new(0),
             snapshots: Mutex::default(),
             first,
             cluster_blocks,
@@ -117,8 +117,8 @@ impl Claims {
                 claimed.changed.store(true, Ordering::Relaxed);
             }
             if set_bits(bits, at - base..stop - base, |double| {
-                let stretch = self.stretch.load(Ordering::Relaxed);
-                lock(&self.conflicts).push(Again { clusters: base + double.start..base + double.end, inode, stretch });
+                let segment = self.segment.load(Ordering::Relaxed);
+                lock(&self.conflicts).push(Again { clusters: base + double.start..base + double.end, inode, segment });
             }) {
                 conflict = true;
             }
@@ -156,9 +156,9 @@ impl Claims {
         merged
     }
 
-    /// Ends a stretch and keeps what was claimed until now; the number of the stretch that ended. Nobody claims meanwhile.
-    pub(crate) fn end_stretch(&self) -> u32 {
-        let stretch = self.stretch.fetch_add(1, Ordering::Relaxed);
+    /// Ends a segment and keeps what was claimed until now; the number of the segment that ended. Nobody claims meanwhile.
+    pub(crate) fn end_segment(&self) -> u32 {
+        let segment = self.segment.fetch_add(1, Ordering::Relaxed);
         let mut snapshots = lock(&self.snapshots);
         snapshots.groups.resize_with(self.groups.len(), Vec::new);
         for (n, claimed) in self.groups.iter().enumerate() {
@@ -166,11 +166,11 @@ impl Claims {
                 snapshots.bytes += bits.len() as u64 * 8;
                 let copy = bits.iter().map(|word| word.load(Ordering::Relaxed)).collect();
                 if let Some(kept) = snapshots.groups.get_mut(n) {
-                    kept.push((stretch, copy));
+                    kept.push((segment, copy));
                 }
             }
         }
-        stretch
+        segment
     }
 
     /// Bytes that the snapshots take.
@@ -178,12 +178,12 @@ impl Claims {
         lock(&self.snapshots).bytes
     }
 
-    /// Whether a cluster was claimed in the first stretch, which is the volume's own metadata.
+    /// Whether a cluster was claimed in the first segment, which is the volume's own metadata.
     pub(crate) fn is_metadata(&self, cluster: u64) -> bool {
         self.first_claimed(cluster) == 0
     }
 
-    /// The stretch in which a cluster was claimed first; the one under way where no snapshot has it.
+    /// The segment in which a cluster was claimed first; the one under way where no snapshot has it.
     fn first_claimed(&self, cluster: u64) -> u32 {
         let place = cluster % self.clusters_per_group;
         let snapshots = lock(&self.snapshots);
@@ -191,17 +191,17 @@ impl Claims {
         let has = |bits: &[u64]| bits.get((place / 64) as usize).is_some_and(|word| word >> (place % 64) & 1 == 1);
         // bits are only ever added
         let at = kept.partition_point(|(_, bits)| !has(bits));
-        kept.get(at).map_or_else(|| self.stretch.load(Ordering::Relaxed), |(stretch, _)| *stretch)
+        kept.get(at).map_or_else(|| self.segment.load(Ordering::Relaxed), |(segment, _)| *segment)
     }
 
-    /// The stretches in which clusters were claimed first that were claimed more than once.
-    pub(crate) fn conflicting_stretches(&self) -> BTreeSet<u32> {
+    /// The segments in which clusters were claimed first that were claimed more than once.
+    pub(crate) fn conflicting_segments(&self) -> BTreeSet<u32> {
         self.conflicts().into_iter().flatten().map(|cluster| self.first_claimed(cluster)).collect()
     }
 
-    /// The claims that met others in other stretches than these.
-    pub(crate) fn claimed_again_outside(&self, stretches: &BTreeSet<u32>) -> Vec<Again> {
-        lock(&self.conflicts).iter().filter(|again| !stretches.contains(&again.stretch)).cloned().collect()
+    /// The claims that met others in other segments than these.
+    pub(crate) fn claimed_again_outside(&self, segments: &BTreeSet<u32>) -> Vec<Again> {
+        lock(&self.conflicts).iter().filter(|again| !segments.contains(&again.segment)).cloned().collect()
     }
 
     /// Forgets all claims, conflicts and snapshots. Nobody claims meanwhile.
@@ -212,7 +212,7 @@ impl Claims {
         }
         lock(&self.conflicts).clear();
         *lock(&self.snapshots) = Snapshots::default();
-        self.stretch.store(0, Ordering::Relaxed);
+        self.segment.store(0, Ordering::Relaxed);
     }
 
     fn group(&self, index: u64) -> &Claimed {
@@ -295,20 +295,20 @@ mod tests {
     fn the_first_claim_is_found_in_its_stretch() {
         let claims = Claims::new(&geometry());
         claims.claim(0..10);
-        assert_eq!(claims.end_stretch(), 0);
+        assert_eq!(claims.end_segment(), 0);
         claims.claim(100..110);
         claims.claim(300..310);
-        assert_eq!(claims.end_stretch(), 1);
-        assert_eq!(claims.end_stretch(), 2);
+        assert_eq!(claims.end_segment(), 1);
+        assert_eq!(claims.end_segment(), 2);
         claims.claim_for(InodeNo(12), 101..102);
-        assert_eq!(claims.end_stretch(), 3);
+        assert_eq!(claims.end_segment(), 3);
         claims.claim(400..500);
         let first = [0, 9, 100, 109, 300, 450].map(|cluster| claims.first_claimed(cluster));
         assert_eq!(first, [0, 0, 1, 1, 1, 4]);
         assert!(claims.is_metadata(9) && !claims.is_metadata(100));
-        assert_eq!(claims.conflicting_stretches(), [1].into());
+        assert_eq!(claims.conflicting_segments(), [1].into());
         let again = claims.claimed_again_outside(&[1].into());
-        assert_eq!(again, [Again { clusters: 101..102, inode: InodeNo(12), stretch: 3 }]);
+        assert_eq!(again, [Again { clusters: 101..102, inode: InodeNo(12), segment: 3 }]);
         assert!(claims.claimed_again_outside(&[1, 3].into()).is_empty());
         assert_eq!(claims.snapshot_bytes(), 32 * 4, "a group that did not change is not copied");
         claims.clear();

@@ -46,14 +46,14 @@ impl<'a> Context<'a> {
     /// A block was found to be this, and to belong to one of these inodes.
     pub(crate) fn identify(&self, block: FsBlock, kind: BlockKind, owners: &[InodeNo]) {
         if let Some(identities) = &self.identities {
-            identities.judge(self.problems, block, &[kind], owners);
+            identities.check(self.problems, block, &[kind], owners);
         }
     }
 
     /// Blocks were found to be content of an inode.
     pub(crate) fn identify_content(&self, inode: InodeNo, blocks: &Range<u64>) {
         if let Some(identities) = &self.identities {
-            identities.judge_content(self, inode, blocks);
+            identities.check_content(self, inode, blocks);
         }
     }
 
@@ -63,8 +63,8 @@ impl<'a> Context<'a> {
     }
 
     /// Reports a problem unless the walk only looks for owners (it was reported the first time).
-    pub(crate) fn report_if(&self, judging: bool, problem: impl FnOnce() -> Problem) {
-        if judging {
+    pub(crate) fn report_if(&self, checking: bool, problem: impl FnOnce() -> Problem) {
+        if checking {
             self.problems.report(problem());
         }
     }

@@ -30,7 +30,7 @@ use crate::options::{Options, Refusal};
 use crate::phases::{bitmaps, superblock};
 use crate::problem::Problems;
 use crate::scan::found::{InlineDirectory, XattrRef};
-use crate::scan::log::Trail;
+use crate::scan::log::ScanLog;
 use crate::scan::rounds::Rounds;
 use crate::scan::walk::{BitmapKind, Visitor};
 use crate::scan::{Counters, GAP, REQUEST, Scanner};
@@ -112,7 +112,7 @@ pub struct Estimate {
 }
 
 impl Work {
-    /// Seconds for reading all this from a device of such speed. Judging runs beside the reading and is not counted.
+    /// Seconds for reading all this from a device of such speed. Checking runs beside the reading and is not counted.
     #[must_use]
     pub fn seconds(&self, speed: &DeviceSpeed) -> f64 {
         let (scattered, seeks) = (self.scattered as f64, self.seeks.saturating_sub(self.scattered) as f64);
@@ -347,7 +347,7 @@ struct Sample {
     seconds: f64,
 }
 
-/// Nothing is judged. Notes what had been read, and when, as the rounds below the inodes began.
+/// Nothing is checked. Notes what had been read, and when, as the rounds below the inodes began.
 struct Start<'a> {
     counters: &'a Counters,
     clock: &'a (dyn Fn() -> Duration + Sync),
@@ -379,8 +379,8 @@ fn sample(
 ) -> Sample {
     let problems = Problems::default();
     let ctx = Context::new(volume, &problems);
-    let trail = Trail::new(Some(1));
-    let rounds = Rounds { ctx: &ctx, scanner, claimer: &ctx.claims, layers: None, trail: &trail, only: Some(only) };
+    let log = ScanLog::new(Some(1));
+    let rounds = Rounds { ctx: &ctx, scanner, claimer: &ctx.claims, layers: None, log: &log, only: Some(only) };
     let visitor = Start { counters: scanner.counters, clock, below: OnceLock::new() };
     rounds.run(&visitor);
     let Some(((bytes, reads, _), start)) = visitor.below.into_inner() else {

@@ -1,4 +1,4 @@
-//! The checker: reads all metadata of an ext2, ext3 or ext4 volume in disk order, finds what is wrong, and mends it.
+//! The checker: reads all metadata of an ext2, ext3 or ext4 volume in disk order, finds what is wrong, and repairs it.
 //!
 //! It shares no code with the file system: both stand on `format` (the bytes) and `blockdev` only.
 //!

@@ -1,6 +1,6 @@
 //! Native volumes: a reading of the map that is this crate's own, and what must be so below the ext4 volume above it.
 //!
-//! 1. The map of the newest generation and of each snapshot is walked; nodes that several share are read and judged once.
+//! 1. The map of the newest generation and of each snapshot is walked; nodes that several share are read and checked once.
 //! 2. Every block that one of them leads to is read once, in the order of the device, and compared with the checksum in its
 //!    entry.
 //! 3. The places that a generation uses must be exactly those that its place table names ([`used_blocks`]), and what snapshots
@@ -97,7 +97,7 @@ fn read_listed(
     }
     reader.sums();
     if left_out.is_empty() {
-        pinned::judge(&mut reader, &live, &snapshots);
+        pinned::check(&mut reader, &live, &snapshots);
     }
     let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
     let Reader { nodes, wrong, unreadable, .. } = reader;

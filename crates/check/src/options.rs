@@ -13,7 +13,7 @@ pub struct Options {
     pub superblock: Option<u64>,
     /// Bytes in a block, where `superblock` is given; else every size is tried.
     pub block_size: Option<u32>,
-    /// Threads that read and judge; at least 1.
+    /// Threads that read and check; at least 1.
     pub threads: usize,
     /// Bytes between two things to read that are read too, and thrown away, where that saves a seek.
     pub gap: u64,
@@ -22,17 +22,17 @@ pub struct Options {
     pub snapshots: Option<u32>,
     /// How many problems are kept.
     pub limits: Limits,
-    /// What is mended; only [`repair`](crate::repair()) looks at it.
+    /// What is repaired; only [`repair`](crate::repair()) looks at it.
     pub repair: Repair,
     /// Where an inode table cannot be found, [`Repair::All`] makes an empty one although files are lost with that.
     pub empty_tables: bool,
-    /// The time that is written into what is mended, in seconds since 1970; none is the system's.
+    /// The time that is written into what is repaired, in seconds since 1970; none is the system's.
     pub now: Option<u64>,
     /// What is laid down for single problems; only [`repair`](crate::repair()) looks at it.
     pub rules: Rules,
 }
 
-/// What is mended.
+/// What is repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Repair {
     /// Nothing.
@@ -68,7 +68,7 @@ pub trait Progress: Sync {
     /// A phase begins.
     fn phase(&self, _phase: Phase) {}
 
-    /// So many bytes of about `total` were read and judged. Called from several threads.
+    /// So many bytes of about `total` were read and checked. Called from several threads.
     fn advanced(&self, _done: u64, _total: u64) {}
 
     /// Asked often; `true` ends the check early.

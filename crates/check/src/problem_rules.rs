@@ -1,16 +1,16 @@
 //! What an administrator has laid down for single problems, as the `[problems]` stanzas of e2fsck.conf do.
 
-use crate::table::{Code, Mender, Preen, Severity};
+use crate::table::{Code, Fixer, Preen, Severity};
 use std::collections::BTreeMap;
 
 /// What is laid down for one problem; nothing in it leaves the matter to the table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Whether `-p` may mend it (`preen_ok`).
+    /// Whether `-p` may repair it (`preen_ok`).
     pub preen: Option<bool>,
-    /// It is never mended, whatever was asked for (`force_no`).
+    /// It is never repaired, whatever was asked for (`force_no`).
     pub never: bool,
-    /// Whether mending it leaves the exit status as it is (`not_a_fix`).
+    /// Whether repairing it leaves the exit status as it is (`not_a_fix`).
     pub not_a_fix: Option<bool>,
 }
 
@@ -32,7 +32,7 @@ impl Rules {
     #[must_use]
     pub fn preen(&self, code: Code) -> Preen {
         match self.get(code).preen {
-            Some(true) => Preen::Mends,
+            Some(true) => Preen::Fixes,
             Some(false) => Preen::Stops,
             None => code.preen(),
         }
@@ -45,13 +45,13 @@ impl Rules {
             || self.preen(code) == Preen::Stops && code.severity() == Severity::Advice && !told
     }
 
-    /// Whether it is never mended.
+    /// Whether it is never repaired.
     #[must_use]
     pub fn never(&self, code: Code) -> bool {
         self.get(code).never
     }
 
-    /// Whether mending it is counted, so that the exit status says 1. As with e2fsck, what a mount does as well is not: it
+    /// Whether repairing it is counted, so that the exit status says 1. As with e2fsck, what a mount does as well is not: it
     /// replays the journal and works off the orphans; nor are dates and the volume's number.
     pub(crate) fn is_fix(&self, code: Code) -> bool {
         let of_itself = !matches!(
@@ -69,10 +69,10 @@ impl Rules {
         self.get(code).not_a_fix.map_or(of_itself, |not| !not)
     }
 
-    /// Whether any of what was mended counts. With orphans, so are the blocks and inodes that they held.
-    pub(crate) fn any_fix(&self, mended: &[Code]) -> bool {
-        let orphans = mended.iter().any(|code| matches!(code, Code::OrphanPending | Code::OrphanFileBlockNotClean));
-        mended.iter().any(|code| self.is_fix(*code) && !(orphans && code.mender() == Mender::Bitmaps))
+    /// Whether any of what was repaired counts. With orphans, so are the blocks and inodes that they held.
+    pub(crate) fn any_fix(&self, repaired: &[Code]) -> bool {
+        let orphans = repaired.iter().any(|code| matches!(code, Code::OrphanPending | Code::OrphanFileBlockNotClean));
+        repaired.iter().any(|code| self.is_fix(*code) && !(orphans && code.fixer() == Fixer::Bitmaps))
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
         *rules.of(Code::LinkCountWrong) = Rule { preen: Some(false), never: true, not_a_fix: Some(true) };
         rules.of(Code::DirectoryUnconnected).preen = Some(true);
         assert_eq!(rules.preen(Code::LinkCountWrong), Preen::Stops);
-        assert_eq!(rules.preen(Code::DirectoryUnconnected), Preen::Mends);
+        assert_eq!(rules.preen(Code::DirectoryUnconnected), Preen::Fixes);
         assert!(rules.never(Code::LinkCountWrong) && !rules.any_fix(&[Code::LinkCountWrong]));
         // advice is passed by unless somebody asked to stop there
         assert!(rules.preen_leaves(Code::MinExtraSizeWrong));

@@ -132,7 +132,7 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
             }
         }
     }
-    if report.mended {
+    if report.repaired {
         writeln!(out, "\n{device}: ***** FILE SYSTEM WAS MODIFIED *****")?;
     }
     if !report.clean && (report.errors > 0 || report.not_looked_at.is_empty()) {
@@ -169,14 +169,14 @@ pub fn summary(report: &Report) -> String {
 pub fn verdict(report: &Report) -> String {
     let number = |n: u64, one: &str, more: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {more}") };
     let errors = number(report.errors, "error", "errors");
-    if report.mended {
+    if report.repaired {
         let advice = number(report.advice, "thing", "things");
         return match report.clean {
             true if report.errors == 0 && report.advice == 0 => {
                 "The volume is sound; that it was not unmounted is forgotten.".into()
             }
-            true => format!("The volume was mended and is sound ({errors} and {advice} more)."),
-            false => format!("The volume was mended in part and is not sound ({errors} found)."),
+            true => format!("The volume was repaired and is sound ({errors} and {advice} more)."),
+            false => format!("The volume was repaired in part and is not sound ({errors} found)."),
         };
     }
     if !report.not_looked_at.is_empty() {

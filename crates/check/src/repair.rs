@@ -1,15 +1,15 @@
-//! Repair: mends what the checker finds, in memory first, and then on the device so that a cut at any write is harmless.
+//! Repair: repairs what the checker finds, in memory first, and then on the device so that a cut at any write is harmless.
 //!
-//! 1. A turn checks the volume as it stands in an [`Overlay`] and lets the first [`Mender`] that has something to do work,
-//!    and those after it as long as nothing they look at has changed. Menders write into the overlay alone.
-//! 2. Turns follow until a check finds nothing that can be mended. So a second run is clean by construction, and no mender
+//! 1. A turn checks the volume as it stands in an [`Overlay`] and lets the first [`Fixer`] that has something to do work,
+//!    and those after it as long as nothing they look at has changed. Fixers write into the overlay alone.
+//! 2. Turns follow until a check finds nothing that can be repaired. So a second run is clean by construction, and no fixer
 //!    has to know what its work means for others: the next check tells.
-//! 3. It ends: a mender that changed nothing is not asked again before another has changed something, and one that led back
+//! 3. It ends: a fixer that changed nothing is not asked again before another has changed something, and one that led back
 //!    to a state that was there before is never asked again. What is left then is said, and the exit status is 4.
 //! 4. Only then is the device written, by [`redo`]. With [`Repair::Safe`] a problem that a person has to decide stops
 //!    everything, and nothing but the journal's replay is written.
 //!
-//! | room | mends |
+//! | room | repairs |
 //! | --- | --- |
 //! | `work` | what all of them use: blocks, inodes, free space |
 //! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | what the volume left undone, and what is its own |
@@ -48,7 +48,7 @@ use crate::problem_rules::Rules;
 use crate::redo::{self, FreeBlocks};
 use crate::report::{Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
-use crate::table::{Code, Mender, Preen, Severity};
+use crate::table::{Code, Fixer, Preen, Severity};
 use crate::view::View;
 use blockdev::{BlockDevice, Overlay};
 use format::superblock::Geometry;
@@ -58,16 +58,16 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use work::Work;
 
-/// Turns that are made at most: each one mends all problems of a kind, so that few volumes need ten.
+/// Turns that are made at most: each one repairs all problems of a kind, so that few volumes need ten.
 const TURNS: u32 = 200;
-/// Problems that are mended in one turn: the rest waits for the next.
+/// Problems that are repaired in one turn: the rest waits for the next.
 const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
 
-/// Checks the volume on `device` and mends what [`Options::repair`] allows. `undo` names a file that takes in what the
+/// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that takes in what the
 /// changed places hold before the first of them is written; it must not exist.
 ///
-/// The report lists what was found over all turns, and what of it was mended. Its exit status is 0 where nothing was to
-/// be done, 1 where all was mended, 4 where errors are left, or 32 where the check was cancelled: nothing is changed then.
+/// The report lists what was found over all turns, and what of it was repaired. Its exit status is 0 where nothing was to
+/// be done, 1 where all was repaired, 4 where errors are left, or 32 where the check was cancelled: nothing is changed then.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume to check, and where the device or the undo file fails.
@@ -95,7 +95,7 @@ pub fn repair(
         now,
         given_up: BTreeSet::new(),
         going_round: BTreeSet::new(),
-        mended: Vec::new(),
+        repaired: Vec::new(),
         stopped: None,
         replayed: None,
         restore: options.superblock.is_some(),
@@ -119,19 +119,19 @@ pub fn repair(
         if cancelled {
             return report.ok_or_else(|| failed("nothing was checked"));
         }
-        let mender = match step {
-            Step::Worked(mender) => mender,
+        let fixer = match step {
+            Step::Worked(fixer) => fixer,
             Step::Done => break,
             Step::Stuck(refusal) => return Err(refusal),
         };
         let after = overlay.fingerprint();
         if after == before {
-            turns.given_up.insert(mender);
+            turns.given_up.insert(fixer);
         } else {
-            // what could not be mended before may be possible now
+            // what could not be repaired before may be possible now
             turns.given_up.clear();
             if !seen.insert(after) {
-                turns.going_round.insert(mender);
+                turns.going_round.insert(fixer);
             }
         }
     }
@@ -154,7 +154,7 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
         let unusable =
             matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
         let asked = p.code.number() < 0x0E_0000 || unusable;
-        asked && p.code.mender() != Mender::Nobody && options.rules.is_fix(p.code)
+        asked && p.code.fixer() != Fixer::None && options.rules.is_fix(p.code)
     };
     opened.is_ok() && !problems.snapshot().iter().any(matters)
 }
@@ -219,11 +219,11 @@ fn failed(error: impl std::fmt::Display) -> Refusal {
 
 /// What came of a turn.
 enum Step {
-    /// Nothing is left that can be mended.
+    /// Nothing is left that can be repaired.
     Done,
-    /// This mender began, and perhaps others went on.
-    Worked(Mender),
-    /// Something has to be done elsewhere before anything can be mended.
+    /// This fixer began, and perhaps others went on.
+    Worked(Fixer),
+    /// Something has to be done elsewhere before anything can be repaired.
     Stuck(Refusal),
 }
 
@@ -232,15 +232,15 @@ struct Turns<'a> {
     mode: Repair,
     rules: &'a Rules,
     now: u64,
-    /// Menders that changed nothing.
-    given_up: BTreeSet<Mender>,
-    /// Menders that led back to where the volume had been.
-    going_round: BTreeSet<Mender>,
+    /// Fixers that changed nothing.
+    given_up: BTreeSet<Fixer>,
+    /// Fixers that led back to where the volume had been.
+    going_round: BTreeSet<Fixer>,
     /// What was worked on.
-    mended: Vec<Problem>,
+    repaired: Vec<Problem>,
     /// What a person has to decide.
     stopped: Option<Problem>,
-    /// The volume after the journal was replayed and before anything else was mended.
+    /// The volume after the journal was replayed and before anything else was repaired.
     replayed: Option<Overlay>,
     /// The superblock is a copy that the user named: it is put in the place of the primary.
     restore: bool,
@@ -286,17 +286,17 @@ impl Unclaimed {
 }
 
 impl Turns<'_> {
-    /// Lets menders work on what a check found.
+    /// Lets fixers work on what a check found.
     fn turn(&mut self, view: &View<'_>) -> blockdev::Result<Step> {
         self.unclaimed.exclude(view);
         let problems = view.problems.snapshot();
         let work = Work::new(view, self.overlay, self.now);
         if std::mem::take(&mut self.restore) && self.mode == Repair::All {
             superblock::restore(&work)?;
-            return Ok(Step::Worked(Mender::Superblock));
+            return Ok(Step::Worked(Fixer::Superblock));
         }
         // what is known of the volume is not enough to change anything
-        if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.mender() == Mender::Nobody) {
+        if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.fixer() == Fixer::None) {
             return Ok(Step::Done);
         }
         // that another table of groups is the right one is for a person to say
@@ -310,11 +310,9 @@ impl Turns<'_> {
         let mut began = None;
         loop {
             let after = began.map(|(_, last)| last);
-            let waiting =
-                problems.iter().filter(|p| self.may_mend(p) && after.is_none_or(|last| p.code.mender() > last));
-            let Some(mender) = waiting.map(|p| p.code.mender()).min() else { break };
-            let own: Vec<&Problem> =
-                problems.iter().filter(|p| p.code.mender() == mender && self.may_mend(p)).collect();
+            let waiting = problems.iter().filter(|p| self.may_fix(p) && after.is_none_or(|last| p.code.fixer() > last));
+            let Some(fixer) = waiting.map(|p| p.code.fixer()).min() else { break };
+            let own: Vec<&Problem> = problems.iter().filter(|p| p.code.fixer() == fixer && self.may_fix(p)).collect();
             if self.mode == Repair::Safe
                 && let Some(grave) =
                     own.iter().find(|p| self.rules.preen(p.code) == Preen::Stops && !goes_anyway(p, &own))
@@ -322,23 +320,23 @@ impl Turns<'_> {
                 self.stopped = Some((*grave).clone());
                 return Ok(Step::Done);
             }
-            if mender > Mender::Replay && self.replayed.is_none() {
+            if fixer > Fixer::Replay && self.replayed.is_none() {
                 self.replayed = Some(self.overlay.clone());
             }
-            if mender == Mender::Replay && !replay::mend(&work)? {
+            if fixer == Fixer::Replay && !replay::repair(&work)? {
                 let sentence = "the journal holds fast commits, which only a mount can replay: mount the volume once, then \
                                 check it again";
                 return Ok(Step::Stuck(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }));
             }
-            if mender == Mender::Descriptors
+            if fixer == Fixer::Descriptors
                 && !self.empty_tables
                 && let Some(sentence) = descriptors::would_lose(&work, &own)
             {
                 return Ok(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
             }
-            mend(mender, &work, &own)?;
-            self.mended.extend(own.into_iter().cloned());
-            began = Some((began.map_or(mender, |(first, _)| first), mender));
+            run_fixer(fixer, &work, &own)?;
+            self.repaired.extend(own.into_iter().cloned());
+            began = Some((began.map_or(fixer, |(first, _)| first), fixer));
             if work.is_stale() {
                 break;
             }
@@ -347,7 +345,7 @@ impl Turns<'_> {
     }
 
     /// Whether the problem is one to work on now.
-    fn may_mend(&self, problem: &Problem) -> bool {
+    fn may_fix(&self, problem: &Problem) -> bool {
         let code = problem.code;
         let forbidden = match self.mode {
             Repair::No => true,
@@ -356,9 +354,9 @@ impl Turns<'_> {
         };
         !forbidden
             && !self.rules.never(code)
-            && code.mender() != Mender::Nobody
-            && !self.given_up.contains(&code.mender())
-            && !self.going_round.contains(&code.mender())
+            && code.fixer() != Fixer::None
+            && !self.given_up.contains(&code.fixer())
+            && !self.going_round.contains(&code.fixer())
     }
 
     /// Writes the device and says what became of the volume.
@@ -375,13 +373,13 @@ impl Turns<'_> {
             (report.clean, report.exit) = (false, report.exit | exit::LEFT);
         }
         let left = !report.clean;
-        if report.cut_short() && self.mended.is_empty() {
+        if report.cut_short() && self.repaired.is_empty() {
             // nothing is known of most of the volume: what its superblock says of its state stays
             return Ok(report);
         }
         let allowed = |p: &Reported| p.severity < Severity::Error || self.rules.never(p.code);
         let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
-        let mended = if stopped { Vec::new() } else { self.mended };
+        let repaired = if stopped { Vec::new() } else { self.repaired };
         let final_state = match self.replayed.as_ref().filter(|_| stopped) {
             Some(replayed) => replayed,
             None if stopped => return Ok(report),
@@ -399,7 +397,7 @@ impl Turns<'_> {
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
         let mut listed = HashSet::new();
         let mut all = Vec::new();
-        for problem in &mended {
+        for problem in &repaired {
             let told = Reported::from(problem);
             let fixed = !still.contains(&told.text);
             if fixed && listed.insert(told.text.clone()) {
@@ -420,9 +418,9 @@ impl Turns<'_> {
         all.sort_by_key(|problem| problem.phase);
         report.problems = all;
         if !left && (made_valid || self.rules.any_fix(&codes)) {
-            report.exit = exit::MENDED;
+            report.exit = exit::REPAIRED;
         }
-        report.mended = changed;
+        report.repaired = changed;
         Ok(report)
     }
 }
@@ -433,22 +431,22 @@ fn goes_anyway(problem: &Problem, all: &[&Problem]) -> bool {
     problem.code == Code::InodeUnattached && all.iter().any(empty)
 }
 
-fn mend(mender: Mender, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Result<()> {
-    match mender {
+fn run_fixer(fixer: Fixer, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Result<()> {
+    match fixer {
         // made by itself, as nothing may follow where it fails
-        Mender::Replay => Ok(()),
-        Mender::Superblock => superblock::mend(work, problems),
-        Mender::Descriptors => descriptors::mend(work, problems),
-        Mender::Journal => journal::mend(work, problems),
-        Mender::SystemInodes => system_inodes::mend(work, problems),
-        Mender::Orphans => orphans::mend(work),
-        Mender::Inodes => inodes::mend(work, problems),
-        Mender::Sharing => sharing::mend(work),
-        Mender::Directories => directories::mend(work, problems),
-        Mender::Connections => connections::connect(work, problems),
-        Mender::Links => connections::count(work, problems),
-        Mender::Bitmaps => bitmaps::mend(work),
-        Mender::Quota => quota::mend(work, problems),
-        Mender::Nobody => Ok(()),
+        Fixer::Replay => Ok(()),
+        Fixer::Superblock => superblock::repair(work, problems),
+        Fixer::Descriptors => descriptors::repair(work, problems),
+        Fixer::Journal => journal::repair(work, problems),
+        Fixer::SystemInodes => system_inodes::repair(work, problems),
+        Fixer::Orphans => orphans::repair(work),
+        Fixer::Inodes => inodes::repair(work, problems),
+        Fixer::Sharing => sharing::repair(work),
+        Fixer::Directories => directories::repair(work, problems),
+        Fixer::Connections => connections::connect(work, problems),
+        Fixer::Links => connections::count(work, problems),
+        Fixer::Bitmaps => bitmaps::repair(work),
+        Fixer::Quota => quota::repair(work, problems),
+        Fixer::None => Ok(()),
     }
 }

@@ -11,8 +11,8 @@ use std::ops::AddAssign;
 pub mod exit {
     /// The volume is sound.
     pub const CLEAN: u8 = 0;
-    /// Problems were found and mended.
-    pub const MENDED: u8 = 1;
+    /// Problems were found and repaired.
+    pub const REPAIRED: u8 = 1;
     /// Problems are left.
     pub const LEFT: u8 = 4;
     /// The check could not be done, or not to its end.
@@ -34,8 +34,9 @@ pub struct Report {
     pub clean: bool,
     /// The exit status, see [`exit`].
     pub exit: u8,
-    /// Something was mended on the device.
-    pub mended: bool,
+    /// Something was repaired on the device.
+    #[serde(rename = "mended")]
+    pub repaired: bool,
     /// How many errors were found, listed or not.
     pub errors: u64,
     /// How many things worth knowing were found, listed or not.
@@ -81,7 +82,7 @@ pub struct Reported {
     pub path: Option<String>,
     /// One sentence in words.
     pub text: String,
-    /// Whether it was mended.
+    /// Whether it was repaired.
     pub fixed: bool,
 }
 
@@ -264,7 +265,7 @@ impl AddAssign<&Counts> for Counts {
 }
 
 impl Report {
-    /// Puts a report together; nothing was mended.
+    /// Puts a report together; nothing was repaired.
     #[must_use]
     pub fn new(device: String, format: String, findings: &Findings, scan: Scan, counts: Counts) -> Self {
         let exit = match findings.worst() {
@@ -277,7 +278,7 @@ impl Report {
             format,
             clean: exit == exit::CLEAN,
             exit,
-            mended: false,
+            repaired: false,
             errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
             advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),

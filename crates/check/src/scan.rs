@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. Requests of one pass go to the device in ascending order and never backwards: a worker reads while it holds the
-//!    cursor and judges what it read after letting go, so reading and judging overlap but reads never race. Only what
+//!    cursor and checks what it read after letting go, so reading and checking overlap but reads never race. Only what
 //!    the system has in memory is read by several workers at once: there order gains nothing, and copying is half the work.
 //! 2. Neighbours are joined: items that touch, or are at most [`Scanner::gap`] bytes apart, become one request of at
 //!    most [`REQUEST`] bytes. Reading through a small gap costs less than a seek.
@@ -39,7 +39,7 @@ const SCATTERED: u64 = 48 << 10;
 const SCATTERED_BATCH: u64 = 6 << 20;
 /// Requests a worker hands to the device at once: the depth of the queue.
 const DEPTH: usize = 1024;
-/// Bytes of a batch that comes from memory: few enough to be judged while they are in the processor's own cache, and to
+/// Bytes of a batch that comes from memory: few enough to be checked while they are in the processor's own cache, and to
 /// leave the block map there.
 const CACHED_BATCH: u64 = 256 << 10;
 
@@ -117,7 +117,7 @@ pub(crate) struct Scanner<'a> {
     pub(crate) counters: &'a Counters,
     /// Asked before each batch; `true` ends the pass early.
     pub(crate) cancelled: &'a (dyn Fn() -> bool + Sync),
-    /// Told the bytes of each batch once they are judged.
+    /// Told the bytes of each batch once they are checked.
     pub(crate) advanced: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -129,7 +129,7 @@ struct Request {
     end: u64,
 }
 
-/// How a pass grows while it is read: some items lead to others, and some are judged only after others were.
+/// How a pass grows while it is read: some items lead to others, and some are checked only after others were.
 pub(crate) trait Feed<T> {
     /// Where the items begin to which this one leads; `None` where it leads to none.
     fn leads_to(&self, _tag: &T) -> Option<u64> {
@@ -142,12 +142,12 @@ pub(crate) trait Feed<T> {
         Vec::new()
     }
 
-    /// Others are judged only after this one.
+    /// Others are checked only after this one.
     fn comes_first(&self, _tag: &T) -> bool {
         false
     }
 
-    /// It is judged after all that come first and lie before it.
+    /// It is checked after all that come first and lie before it.
     fn comes_after(&self, _tag: &T) -> bool {
         false
     }
@@ -190,7 +190,7 @@ impl Fence {
     }
 }
 
-/// Closes a batch even where judging it ends in a panic: others would wait for ever.
+/// Closes a batch even where checking it ends in a panic: others would wait for ever.
 struct Opened<'f>(&'f Fence, u64);
 
 impl Drop for Opened<'_> {
@@ -210,14 +210,14 @@ impl Scanner<'_> {
         Some(bytes)
     }
 
-    /// Reads all `items`, which ascend by offset, and calls `judge` with each item's bytes, on several threads and in
-    /// no promised order. An item that cannot be read is judged with the device's error.
+    /// Reads all `items`, which ascend by offset, and calls `check` with each item's bytes, on several threads and in
+    /// no promised order. An item that cannot be read is checked with the device's error.
     pub(crate) fn pass<T: Copy + Send + Sync>(
         &self,
         items: &[Item<T>],
-        judge: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
+        check: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
     ) {
-        self.growing_pass(items, &(), judge);
+        self.growing_pass(items, &(), check);
     }
 
     /// A pass over `items` and all that `feed` says they lead to.
@@ -225,7 +225,7 @@ impl Scanner<'_> {
         &self,
         items: &[Item<T>],
         feed: &(impl Feed<T> + Sync),
-        judge: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
+        check: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
     ) {
         debug_assert!(items.is_sorted_by_key(|i| i.offset));
         let cursor = Mutex::new(Cursor { items, at: 0, grown: BTreeMap::new(), batches: 0 });
@@ -262,7 +262,7 @@ impl Scanner<'_> {
                 if batch.items.iter().any(|item| feed.comes_after(&item.tag)) {
                     fence.wait(batch.number);
                 }
-                self.judge_batch(&batch, &buffer, results, &judge);
+                self.check_batch(&batch, &buffer, results, &check);
                 drop(opened);
             }
         };
@@ -277,16 +277,16 @@ impl Scanner<'_> {
         });
     }
 
-    /// Judges items whose bytes are at hand, on several threads and in no promised order.
-    pub(crate) fn judge_all<T: Sync>(
+    /// Checks items whose bytes are at hand, on several threads and in no promised order.
+    pub(crate) fn check_all<T: Sync>(
         &self,
         items: &[(Item<T>, Vec<u8>)],
-        judge: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
+        check: impl Fn(&Item<T>, Result<&[u8], &Error>) + Sync,
     ) {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some((item, bytes)) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                judge(item, Ok(bytes));
+                check(item, Ok(bytes));
             }
         };
         std::thread::scope(|scope| {
@@ -320,19 +320,19 @@ impl Scanner<'_> {
         reads.into_iter().map(|r| r.result).collect()
     }
 
-    fn judge_batch<T>(
+    fn check_batch<T>(
         &self,
         batch: &Batch<T>,
         buffer: &[u8],
         results: Vec<blockdev::Result<()>>,
-        judge: &impl Fn(&Item<T>, Result<&[u8], &Error>),
+        check: &impl Fn(&Item<T>, Result<&[u8], &Error>),
     ) {
         for ((request, bytes), result) in batch.read(buffer).zip(results) {
             for item in batch.items.get(request.first..request.last).unwrap_or_default() {
                 match &result {
-                    Ok(()) => judge(item, Ok(request.bytes_of(item, bytes))),
-                    Err(error) if request.last - request.first == 1 => judge(item, Err(error)),
-                    Err(_) => self.judge_alone(item, judge),
+                    Ok(()) => check(item, Ok(request.bytes_of(item, bytes))),
+                    Err(error) if request.last - request.first == 1 => check(item, Err(error)),
+                    Err(_) => self.check_alone(item, check),
                 }
             }
             (self.advanced)(bytes.len() as u64);
@@ -340,12 +340,12 @@ impl Scanner<'_> {
     }
 
     /// After a joined request failed: this item by itself.
-    fn judge_alone<T>(&self, item: &Item<T>, judge: &impl Fn(&Item<T>, Result<&[u8], &Error>)) {
+    fn check_alone<T>(&self, item: &Item<T>, check: &impl Fn(&Item<T>, Result<&[u8], &Error>)) {
         let mut bytes = vec![0; item.len as usize];
         self.counters.count(item.offset, u64::from(item.len));
         match self.device.read(item.offset, &mut bytes) {
-            Ok(()) => judge(item, Ok(&bytes)),
-            Err(error) => judge(item, Err(&error)),
+            Ok(()) => check(item, Ok(&bytes)),
+            Err(error) => check(item, Err(&error)),
         }
     }
 }

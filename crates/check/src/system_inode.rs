@@ -1,6 +1,6 @@
 //! The volume's own files (journal, orphan file, quota), read before or after everything else: an inode and its whole map.
 //!
-//! The rounds judge these inodes like any other. Here they are only followed, so that their content can be judged.
+//! The rounds check these inodes like any other. Here they are only followed, so that their content can be checked.
 
 use crate::phases::inodes::block_maps::words;
 use crate::scan::{Item, Scanner};

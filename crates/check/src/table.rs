@@ -5,7 +5,7 @@
 //!
 //! What of e2fsck's numbers is left out, and why, is in [`NOT_USED`].
 //!
-//! A row reads `number Name Severity preen by Mender "text" => "repair" [follow-ups];`. The severity follows what
+//! A row reads `number Name Severity preen by Fixer "text" => "repair" [follow-ups];`. The severity follows what
 //! e2fsck does with the problem under `-n`: it exits 4 (`Error`), 0 (`Advice`) or gives up (`Fatal`). Where its own
 //! flags and what it was seen to do disagree, what was seen decides; such a row carries the word "seen".
 
@@ -105,19 +105,19 @@ pub enum Severity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preen {
-    /// Mends it unasked: nothing of the user's can be lost.
-    Mends,
+    /// Repairs it unasked: nothing of the user's can be lost.
+    Fixes,
     /// Leaves it and goes on.
     Leaves,
     /// Stops: a person has to decide.
     Stops,
 }
 
-/// Which part of repair mends a problem, in the order in which they work: each finds the volume as the ones before it
-/// left it, so that none mends what another is going to drop.
+/// Which part of repair repairs a problem, in the order in which they work: each finds the volume as the ones before it
+/// left it, so that none repairs what another is going to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mender {
+pub enum Fixer {
     /// Replays the journal.
     Replay,
     /// Superblock, and its copies.
@@ -144,8 +144,8 @@ pub enum Mender {
     Bitmaps,
     /// Quota files.
     Quota,
-    /// Nobody: it cannot be mended, or need not be.
-    Nobody,
+    /// None: it cannot be repaired, or need not be.
+    None,
 }
 
 /// Numbers of e2fsck that no check here raises, and why. Numbers of one pass follow its first without their upper part.
@@ -192,7 +192,7 @@ pub const NOT_USED: &[(&str, &str)] = &[
     ("0x010011 12 43", "said block by block with 0x01000e"),
     ("0x010028 29 2c 56", "said with 0x0e0000"),
     ("0x010051 52", "said with 0x010053"),
-    ("0x010067", "an inode is judged by each of its fields, besides 0x010068"),
+    ("0x010067", "an inode is checked by each of its fields, besides 0x010068"),
     ("0x010070 77 79", "said with 0x01006f, 0x010075 and 0x010078"),
     ("0x010072", "said with 0x020015"),
     ("0x01007d", "said with 0x01005e"),
@@ -212,15 +212,15 @@ struct Row {
     phase: Phase,
     severity: Severity,
     preen: Preen,
-    mender: Mender,
+    fixer: Fixer,
     text: &'static str,
     repair: &'static str,
     follow_ups: &'static [Code],
 }
 
 macro_rules! preen {
-    (mends) => {
-        Preen::Mends
+    (repairs) => {
+        Preen::Fixes
     };
     (leaves) => {
         Preen::Leaves
@@ -232,7 +232,7 @@ macro_rules! preen {
 
 macro_rules! define {
     ([] $( in $phase:ident { $(
-        $number:literal $name:ident $severity:ident $preen:ident by $mender:ident $text:literal => $repair:literal [$($follow:ident)*];
+        $number:literal $name:ident $severity:ident $preen:ident by $fixer:ident $text:literal => $repair:literal [$($follow:ident)*];
     )* } )*) => {
         /// A kind of problem. The number is e2fsck's, or from `0x0E0000` on Extant's own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -255,7 +255,7 @@ macro_rules! define {
                     phase: Phase::$phase,
                     severity: Severity::$severity,
                     preen: preen!($preen),
-                    mender: Mender::$mender,
+                    fixer: Fixer::$fixer,
                     text: $text,
                     repair: $repair,
                     follow_ups: &[ $( Code::$follow, )* ],
@@ -292,16 +292,16 @@ impl Code {
         self.row().preen
     }
 
-    /// Whether it may be mended unasked.
+    /// Whether it may be repaired unasked.
     #[must_use]
     pub const fn preen_safe(self) -> bool {
-        matches!(self.preen(), Preen::Mends)
+        matches!(self.preen(), Preen::Fixes)
     }
 
-    /// Which part of repair mends it.
+    /// Which part of repair repairs it.
     #[must_use]
-    pub const fn mender(self) -> Mender {
-        self.row().mender
+    pub const fn fixer(self) -> Fixer {
+        self.row().fixer
     }
 
     /// The sentence that says it, with placeholders in braces: see [`PLACEHOLDERS`].
@@ -366,7 +366,7 @@ pub fn markdown() -> String {
          \n\
          Generated from the problem table of `crates/check`; do not edit. Numbers are e2fsck's, from `0x0e0000` on Extant's own.\n\
          *Severity*: an error makes `extant check -n` exit with 4, advice leaves the verdict clean, fatal ends the check (12).\n\
-         *-p*: what preening does; it mends unasked, leaves the matter, or stops for a person to decide.\n",
+         *-p*: what preening does; it repairs unasked, leaves the matter, or stops for a person to decide.\n",
     );
     let mut phase = None;
     for &code in Code::ALL {

@@ -259,7 +259,7 @@ impl Check {
             Err(refusal) => return self.refused(&refusal),
         };
         declined(&mut report, settings);
-        if root && report.exit & exit::MENDED != 0 {
+        if root && report.exit & exit::REPAIRED != 0 {
             report.exit |= REBOOT;
         }
         let status = self.report(&report, settings)?;

@@ -375,7 +375,7 @@ fn a_volume_left_without_consistency_is_told_that_it_is_sound() {
     assert!(open().is_err(), "it was not unmounted");
     found(&device, "in use without consistency");
     let report = repaired(&device, Repair::Safe);
-    assert!(report.mended && report.exit == 1, "{:?}", report.problems);
+    assert!(report.repaired && report.exit == 1, "{:?}", report.problems);
     assert!(checked(&device).clean);
     open().expect("opening").unmount().expect("unmounting");
 }
@@ -399,7 +399,7 @@ fn a_damaged_generation_gives_way_to_the_one_before() {
     );
     assert!(!safe.is_ok_and(|report| report.clean) && newest(&device).0 == sb);
     let report = repaired(&device, Repair::All);
-    assert!(report.mended, "{:?}", report.problems);
+    assert!(report.repaired, "{:?}", report.problems);
     let said = &report.problems[0].text;
     assert!(said.contains(&format!("what was written in generation {} is lost", sb.generation)), "{said}");
     let (now, place) = newest(&device);
@@ -424,7 +424,7 @@ fn a_small_fault_costs_no_generation() {
         set_root(&device, root);
         let before = [block(&device, 0), block(&device, 1)];
         let report = repaired(&device, Repair::All);
-        assert!(report.exit == 4 && !report.mended && report.problems.iter().all(|p| !p.fixed), "{kind:?}");
+        assert!(report.exit == 4 && !report.repaired && report.problems.iter().all(|p| !p.fixed), "{kind:?}");
         assert_eq!(before, [block(&device, 0), block(&device, 1)], "{kind:?}");
     }
 }
@@ -475,7 +475,7 @@ fn no_superblock_without_a_map_takes_the_place_of_another() {
     let before = [block(&device, 0), block(&device, 1)];
     let options = Options { repair: Repair::All, ..Options::default() };
     let outcome = repair("volume", &(Arc::clone(&device) as Arc<dyn BlockDevice>), &options, &(), None);
-    assert!(!outcome.is_ok_and(|report| report.clean || report.mended));
+    assert!(!outcome.is_ok_and(|report| report.clean || report.repaired));
     assert_eq!(before, [block(&device, 0), block(&device, 1)]);
 }
 

@@ -1,7 +1,7 @@
 //! What the map says that a block is, and whose, against what the check of the volume above finds it to be.
 //!
-//! Blocks that belong to an inode are judged when they are read ([`Identities::judge`]); those of the groups, and that nothing
-//! leads to a block that nobody uses, when all is read ([`Identities::judge_rest`]).
+//! Blocks that belong to an inode are checked when they are read ([`Identities::check`]); those of the groups, and that nothing
+//! leads to a block that nobody uses, when all is read ([`Identities::check_rest`]).
 
 use super::layer::{PhysicalLayer, Version};
 use crate::context::Context;
@@ -26,9 +26,9 @@ impl<'a> Identities<'a> {
     }
 
     /// A block of the volume is one of these, and belongs to one of these inodes. What lies among the content has no entry.
-    pub(crate) fn judge(&self, problems: &Problems, block: FsBlock, kinds: &[BlockKind], owners: &[InodeNo]) {
+    pub(crate) fn check(&self, problems: &Problems, block: FsBlock, kinds: &[BlockKind], owners: &[InodeNo]) {
         let shape = &self.below.superblock.shape;
-        // the front is judged by its indexes
+        // the front is checked by its indexes
         let Some(index) = shape.index_of(block).filter(|index| *index >= shape.front()) else { return };
         if let Some(entry) = self.below.entry(self.version, index) {
             compare(problems, index, &entry, kinds, owners);
@@ -36,7 +36,7 @@ impl<'a> Identities<'a> {
     }
 
     /// Content of a file, which has entries only where it goes the way of metadata.
-    pub(crate) fn judge_content(&self, ctx: &Context<'_>, inode: InodeNo, blocks: &Range<u64>) {
+    pub(crate) fn check_content(&self, ctx: &Context<'_>, inode: InodeNo, blocks: &Range<u64>) {
         let is_directory = ctx.inodes.get(inode).is_some_and(|record| record.kind == Some(FileKind::Directory));
         let kinds: &[BlockKind] = match ctx.volume.disk.s_orphan_file_inum.get() == inode.get() {
             true => &[BlockKind::OrphanFile],
@@ -45,12 +45,12 @@ impl<'a> Identities<'a> {
             false => &[BlockKind::Data],
         };
         for block in blocks.start.max(self.below.superblock.shape.metadata_start())..blocks.end {
-            self.judge(ctx.problems, FsBlock(block), kinds, &[inode]);
+            self.check(ctx.problems, FsBlock(block), kinds, &[inode]);
         }
     }
 
     /// The blocks of the groups, and those that nobody uses.
-    pub(crate) fn judge_rest(&self, ctx: &Context<'_>) {
+    pub(crate) fn check_rest(&self, ctx: &Context<'_>) {
         let shape = &self.below.superblock.shape;
         let parts = system_zone::kinds(ctx.volume);
         let (mut unused, mut first) = (0u64, None);

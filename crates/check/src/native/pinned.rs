@@ -20,7 +20,7 @@ const CHUNKS: u32 = GROUP_BLOCKS / CHUNK_BLOCKS;
 /// A bit for each block of a group.
 type GroupBits = Vec<u64>;
 
-pub(super) fn judge(reader: &mut Reader<'_>, live: &Version, snapshots: &[Version]) {
+pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Version]) {
     if snapshots.is_empty() && live_counts_nothing(reader, live) {
         return;
     }

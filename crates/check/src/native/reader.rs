@@ -28,8 +28,8 @@ pub(super) struct Reader<'a> {
     /// As [`PhysicalLayer::unreadable`].
     pub(super) unreadable: Option<(u64, String)>,
     pub(super) nodes: Nodes,
-    /// Leaves whose entries were judged.
-    pub(super) judged: HashSet<NodeName>,
+    /// Leaves whose entries were checked.
+    pub(super) checked: HashSet<NodeName>,
     /// What was led to, by place.
     pub(super) led: BTreeMap<u64, Led>,
 }
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
             wrong: Vec::new(),
             unreadable: None,
             nodes: HashMap::new(),
-            judged: HashSet::new(),
+            checked: HashSet::new(),
             led: BTreeMap::new(),
         }
     }
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         used
     }
 
-    /// Judges an entry that leads to a node; whether the node is to be followed.
+    /// Checks an entry that leads to a node; whether the node is to be followed.
     fn leads_to_node(&mut self, used: &mut Used, entry: &Entry, level: u8, number: u64, newest: u64) -> bool {
         if entry.generation > newest {
             self.wrong(entry.place, LATER);
@@ -228,17 +228,17 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Judges what a leaf of a generation and the late entries in its place lead to.
+    /// Checks what a leaf of a generation and the late entries in its place lead to.
     fn leaf(&mut self, used: &mut Used, start: &Start, leaf: NodeName, written: u64, mut entries: Vec<(u64, Entry)>) {
         let Start { root, late, generation, .. } = start;
         let newer = late.range(leaf.number << BITS..(leaf.number + 1) << BITS);
         entries.retain(|(index, _)| !late.contains_key(index));
         // the same leaf may be a snapshot's as it stands
-        let known = newer.clone().next().is_none() && !self.judged.insert(leaf);
+        let known = newer.clone().next().is_none() && !self.checked.insert(leaf);
         for (index, entry) in entries {
             self.in_use(used, start, index, &entry);
             if !known {
-                self.judge(index, &entry, 0..=written);
+                self.check(index, &entry, 0..=written);
             }
         }
         for (index, entry) in newer {
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
             }
             let Some(entry) = entry else { continue };
             self.in_use(used, start, *index, entry);
-            self.judge(*index, entry, root.generation + 1..=*generation);
+            self.check(*index, entry, root.generation + 1..=*generation);
         }
     }
 
@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What an entry says of its block, against the block's index, and the generations that may have written it.
-    fn judge(&mut self, index: u64, entry: &Entry, written: RangeInclusive<u64>) {
+    fn check(&mut self, index: u64, entry: &Entry, written: RangeInclusive<u64>) {
         let shape = self.shape;
         let own = |kind| matches!(kind, BlockKind::PlaceTable | BlockKind::SnapshotList | BlockKind::MapNode);
         let (fits, everybodys) = match entry.kind {

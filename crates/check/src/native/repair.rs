@@ -91,7 +91,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
             return Ok(all_fixed(report));
         }
         report.problems.iter_mut().filter(|p| damaged(p)).for_each(|p| p.fixed = true);
-        report.mended = true;
+        report.repaired = true;
         return Ok(report);
     }
     let found = whole(&blocks);
@@ -140,8 +140,8 @@ fn write(device: &dyn BlockDevice, at: u64, superblock: &NativeSuperblock) -> Re
 /// Everything that was found is fixed.
 fn all_fixed(mut report: Report) -> Report {
     report.problems.iter_mut().filter(|problem| problem.severity >= Severity::Error).for_each(|p| p.fixed = true);
-    report.exit = exit::MENDED;
-    report.mended = true;
+    report.exit = exit::REPAIRED;
+    report.repaired = true;
     report.clean = true;
     report
 }

@@ -10,8 +10,8 @@ use crate::problem::Problem;
 use crate::table::Code;
 use format::InodeNo;
 
-/// Judges all directories and marks those that the root reaches as [`Marks::CONNECTED`].
-pub(crate) fn judge(ctx: &Context<'_>, directories: &Directories) {
+/// Checks all directories and marks those that the root reaches as [`Marks::CONNECTED`].
+pub(crate) fn check(ctx: &Context<'_>, directories: &Directories) {
     // one that is no directory was reported with the inodes
     if ctx.inodes.get(InodeNo::ROOT).is_none_or(|root| root.links == 0) {
         ctx.report(Problem::new(Code::RootMissing).inode(InodeNo::ROOT));
@@ -22,7 +22,7 @@ pub(crate) fn judge(ctx: &Context<'_>, directories: &Directories) {
         walk(ctx, directories, start, &mut ends, &mut chain);
     }
     for directory in directories.iter() {
-        judge_dotdot(ctx, directory);
+        check_dotdot(ctx, directory);
     }
 }
 
@@ -86,7 +86,7 @@ fn report_astray(ctx: &Context<'_>, code: Code, directory: &Directory) {
 }
 
 /// The root is its own parent. A directory nobody names has no parent to compare with.
-fn judge_dotdot(ctx: &Context<'_>, directory: &Directory) {
+fn check_dotdot(ctx: &Context<'_>, directory: &Directory) {
     let parent = if directory.inode == InodeNo::ROOT { Some(InodeNo::ROOT) } else { directory.parent() };
     let dotdot = directory.dotdot();
     if let Some(parent) = parent

@@ -1,15 +1,15 @@
 //! Phase 2: the blocks of directories and their entries.
 //!
 //! How it is called, all after every inode is known:
-//! 1. [`Names::judge_block`], [`judge_inline`](Names::judge_inline) and [`judge_hole`](Names::judge_hole) for every
+//! 1. [`Names::check_block`], [`check_inline`](Names::check_inline) and [`check_hole`](Names::check_hole) for every
 //!    block of every directory, in any order, on any threads.
 //! 2. [`Names::again`] with the places of all directory blocks: what has to be read a second time, mostly nothing.
-//!    [`Names::judge_again`] for each of these blocks, in any order, on any threads.
-//! 3. [`Names::finish`], once all attributes were judged too. Then the parents and `..` of all directories are known, and
+//!    [`Names::check_again`] for each of these blocks, in any order, on any threads.
+//! 3. [`Names::finish`], once all attributes were checked too. Then the parents and `..` of all directories are known, and
 //!    the names of all inodes counted.
 //!
 //! Invariants
-//! 1. Nothing is mended, so each entry is judged as it stands: an entry with a problem is counted as a name of its inode
+//! 1. Nothing is repaired, so each entry is checked as it stands: an entry with a problem is counted as a name of its inode
 //!    all the same, unless that inode cannot be.
 //! 2. The chain of entries of a block is followed as far as it makes sense; what lies behind a break is not guessed at.
 //! 3. What is found does not depend on the order of arrival. Where two entries name one directory, which is the parent
@@ -44,7 +44,7 @@ use std::sync::{Mutex, PoisonError};
 /// The first four bytes of an inline directory: the inode that `..` names.
 const INLINE_PARENT: usize = 4;
 
-/// Judges the entries of all directories.
+/// Checks the entries of all directories.
 pub(crate) struct Names<'a> {
     ctx: &'a Context<'a>,
     directories: &'a Directories,
@@ -72,7 +72,7 @@ type AtBorders = BTreeMap<(InodeNo, Vec<u8>), BTreeSet<AtBorder>>;
 /// One of them: the leaf, the inode, and the name as it stands.
 type AtBorder = (u32, InodeNo, Vec<u8>);
 
-/// A directory whose block is judged.
+/// A directory whose block is checked.
 struct Dir<'a> {
     record: &'a Directory,
     inode: InodeNo,
@@ -124,7 +124,7 @@ impl Place {
 }
 
 impl<'a> Names<'a> {
-    /// Nothing was judged yet.
+    /// Nothing was checked yet.
     pub(crate) fn new(ctx: &'a Context<'a>, directories: &'a Directories) -> Self {
         let volume = ctx.volume;
         let incompat = volume.features.incompat;
@@ -165,8 +165,8 @@ impl<'a> Names<'a> {
         Some(Dir { record, inode, marks, format, file_block })
     }
 
-    /// Judges a block of a directory.
-    pub(crate) fn judge_block(
+    /// Checks a block of a directory.
+    pub(crate) fn check_block(
         &self,
         dir: InodeNo,
         file_block: u32,
@@ -191,7 +191,7 @@ impl<'a> Names<'a> {
         let hasher = self.trees.hasher().filter(|_| leaf && indexed && !dir.format.dir.hashed);
         let first = if file_block == 0 { Place::Dot } else { Place::Other };
         let mut range = HashRange::EMPTY;
-        let end = self.judge_chain(&dir, bytes, 0..bytes.len() - tail, first, &mut seen, |name| {
+        let end = self.check_chain(&dir, bytes, 0..bytes.len() - tail, first, &mut seen, |name| {
             if let Some(hasher) = hasher {
                 range.add(hasher, name, dir.is_folded());
             }
@@ -204,11 +204,11 @@ impl<'a> Names<'a> {
             self.trees.leaf(dir.inode, file_block, range);
         }
         if dir.format.checksums {
-            self.judge_checksum(&dir, block, bytes, end);
+            self.check_checksum(&dir, block, bytes, end);
         }
     }
 
-    fn judge_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], end: Option<usize>) {
+    fn check_checksum(&self, dir: &Dir<'_>, block: FsBlock, bytes: &[u8], end: Option<usize>) {
         // a tail that names another block is none of this one
         let foreign = self.leaf_tail == LeafTail::Owned
             && OwnedDirTail::of(bytes)
@@ -234,8 +234,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Judges a directory whose entries stand in its inode: `i_block`, and the value of the attribute `system.data`.
-    pub(crate) fn judge_inline(&self, dir: InodeNo, i_block: &[u8; 60], system_data: &[u8]) {
+    /// Checks a directory whose entries stand in its inode: `i_block`, and the value of the attribute `system.data`.
+    pub(crate) fn check_inline(&self, dir: InodeNo, i_block: &[u8; 60], system_data: &[u8]) {
         let Some(dir) = self.dir(dir, 0) else { return };
         let [a, b, c, d, ..] = i_block;
         let parent = InodeNo(u32::from_le_bytes([*a, *b, *c, *d]));
@@ -243,27 +243,27 @@ impl<'a> Names<'a> {
         // "." and ".." are not stored, but count as if they were
         let implied = |inode, name| Entry { inode, rec_len: 12, name, file_type, terminator: None };
         for (entry, place) in [(implied(dir.inode, b"."), Place::Dot), (implied(parent, b".."), Place::DotDot)] {
-            if self.judge_entry(&dir, &entry, place) {
+            if self.check_entry(&dir, &entry, place) {
                 self.ctx.inodes.count_name(entry.inode);
             }
         }
         // two chains, but the names of one directory
         let all = [i_block, system_data].concat();
         let mut seen = Some(Seen::new(all.len(), dir.is_folded()));
-        self.judge_chain(&dir, i_block, INLINE_PARENT..i_block.len(), Place::Other, &mut seen, |_| ());
-        self.judge_chain(&dir, &all, i_block.len()..all.len(), Place::Other, &mut seen, |_| ());
+        self.check_chain(&dir, i_block, INLINE_PARENT..i_block.len(), Place::Other, &mut seen, |_| ());
+        self.check_chain(&dir, &all, i_block.len()..all.len(), Place::Other, &mut seen, |_| ());
     }
 
     /// Reports a block that a directory should have but does not map.
-    pub(crate) fn judge_hole(&self, dir: InodeNo, file_block: u32) {
+    pub(crate) fn check_hole(&self, dir: InodeNo, file_block: u32) {
         if let Some(dir) = self.dir(dir, file_block) {
             self.ctx.report(dir.problem(Code::DirectoryHole));
         }
     }
 
-    /// Walks the chain of entries in `range` of a block or an inline directory and judges each. `seen` are the names that
+    /// Walks the chain of entries in `range` of a block or an inline directory and checks each. `seen` are the names that
     /// came before, until one comes twice; `named` is told each name. Where the chain ended; `None` where it broke.
-    fn judge_chain(
+    fn check_chain(
         &self,
         dir: &Dir<'_>,
         bytes: &[u8],
@@ -286,7 +286,7 @@ impl<'a> Names<'a> {
                 self.ctx.report(dir.problem(Code::DirectoryBlockCorrupt).found(offset as u64));
                 return None;
             };
-            if self.judge_entry(dir, &entry, place) {
+            if self.check_entry(dir, &entry, place) {
                 named(entry.name);
                 if let Some(names) = seen
                     && !names.insert(chain, offset, entry.name)
@@ -303,7 +303,7 @@ impl<'a> Names<'a> {
         Some(offset)
     }
 
-    /// What has to be read a second time, in disk order, now that all blocks were judged: blocks of directories hashed
+    /// What has to be read a second time, in disk order, now that all blocks were checked: blocks of directories hashed
     /// otherwise than the superblock says, those of directories that hold one of several entries for one directory, and leaves
     /// that share a hash with another. `runs` are the places of all directory blocks.
     pub(crate) fn again(&mut self, runs: &[DirRun]) -> Vec<Item<Again>> {
@@ -339,18 +339,18 @@ impl<'a> Names<'a> {
         items
     }
 
-    /// Judges blocks that [`again`](Self::again) asked for. One that cannot be read was reported the first time.
-    pub(crate) fn judge_again(&self, again: &Again, bytes: Result<&[u8], &blockdev::Error>) {
+    /// Checks blocks that [`again`](Self::again) asked for. One that cannot be read was reported the first time.
+    pub(crate) fn check_again(&self, again: &Again, bytes: Result<&[u8], &blockdev::Error>) {
         let Ok(bytes) = bytes else { return };
         let blocks = bytes.chunks_exact(self.ctx.volume.geometry.block_size as usize);
         for (file_block, block) in (again.file_block..).zip(blocks) {
             if let Some(dir) = self.dir(again.dir, file_block) {
-                self.judge_block_again(&dir, block);
+                self.check_block_again(&dir, block);
             }
         }
     }
 
-    fn judge_block_again(&self, dir: &Dir<'_>, bytes: &[u8]) {
+    fn check_block_again(&self, dir: &Dir<'_>, bytes: &[u8]) {
         let shape =
             if dir.marks.contains(Marks::INDEX) { Shape::of(bytes, dir.file_block, &dir.format) } else { Shape::Leaf };
         let hasher = self.foreign.get(&dir.inode).filter(|_| shape == Shape::Leaf);

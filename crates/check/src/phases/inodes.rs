@@ -2,7 +2,7 @@
 //!
 //! Runs on several threads over pieces of the inode tables, in no promised order. An inode in use is recorded in
 //! [`Inodes`](crate::inode_records::Inodes), its data blocks are claimed, and what has to be read for it is handed on in
-//! [`Harvest`]. Everything is judged as it stands: with nothing being mended, a wrong field does not excuse the next.
+//! [`Harvest`]. Everything is checked as it stands: with nothing being repaired, a wrong field does not excuse the next.
 
 pub(crate) mod block_maps;
 pub(crate) mod encryption_policies;
@@ -15,7 +15,7 @@ use self::xattrs::InInode;
 use crate::context::Context;
 use crate::inode_records::{Directory, InodeRecord, Marks};
 use crate::phases::inodes::block_maps::{Trees, words};
-use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, judge_sums};
+use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, check_sums};
 use crate::phases::quota;
 use crate::problem::Problem;
 use crate::report::Counts;
@@ -66,7 +66,7 @@ impl Harvest {
     }
 }
 
-/// Judges slots of the inode tables.
+/// Checks slots of the inode tables.
 pub(crate) struct InodeCheck<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) claimer: &'a dyn Claimer,
@@ -93,8 +93,8 @@ enum Role {
 }
 
 impl InodeCheck<'_> {
-    /// Judges one slot.
-    pub(crate) fn judge(&self, inode: InodeNo, slot: &[u8], harvest: &mut Harvest) {
+    /// Checks one slot.
+    pub(crate) fn check(&self, inode: InodeNo, slot: &[u8], harvest: &mut Harvest) {
         let Some(raw) = RawInode::from_slot(slot) else { return };
         let geometry = &self.ctx.volume.geometry;
         let checksum_ok =
@@ -103,7 +103,7 @@ impl InodeCheck<'_> {
         let links = raw.disk.i_links_count.get();
         let orphan = self.ctx.volume.orphans.contains(&inode);
         if role == Role::Ordinary && links == 0 && !orphan {
-            self.judge_free(inode, &raw, checksum_ok);
+            self.check_free(inode, &raw, checksum_ok);
             return;
         }
         if !checksum_ok {
@@ -131,7 +131,7 @@ impl InodeCheck<'_> {
                 marks |= mark;
             }
         }
-        if self.claimer.is_judging() {
+        if self.claimer.is_checking() {
             self.ctx.inodes.put(inode, InodeRecord { kind, marks, links });
         }
         harvest.counts.count_inode(kind, raw.size());
@@ -139,7 +139,7 @@ impl InodeCheck<'_> {
         if unused_own {
             return;
         }
-        self.judge_role(inode, role, &raw);
+        self.check_role(inode, role, &raw);
         let resizes = self.ctx.volume.features.compat.contains(Compat::RESIZE_INODE);
         if inode == InodeNo::RESIZE && !resizes && raw.disk.i_block != [0; 60] {
             self.report(Problem::new(Code::ResizeInodeNotClear).inode(inode));
@@ -166,14 +166,14 @@ impl InodeCheck<'_> {
         }
         if orphan && links == 0 {
             // nothing can be asked of it any more but that its blocks are its own
-            let attributes = self.judge_extra(inode, &raw);
+            let attributes = self.check_extra(inode, &raw);
             let kind = if kind == Some(FileKind::Directory) { Some(FileKind::Regular) } else { kind };
             return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
         }
         if !matches!(role, Role::Ordinary | Role::Root) {
             self.check_own_flags(inode, role, &raw);
             // the resize inode is, on most volumes, the only one
-            self.judge_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
+            self.check_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
             if role != Role::BadBlocks || self.bad_blocks_shape(inode, &raw) {
                 self.walk(inode, &raw, kind, 0, harvest);
             }
@@ -184,18 +184,18 @@ impl InodeCheck<'_> {
                 if self.is_low_dtime(&raw) { Code::OrphanLinkInDeletionTime } else { Code::InodeInUseHasDeletionTime };
             self.report(Problem::new(code).inode(inode));
         }
-        self.judge_fields(inode, &raw, kind);
-        if self.claimer.is_judging() && lookalikes::like_directory(self.scanner, self.ctx.volume, inode, &raw) {
+        self.check_fields(inode, &raw, kind);
+        if self.claimer.is_checking() && lookalikes::like_directory(self.scanner, self.ctx.volume, inode, &raw) {
             self.report(Problem::new(Code::LooksLikeDirectory).inode(inode).name(lookalikes::kind_name(kind)));
         }
-        self.judge_size(inode, &raw, kind, harvest);
-        let attributes = self.judge_extra(inode, &raw);
-        self.judge_map_flags(inode, &raw, kind, &attributes);
-        self.judge_kind(inode, &raw, kind, &attributes, harvest);
+        self.check_size(inode, &raw, kind, harvest);
+        let attributes = self.check_extra(inode, &raw);
+        self.check_map_flags(inode, &raw, kind, &attributes);
+        self.check_kind(inode, &raw, kind, &attributes, harvest);
     }
 
     /// What is large needs a feature that says so.
-    fn judge_size(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, harvest: &mut Harvest) {
+    fn check_size(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, harvest: &mut Harvest) {
         if raw.size() < 1 << 31 {
             return;
         }
@@ -207,7 +207,7 @@ impl InodeCheck<'_> {
     }
 
     /// A slot without links holds no file; it should then also say when the file was deleted.
-    fn judge_free(&self, inode: InodeNo, raw: &RawInode<'_>, checksum_ok: bool) {
+    fn check_free(&self, inode: InodeNo, raw: &RawInode<'_>, checksum_ok: bool) {
         if !checksum_ok {
             self.wrong_checksum(inode, raw);
         }
@@ -255,7 +255,7 @@ impl InodeCheck<'_> {
     }
 
     /// Whether an inode of the volume's own is what its number says.
-    fn judge_role(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
+    fn check_role(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
         let features = &self.ctx.volume.features;
         let regular = raw.kind() == Some(FileKind::Regular);
         let holds_something =
@@ -307,7 +307,7 @@ impl InodeCheck<'_> {
     }
 
     fn is_journal(&self, inode: InodeNo) -> bool {
-        // whatever the features say: phase 0 judges that
+        // whatever the features say: phase 0 checks that
         self.ctx.volume.disk.s_journal_inum.get() == inode.get()
     }
 
@@ -337,7 +337,7 @@ impl InodeCheck<'_> {
     }
 
     /// Fields that must be zero, or whose meaning depends on a feature.
-    fn judge_fields(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
+    fn check_fields(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
         let features = &self.ctx.volume.features;
         let d = raw.disk;
         let report = |code, found: u64| self.report(Problem::new(code).inode(inode).found(found));
@@ -368,19 +368,19 @@ impl InodeCheck<'_> {
         if flags.contains(InodeFlags::EA_INODE) {
             if kind != Some(FileKind::Regular) {
                 report(Code::XattrValueInodeNotRegular, u64::from(d.i_mode.get()));
-            } else if self.claimer.is_judging() {
+            } else if self.claimer.is_checking() {
                 xattrs::found_value_inode(self.ctx, inode, raw);
             }
         }
     }
 
     /// The fields and attributes beyond the first 128 bytes.
-    fn judge_extra<'b>(&self, inode: InodeNo, raw: &RawInode<'b>) -> InInode<'b> {
+    fn check_extra<'b>(&self, inode: InodeNo, raw: &RawInode<'b>) -> InInode<'b> {
         let room = raw.bytes().len().saturating_sub(DiskInode::SIZE);
         let extra = usize::from(raw.extra_isize());
         if room == 0 || extra == 0 {
-            if self.claimer.is_judging() {
-                xattrs::judge_context(self.ctx, inode, raw, false);
+            if self.claimer.is_checking() {
+                xattrs::check_context(self.ctx, inode, raw, false);
             }
             return InInode::default();
         }
@@ -388,10 +388,10 @@ impl InodeCheck<'_> {
             self.report(Problem::new(Code::ExtraSizeWrong).inode(inode).found(extra as u64));
             return InInode::default();
         }
-        if !self.claimer.is_judging() {
+        if !self.claimer.is_checking() {
             return InInode::default();
         }
-        let attributes = xattrs::judge_in_inode(self.ctx, inode, raw);
+        let attributes = xattrs::check_in_inode(self.ctx, inode, raw);
         if attributes.encryption {
             self.ctx.inodes.mark(inode, Marks::CONTEXT);
         }
@@ -399,7 +399,7 @@ impl InodeCheck<'_> {
     }
 
     /// Whether the flags that say how `i_block` is to be read agree with the features and with what stands there.
-    fn judge_map_flags(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, attributes: &InInode<'_>) {
+    fn check_map_flags(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>, attributes: &InInode<'_>) {
         let features = &self.ctx.volume.features;
         let flags = raw.flags();
         let (extents, inline) = (flags.contains(InodeFlags::EXTENTS), flags.contains(InodeFlags::INLINE_DATA));
@@ -433,7 +433,7 @@ impl InodeCheck<'_> {
         }
     }
 
-    fn judge_kind(
+    fn check_kind(
         &self,
         inode: InodeNo,
         raw: &RawInode<'_>,
@@ -451,13 +451,13 @@ impl InodeCheck<'_> {
                 if flags.contains(InodeFlags::INDEX) && !self.ctx.volume.features.compat.contains(Compat::DIR_INDEX) {
                     report(Code::HtreeFlagWithoutFeature);
                 }
-                if self.claimer.is_judging() {
+                if self.claimer.is_checking() {
                     self.found_directory(inode, raw, attributes, harvest);
                 }
             }
-            Some(FileKind::Symlink) => self.judge_link(inode, raw, attributes, &mut harvest.counts),
+            Some(FileKind::Symlink) => self.check_link(inode, raw, attributes, &mut harvest.counts),
             Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket) => {
-                self.judge_special(inode, raw, kind);
+                self.check_special(inode, raw, kind);
             }
             Some(FileKind::Regular) | None => {}
         }
@@ -494,7 +494,7 @@ impl InodeCheck<'_> {
     }
 
     /// A link whose target stands in the inode.
-    fn judge_link(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, counts: &mut Counts) {
+    fn check_link(&self, inode: InodeNo, raw: &RawInode<'_>, attributes: &InInode<'_>, counts: &mut Counts) {
         let size = raw.size();
         let flags = raw.flags();
         let encrypted = flags.contains(InodeFlags::ENCRYPT);
@@ -529,7 +529,7 @@ impl InodeCheck<'_> {
     }
 
     /// Devices, pipes and sockets have no data.
-    fn judge_special(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
+    fn check_special(&self, inode: InodeNo, raw: &RawInode<'_>, kind: Option<FileKind>) {
         let flags = raw.flags();
         let report = |code| self.report(Problem::new(code).inode(inode));
         if flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
@@ -576,7 +576,7 @@ impl InodeCheck<'_> {
         };
         let mut tally = Tally { clusters: value_clusters, ..Tally::default() };
         let acl = raw.file_acl(features.incompat.contains(Incompat::BIT64));
-        let has_acl = self.judge_acl_block(&facts, acl, &mut tally, harvest);
+        let has_acl = self.check_acl_block(&facts, acl, &mut tally, harvest);
         let special =
             matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
         // the list of bad blocks is a map without a type; without one all others have no map that counts
@@ -613,7 +613,7 @@ impl InodeCheck<'_> {
                 *depth += 1;
             }
         }
-        if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_judging() {
+        if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_checking() {
             harvest.links.push((inode, facts.size));
         }
         let sized = (1..u64::from(volume.geometry.block_size)).contains(&facts.size);
@@ -626,16 +626,16 @@ impl InodeCheck<'_> {
         self.settle(facts, tally, has_acl, tops, harvest);
     }
 
-    /// Judges the sums of a file at once, or keeps it open where its map goes on in blocks (`tops`), or where its attribute
+    /// Checks the sums of a file at once, or keeps it open where its map goes on in blocks (`tops`), or where its attribute
     /// block may name values that count as its own.
     fn settle(&self, facts: Facts, tally: Tally, has_acl: bool, mut tops: Vec<Node>, harvest: &mut Harvest) {
-        if !self.claimer.is_judging() {
+        if !self.claimer.is_checking() {
             return;
         }
         let values = has_acl && self.ctx.volume.features.incompat.contains(Incompat::EA_INODE);
         if tops.is_empty() && !values {
             harvest.counts.count_runs(facts.kind, tally.runs);
-            return judge_sums(self.ctx, &facts, &tally);
+            return check_sums(self.ctx, &facts, &tally);
         }
         let mut file = OpenFile { facts, tally: Mutex::new(tally) };
         if let Some(layers) = self.layers.filter(|_| !values) {
@@ -649,7 +649,7 @@ impl InodeCheck<'_> {
     }
 
     /// The block of extended attributes: a place on the volume, kept for the round that reads it. Whether there is one.
-    fn judge_acl_block(&self, facts: &Facts, acl: FsBlock, tally: &mut Tally, harvest: &mut Harvest) -> bool {
+    fn check_acl_block(&self, facts: &Facts, acl: FsBlock, tally: &mut Tally, harvest: &mut Harvest) -> bool {
         if acl.get() == 0 {
             return false;
         }
@@ -664,7 +664,7 @@ impl InodeCheck<'_> {
     }
 
     fn report(&self, problem: Problem) {
-        self.ctx.report_if(self.claimer.is_judging(), || problem);
+        self.ctx.report_if(self.claimer.is_checking(), || problem);
     }
 }
 

@@ -11,23 +11,23 @@ use format::inode::FileKind;
 /// The most links a directory can count (`EXT4_LINK_MAX`); one with more counts 1, under the feature dir_nlink.
 const LINK_MAX: u32 = 65_000;
 
-/// Judges all inodes in use, in the order of their numbers.
-pub(crate) fn judge(ctx: &Context<'_>) {
+/// Checks all inodes in use, in the order of their numbers.
+pub(crate) fn check(ctx: &Context<'_>) {
     for (inode, record) in ctx.inodes.used() {
         // the volume's own need no name; of a root without links it was said that there is none
         if record.marks.contains(Marks::OWN) && (inode != InodeNo::ROOT || record.links == 0) {
             continue;
         }
-        judge_inode(ctx, inode, record, ctx.inodes.names(inode));
+        check_inode(ctx, inode, record, ctx.inodes.names(inode));
     }
 }
 
-fn judge_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u32) {
+fn check_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u32) {
     let directory = record.kind == Some(FileKind::Directory);
     if names == 0 {
         // those who use a value are attributes, and were counted with them: it has one link
         if !record.marks.contains(Marks::VALUE) {
-            judge_unattached(ctx, inode, record);
+            check_unattached(ctx, inode, record);
         } else if record.links != 1 {
             let problem = Problem::new(Code::LinkCountWrong).inode(inode);
             ctx.report(problem.found(u64::from(record.links)).expected(1));
@@ -57,7 +57,7 @@ fn judge_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u3
     });
 }
 
-fn judge_unattached(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord) {
+fn check_unattached(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord) {
     if record.marks.contains(Marks::EA_INODE) {
         ctx.report(Problem::new(Code::XattrValueInodeFlagStray).inode(inode));
     }

@@ -1,7 +1,7 @@
 //! Blocks claimed more than once: who owns them.
 //!
-//! The block map knows who claimed a block again, and from its snapshots in which stretch of the scan it was first claimed.
-//! These stretches, and nothing else, are read once more without judging, and each claim that meets a doubly claimed
+//! The block map knows who claimed a block again, and from its snapshots in which segment of the scan it was first claimed.
+//! These segments, and nothing else, are read once more without checking, and each claim that meets a doubly claimed
 //! cluster is noted with its inode. Linear in the claims, however many inodes share a block: each inode is reported once,
 //! with how many blocks it shares and with how many others.
 
@@ -45,8 +45,8 @@ pub(crate) struct Sharing {
 
 impl Owners {
     /// Looks for the owners of the conflicts in the context's block map; `None` where there are none. Known already are the
-    /// claims that met others outside `stretches`, which will be read again.
-    pub(crate) fn of(ctx: &Context<'_>, stretches: &BTreeSet<u32>) -> Option<Self> {
+    /// claims that met others outside `segments`, which will be read again.
+    pub(crate) fn of(ctx: &Context<'_>, segments: &BTreeSet<u32>) -> Option<Self> {
         let conflicts = ctx.claims.conflicts();
         if conflicts.is_empty() {
             return None;
@@ -55,7 +55,7 @@ impl Owners {
         for blocks in system_zone::blocks(ctx.volume) {
             owners.claim(InodeNo(0), ctx.claims.clusters_of(&blocks));
         }
-        for again in ctx.claims.claimed_again_outside(stretches) {
+        for again in ctx.claims.claimed_again_outside(segments) {
             owners.claim(again.inode, again.clusters);
         }
         Some(owners)
@@ -154,12 +154,12 @@ impl Claimer for Owners {
         true
     }
 
-    fn is_judging(&self) -> bool {
+    fn is_checking(&self) -> bool {
         false
     }
 }
 
-/// Makes the claims of a scan once more, in a block map that was cleared, without judging again.
+/// Makes the claims of a scan once more, in a block map that was cleared, without checking again.
 pub(crate) struct Recount<'a>(pub(crate) &'a Claims);
 
 impl Claimer for Recount<'_> {
@@ -167,7 +167,7 @@ impl Claimer for Recount<'_> {
         !self.0.claim_for(inode, clusters)
     }
 
-    fn is_judging(&self) -> bool {
+    fn is_checking(&self) -> bool {
         false
     }
 }

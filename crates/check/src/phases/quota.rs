@@ -160,7 +160,7 @@ fn is_hidden(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> bool {
 }
 
 /// Compares each quota file with the usage.
-pub(crate) fn judge(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
+pub(crate) fn check(scanner: &Scanner<'_>, ctx: &Context<'_>, usage: &Usage) {
     let disk = &ctx.volume.disk;
     if !ctx.volume.features.ro_compat.contains(RoCompat::QUOTA) {
         return;

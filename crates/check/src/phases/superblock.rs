@@ -1,4 +1,4 @@
-//! Phase 0: finds a superblock and group descriptors to go on with, and judges what they say by themselves.
+//! Phase 0: finds a superblock and group descriptors to go on with, and checks what they say by themselves.
 //!
 //! The primary superblock and table are taken where they can be; else the first copy of which both can. What is then
 //! still wrong is reported, and the check goes on with it as e2fsck -n does: its consequences speak in the later phases.
@@ -92,14 +92,14 @@ pub(crate) fn open(
         problems.report(Problem::new(Code::BeyondDevice).found(geometry.blocks).expected(fits));
     }
     let features = disk.features();
-    let distrusted = table.judge(&disk, &geometry, &features, problems);
+    let distrusted = table.check(&disk, &geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
     let orphans = BTreeSet::new();
     let mut volume = Volume { disk, features, geometry, groups: table.groups, used_inodes, distrusted, orphans };
     if redo::unfinished(scanner.device) {
         problems.report(Problem::new(Code::RepairUnfinished));
     }
-    judge_superblock(&volume, problems);
+    check_superblock(&volume, problems);
     mmp::check(scanner, &volume, problems)?;
     resize_inode::check(scanner, &volume, problems);
     let pending = orphans::check_list(scanner, &volume, problems);
@@ -272,13 +272,13 @@ fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
 fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
     let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
     let from = |first: u32| {
-        let mut mended = disk;
-        mended.s_first_meta_bg = first.into();
+        let mut repaired = disk;
+        repaired.s_first_meta_bg = first.into();
         if disk.checksum() == disk.s_checksum.get() {
-            mended.s_checksum = mended.checksum().into();
+            repaired.s_checksum = repaired.checksum().into();
         }
-        let geometry = judge(&mended).ok()?;
-        Some(Accepted { disk: mended, geometry, at: superblock::OFFSET })
+        let geometry = check(&repaired).ok()?;
+        Some(Accepted { disk: repaired, geometry, at: superblock::OFFSET })
     };
     let mut accepted = from(0)?;
     let (found, most) = (disk.s_first_meta_bg.get(), accepted.geometry.descriptor_blocks);
@@ -335,7 +335,7 @@ fn backups<'a>(scanner: &'a Scanner<'_>, shape: Option<&'a Geometry>) -> impl It
     known.chain(std::iter::once_with(move || if unknown { search(scanner) } else { Vec::new() }).flatten())
 }
 
-/// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is recognised.
+/// Copies of the superblock in groups of any size: in every place where one may lie, as long as nothing else is identified.
 fn search(scanner: &Scanner<'_>) -> Vec<Accepted> {
     let mut found = Vec::new();
     if foreign_format::look(scanner.device).is_some() {
@@ -353,7 +353,7 @@ fn search(scanner: &Scanner<'_>) -> Vec<Accepted> {
             let copies = places.filter_map(|(at, bytes)| {
                 let disk = DiskSuperblock::from_slice(bytes).filter(|disk| disk.s_magic.get() == superblock::MAGIC)?;
                 let group = GroupNo(u32::from(disk.s_block_group_nr.get()));
-                let geometry = judge(&disk).ok()?;
+                let geometry = check(&disk).ok()?;
                 // a copy in a journal says that it is another one
                 let place = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block));
                 (group.get() > 0 && place == Some(at)).then_some(Accepted { disk, geometry, at })
@@ -378,17 +378,17 @@ fn read_superblock(scanner: &Scanner<'_>, at: u64) -> Result<DiskSuperblock, Rej
 
 fn accept_at(scanner: &Scanner<'_>, at: u64) -> Result<Accepted, Rejection> {
     let disk = read_superblock(scanner, at)?;
-    let geometry = judge(&disk)?;
+    let geometry = check(&disk)?;
     Ok(Accepted { disk, geometry, at })
 }
 
 /// The shape that a superblock gives a volume; `None` where it describes none that we can check.
 pub(crate) fn shape_of(disk: &DiskSuperblock) -> Option<Geometry> {
-    judge(disk).ok()
+    check(disk).ok()
 }
 
 /// Whether a superblock describes a volume that we can check.
-fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
+fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     let corrupt = |what: &str| Err(Rejection::Corrupt(what.to_owned()));
     if disk.s_magic.get() != superblock::MAGIC {
         return corrupt("the superblock's magic number is missing");
@@ -406,7 +406,7 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
             return Err(Rejection::Final(what));
         }
     }
-    judge_features(disk, &features)?;
+    check_features(disk, &features)?;
     if disk.first_inode() < 11 || disk.first_inode() > disk.s_inodes_count.get() {
         return Err(Rejection::Field(format!("the superblock's s_first_ino is {}", disk.first_inode())));
     }
@@ -418,7 +418,7 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
     }
     let descriptor = disk.s_desc_size.get();
     let wide = features.incompat.contains(Incompat::BIT64);
-    // judged without 64bit too, but for the size that means nothing then
+    // checked without 64bit too, but for the size that means nothing then
     let possible = descriptor.is_power_of_two() && descriptor <= 1024 && (descriptor >= 64 || !wide);
     if !(possible || descriptor == 0 && !wide) {
         return Err(Rejection::Field(format!("the superblock's s_desc_size is {descriptor}")));
@@ -442,7 +442,7 @@ fn judge(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
 }
 
 /// A checker has to know every feature: what it does not know it would take for damage.
-fn judge_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Rejection> {
+fn check_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Rejection> {
     features.check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
     disk.extant().check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
     let compat = Compat::all() - Compat::LAZY_BG - Compat::EXCLUDE_INODE - Compat::EXCLUDE_BITMAP;
@@ -474,7 +474,7 @@ fn read_table(scanner: &Scanner<'_>, accepted: &Accepted) -> Result<Table, Refus
 }
 
 /// What the superblock says against itself, and what is worth knowing of it.
-fn judge_superblock(volume: &Volume, problems: &Problems) {
+fn check_superblock(volume: &Volume, problems: &Problems) {
     let Volume { disk, features, geometry, .. } = volume;
     let Features { compat, incompat, ro_compat } = *features;
     let report = |bad: bool, problem: Problem| {
@@ -526,7 +526,7 @@ fn judge_superblock(volume: &Volume, problems: &Problems) {
     for (field, number) in own_files_without_feature(disk, geometry) {
         problems.report(Problem::new(Code::SystemInodeWithoutFeature).name(field).inode(number));
     }
-    judge_dates(disk, problems);
+    check_dates(disk, problems);
 }
 
 /// Inodes that the superblock names as files of quota or orphans without a feature that speaks of such files: nobody reads
@@ -548,7 +548,7 @@ pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geomet
 }
 
 /// The last mount and the last write lie in the past; a day more is put down to a clock that was wrong.
-fn judge_dates(disk: &DiskSuperblock, problems: &Problems) {
+fn check_dates(disk: &DiskSuperblock, problems: &Problems) {
     const DAY: u64 = 24 * 60 * 60;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let seconds = |low: u32, high: u8| u64::from(high) << 32 | u64::from(low);

@@ -159,8 +159,8 @@ pub(super) fn drop_inline_value(inode: &mut InodeBuf) {
     }
 }
 
-/// Mends blocks of attributes. Those that are not sound are dropped by every inode that has them.
-pub(super) fn mend_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+/// Repairs blocks of attributes. Those that are not sound are dropped by every inode that has them.
+pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut dropped: HashSet<u64> = HashSet::new();
     for problem in problems {
         let Some(block) = problem.block else { continue };

@@ -8,7 +8,7 @@ use format::group::{GroupFlags, bitmap_checksum};
 use std::collections::HashSet;
 
 /// Writes the bitmaps and counts of all groups; what is right already is not touched.
-pub(super) fn mend(work: &Work<'_>) -> Result<()> {
+pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     if work.walk().is_none() {
         return Ok(());
     }
@@ -24,7 +24,7 @@ pub(super) fn mend(work: &Work<'_>) -> Result<()> {
         .collect();
     let (mut free_clusters, mut free_inodes) = (0u64, 0u64);
     for group in geometry.group_numbers() {
-        let (clusters, inodes) = mend_group(work, group, in_use.contains(&group))?;
+        let (clusters, inodes) = repair_group(work, group, in_use.contains(&group))?;
         free_clusters += clusters;
         free_inodes += inodes;
     }
@@ -38,7 +38,7 @@ pub(super) fn mend(work: &Work<'_>) -> Result<()> {
 }
 
 /// One group: its free clusters and inodes.
-fn mend_group(work: &Work<'_>, number: GroupNo, in_use: bool) -> Result<(u64, u64)> {
+fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool) -> Result<(u64, u64)> {
     let (Some(walk), Some(mut group)) = (work.walk(), work.group(number)) else { return Ok((0, 0)) };
     let geometry = &work.volume().geometry;
     let checksums = geometry.metadata_csum || geometry.gdt_csum;

@@ -48,7 +48,7 @@ fn make_directory(work: &Work<'_>, number: InodeNo, parent: InodeNo, mode: u16) 
     Ok(true)
 }
 
-/// Mends parents: root, `..`, directories that nothing names.
+/// Repairs parents: root, `..`, directories that nothing names.
 pub(super) fn connect(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     if problems.iter().any(|p| p.code == Code::RootMissing) {
         return make_root(work);
@@ -144,7 +144,7 @@ fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     let block_size = work.volume().geometry.block_size;
     let with_types = work.volume().features.incompat.contains(Incompat::FILETYPE);
     let file_type = if with_types { kind_number(Some(FileKind::Directory)) } else { 0 };
-    entries::mend_dots(&mut bytes, block_size, dir, Some(parent), file_type);
+    entries::repair_dots(&mut bytes, block_size, dir, Some(parent), file_type);
     let seed = inode.raw().seed(&work.volume().geometry, dir);
     if work.leaf_tail(&bytes) > 0 {
         work.seal_leaf(&mut bytes, dir, 0, seed);
@@ -154,7 +154,7 @@ fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     work.put_block(*first, &bytes)
 }
 
-/// Mends link counts, and gives inodes without a name one.
+/// Repairs link counts, and gives inodes without a name one.
 pub(super) fn count(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     superblock::add_features(work, problems)?;
     let empty: HashSet<InodeNo> =

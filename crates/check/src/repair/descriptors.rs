@@ -20,8 +20,8 @@ pub(super) fn restore(work: &Work<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Mends descriptors.
-pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+/// Repairs descriptors.
+pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     if problems.iter().any(|p| p.code == Code::GroupDescriptorsTryBackup) {
         superblock::take_shape(work)?;
         return restore(work);
@@ -84,7 +84,7 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Why the problems are not to be mended: a table that cannot be found would be made anew, and inodes that the group's
+/// Why the problems are not to be repaired: a table that cannot be found would be made anew, and inodes that the group's
 /// bitmap has in use would be gone.
 pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<String> {
     let volume = work.volume();

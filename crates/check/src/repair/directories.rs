@@ -1,6 +1,6 @@
-//! Directories: blocks mended in place where that is enough; else the directory is written anew.
+//! Directories: blocks repaired in place where that is enough; else the directory is written anew.
 
-use super::entries::{self, Judge};
+use super::entries::{self, EntryCheck};
 use super::inline;
 use super::maps;
 use super::rebuild;
@@ -16,8 +16,8 @@ use format::htree::IndexFormat;
 use format::inode::{FileKind, InodeBuf, InodeFlags};
 use std::collections::BTreeMap;
 
-/// Mends all directories that have a problem.
-pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+/// Repairs all directories that have a problem.
+pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut by_dir: BTreeMap<InodeNo, bool> = BTreeMap::new();
     for problem in problems {
         if let Some(dir) = problem.owner() {
@@ -40,14 +40,14 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             } else {
                 work.clear_inode(dir)?;
             }
-        } else if anew || !mend_in_place(work, dir, &inode)? {
+        } else if anew || !repair_in_place(work, dir, &inode)? {
             rebuild::rebuild(work, dir, Vec::new())?;
         }
     }
     Ok(())
 }
 
-/// Whether mending blocks one by one is not enough.
+/// Whether repairing blocks one by one is not enough.
 fn asks_for_rebuilding(code: Code) -> bool {
     matches!(
         code,
@@ -90,16 +90,16 @@ pub(super) fn format_of(work: &Work<'_>, inode: &InodeBuf) -> Option<IndexFormat
     Some(index_format(work.walk()?.ctx, dir))
 }
 
-/// Mends the blocks of a directory where they lie. `false` where it has to be written anew.
-fn mend_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool> {
+/// Repairs the blocks of a directory where they lie. `false` where it has to be written anew.
+fn repair_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool> {
     let Some(format) = format_of(work, inode) else { return Ok(true) };
     let block_size = work.volume().geometry.block_size;
     let indexed = inode.raw().flags().contains(InodeFlags::INDEX);
     let seed = inode.raw().seed(&work.volume().geometry, dir);
     let sums = work.volume().features.ro_compat.contains(RoCompat::METADATA_CSUM);
     let (blocks, _) = maps::dense(work, dir, inode)?;
-    let mut judge = Judge::new(work, dir)?;
-    let dir_type = judge.file_type(dir);
+    let mut check = EntryCheck::new(work, dir)?;
+    let dir_type = check.file_type(dir);
     for (n, block) in (0u32..).zip(blocks) {
         let Some(mut bytes) = work.block(block)? else { continue };
         let before = bytes.clone();
@@ -113,7 +113,7 @@ fn mend_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool
         let Some(chain) = bytes.get_mut(..end) else { continue };
         entries::salvage(chain, block_size);
         if n == 0 {
-            entries::mend_dots(chain, block_size, dir, None, dir_type);
+            entries::repair_dots(chain, block_size, dir, None, dir_type);
         }
         for spot in entries::spots(chain, block_size).into_iter().skip(if n == 0 { 2 } else { 0 }) {
             if spot.inode == 0 {
@@ -121,7 +121,7 @@ fn mend_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bool
             }
             let start = spot.at + DirEntry::SIZE;
             let name = chain.get(start..start + spot.name_len).unwrap_or_default().to_vec();
-            let verdict = judge.judge(InodeNo(spot.inode), &name);
+            let verdict = check.check(InodeNo(spot.inode), &name);
             if entries::put(chain, &spot, &verdict) && indexed {
                 return Ok(false);
             }

@@ -1,4 +1,4 @@
-//! Entries of directories: chains made whole, and entries judged one by one.
+//! Entries of directories: chains made whole, and entries checked one by one.
 
 use super::renames::Named;
 use super::work::Work;
@@ -140,8 +140,8 @@ pub(super) enum Verdict {
     Clear,
 }
 
-/// Judges the entries of one directory in their order.
-pub(super) struct Judge<'a, 'w> {
+/// Checks the entries of one directory in their order.
+pub(super) struct EntryCheck<'a, 'w> {
     work: &'a Work<'w>,
     dir: InodeNo,
     flags: InodeFlags,
@@ -149,7 +149,7 @@ pub(super) struct Judge<'a, 'w> {
     adopted: HashSet<InodeNo>,
 }
 
-impl<'a, 'w> Judge<'a, 'w> {
+impl<'a, 'w> EntryCheck<'a, 'w> {
     pub(super) fn new(work: &'a Work<'w>, dir: InodeNo) -> Result<Self> {
         let flags = work.inode(dir)?.map_or(InodeFlags::empty(), |inode| inode.raw().flags());
         Ok(Self { work, dir, flags, adopted: HashSet::new() })
@@ -161,8 +161,8 @@ impl<'a, 'w> Judge<'a, 'w> {
         if self.work.volume().features.incompat.contains(Incompat::FILETYPE) { kind_number(kind) } else { 0 }
     }
 
-    /// Judges an entry that is neither of the first two.
-    pub(super) fn judge(&mut self, inode: InodeNo, name: &[u8]) -> Verdict {
+    /// Checks an entry that is neither of the first two.
+    pub(super) fn check(&mut self, inode: InodeNo, name: &[u8]) -> Verdict {
         let volume = self.work.volume();
         let Some(walk) = self.work.walk() else { return Verdict::Keep { file_type: 0 } };
         let ordinary = (volume.geometry.first_inode..=volume.geometry.inodes).contains(&inode.get());
@@ -191,23 +191,23 @@ impl<'a, 'w> Judge<'a, 'w> {
             }
             return Verdict::Keep { file_type };
         }
-        let mut mended: Vec<u8> = name.iter().map(|b| if matches!(b, 0 | b'/') { b'.' } else { *b }).collect();
+        let mut repaired: Vec<u8> = name.iter().map(|b| if matches!(b, 0 | b'/') { b'.' } else { *b }).collect();
         let strict = volume.disk.s_encoding_flags.get() & casefold::FLAG_STRICT != 0;
         if self.flags.contains(InodeFlags::CASEFOLD) && incompat.contains(Incompat::CASEFOLD) && strict {
-            mended = mended
+            repaired = repaired
                 .utf8_chunks()
                 .flat_map(|chunk| {
                     chunk.valid().bytes().chain(std::iter::repeat_n(b'.', chunk.invalid().len())).collect::<Vec<_>>()
                 })
                 .collect();
         }
-        if mended == name {
+        if repaired == name {
             Verdict::Keep { file_type }
-        } else if matches!(mended.as_slice(), b"." | b"..") {
+        } else if matches!(repaired.as_slice(), b"." | b"..") {
             // two dots would be the parent
             Verdict::Clear
         } else {
-            Verdict::Rename { name: mended, file_type }
+            Verdict::Rename { name: repaired, file_type }
         }
     }
 }
@@ -231,7 +231,7 @@ pub(super) fn put(bytes: &mut [u8], spot: &Spot, verdict: &Verdict) -> bool {
 
 /// Makes the first two entries of a directory's first block `.` and `..`, in place of whatever stands there. `bytes` is a
 /// whole chain; `parent` is what `..` names where nothing usable stands there.
-pub(super) fn mend_dots(bytes: &mut [u8], block_size: u32, dir: InodeNo, parent: Option<InodeNo>, file_type: u8) {
+pub(super) fn repair_dots(bytes: &mut [u8], block_size: u32, dir: InodeNo, parent: Option<InodeNo>, file_type: u8) {
     let Some(first) = head(bytes, 0, block_size) else { return };
     // a record for "." alone, the rest for what follows
     if first.rec_len >= SHORTEST * 2 && (first.rec_len > SHORTEST * 2 || spots(bytes, block_size).len() < 2) {

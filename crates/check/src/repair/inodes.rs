@@ -20,8 +20,8 @@ const REGULAR: u16 = 0x8180;
 /// The type of a directory.
 const DIRECTORY: u16 = 0x4000;
 
-/// Mends all inodes that have a problem.
-pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+/// Repairs all inodes that have a problem.
+pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut by_inode: BTreeMap<InodeNo, Vec<&Problem>> = BTreeMap::new();
     for problem in problems {
         match problem.inode {
@@ -35,15 +35,15 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let features: Vec<&Problem> = problems.iter().copied().filter(|p| is_feature_problem(p.code)).collect();
     for problem in &features {
         if let Some(number) = problem.inode {
-            Case { work, number }.mend(&[problem])?;
+            Case { work, number }.repair(&[problem])?;
         }
     }
     if !features.is_empty() {
         return Ok(());
     }
-    attributes::mend_blocks(work, problems)?;
+    attributes::repair_blocks(work, problems)?;
     for (number, problems) in by_inode {
-        Case { work, number }.mend(&problems)?;
+        Case { work, number }.repair(&problems)?;
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ struct Case<'a, 'w> {
 }
 
 impl Case<'_, '_> {
-    fn mend(&self, problems: &[&Problem]) -> Result<()> {
+    fn repair(&self, problems: &[&Problem]) -> Result<()> {
         let Some(mut inode) = self.work.inode(self.number)? else { return Ok(()) };
         let has = |code| problems.iter().any(|p| p.code == code);
         let lost_root = has(Code::RootNotDirectory) && !has(Code::LooksLikeDirectory);
@@ -135,7 +135,7 @@ impl Case<'_, '_> {
         }
     }
 
-    /// Mends what one problem says, as far as it is no matter of the map.
+    /// Repairs what one problem says, as far as it is no matter of the map.
     fn field(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Fate> {
         let remove = |inode: &mut InodeBuf, flags: InodeFlags| {
             let kept = inode.raw().flags() - flags;

@@ -20,8 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const SIZES: &[(Range<u64>, u64)] =
     &[(2048..32_768, 1024), (32_768..262_144, 4096), (262_144..524_288, 8192), (524_288..u64::MAX, 16_384)];
 
-/// Mends the journal.
-pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+/// Repairs the journal.
+pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let inode = InodeNo(work.volume().disk.s_journal_inum.get());
     for problem in problems {
         match problem.code {

@@ -231,7 +231,7 @@ pub(super) struct Pointer {
     pub(super) first: u64,
 }
 
-/// Asks `judge` for every number of a map, parents first, and writes what it answers: another number or 0. A block that is
+/// Asks `check` for every number of a map, parents first, and writes what it answers: another number or 0. A block that is
 /// to lie elsewhere is copied there. A block that is named twice is followed once, and its second name dropped. Nothing is
 /// asked about what lies below a block that others claim: the check did not follow all of them, so nobody knows what is
 /// claimed below, and what looks like an indirect block there may be anything of the volume's.
@@ -239,11 +239,11 @@ pub(super) fn edit_indirect(
     work: &Work<'_>,
     number: InodeNo,
     inode: &mut InodeBuf,
-    judge: &mut dyn FnMut(Pointer) -> Result<u64>,
+    check: &mut dyn FnMut(Pointer) -> Result<u64>,
 ) -> Result<()> {
     let shape = work.volume().geometry.indirect();
     let mut words: [u32; 15] = inode.raw().block_words();
-    let mut editor = Editor { work, owner: number, judge, seen: HashSet::new() };
+    let mut editor = Editor { work, owner: number, check, seen: HashSet::new() };
     for (n, word) in (0u32..).zip(&mut words) {
         let level = n.saturating_sub(11);
         let first = if level == 0 { u64::from(n) } else { shape.first_of_level(level).get() };
@@ -256,7 +256,7 @@ pub(super) fn edit_indirect(
 struct Editor<'a, 'w> {
     work: &'a Work<'w>,
     owner: InodeNo,
-    judge: &'a mut dyn FnMut(Pointer) -> Result<u64>,
+    check: &'a mut dyn FnMut(Pointer) -> Result<u64>,
     seen: HashSet<u64>,
 }
 
@@ -265,7 +265,7 @@ impl Editor<'_, '_> {
         if pointer.block == 0 {
             return Ok(0);
         }
-        let to = (self.judge)(pointer)?;
+        let to = (self.check)(pointer)?;
         if to == 0 || pointer.level == 0 {
             return Ok(to as u32);
         }

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 const FILE_BLOCKS: u64 = 1 << 16;
 
 /// Works off the orphan list and the orphan file, and empties both.
-pub(super) fn mend(work: &Work<'_>) -> Result<()> {
+pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let mut seen = HashSet::new();
     let mut next = work.volume().disk.s_last_orphan.get();

@@ -19,7 +19,7 @@ const LEVELS: u32 = 4;
 const ENTRIES: usize = (BLOCK_SIZE - DiskDataHeader::SIZE) / DiskEntry1::SIZE;
 
 /// Writes the files that do not agree.
-pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let Some(walk) = work.walk() else { return Ok(()) };
     let disk = &work.volume().disk;
     for (kind, inode) in [

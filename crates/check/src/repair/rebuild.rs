@@ -2,7 +2,7 @@
 //! has such and there is more than one block.
 
 use super::directories::format_of;
-use super::entries::{self, Judge, Verdict};
+use super::entries::{self, EntryCheck, Verdict};
 use super::maps;
 use super::renames::{Named, make_unique};
 use super::work::Work;
@@ -40,7 +40,7 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) ->
     let Some(mut inode) = work.inode(dir)? else { return Ok(false) };
     let Some(format) = format_of(work, &inode) else { return Ok(false) };
     let (blocks, nodes) = maps::dense(work, dir, &inode)?;
-    let mut judge = Judge::new(work, dir)?;
+    let mut check = EntryCheck::new(work, dir)?;
     let mut names = Vec::new();
     let mut parent = None;
     for (n, block) in blocks.iter().enumerate() {
@@ -50,7 +50,7 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) ->
         for named in entries::all(work, chain, format.dir.hashed) {
             match named.name.as_slice() {
                 b".." if n == 0 => parent = parent.or(Some(named.inode)),
-                name => match judge.judge(named.inode, name) {
+                name => match check.check(named.inode, name) {
                     Verdict::Clear => {}
                     Verdict::Keep { file_type } => names.push(Named { file_type, ..named }),
                     Verdict::Rename { name, file_type } => names.push(Named { name, file_type, ..named }),

@@ -45,7 +45,7 @@ pub(super) struct Replayed {
 }
 
 /// Replays the journal and clears the flag that asks for it; `false` where that cannot be done.
-pub(super) fn mend(work: &Work<'_>) -> Result<bool> {
+pub(super) fn repair(work: &Work<'_>) -> Result<bool> {
     match copy(work)? {
         Some(replayed) => close(work, &replayed).map(|()| true),
         None => Ok(false),

@@ -15,7 +15,7 @@ use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Gives every file blocks of its own.
-pub(super) fn mend(work: &Work<'_>) -> Result<()> {
+pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };
     let mut owners: HashMap<u64, Owners> = HashMap::new();

@@ -15,8 +15,8 @@ use zerocopy::little_endian::U32;
 /// Bytes that the extra fields of an inode known today take.
 const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
 
-/// Mends the superblock.
-pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+/// Repairs the superblock.
+pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     use Code::{FirstMetaGroupTooLarge, SuperblockFieldTryBackup, SuperblockTryBackup};
     let of_primary =
         |p: &&Problem| matches!(p.code, SuperblockTryBackup | SuperblockFieldTryBackup | FirstMetaGroupTooLarge);
@@ -36,7 +36,7 @@ pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Whether nothing else on the volume depends on what is mended.
+/// Whether nothing else on the volume depends on what is repaired.
 fn is_note(code: Code) -> bool {
     matches!(
         code,

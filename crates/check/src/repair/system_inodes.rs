@@ -16,8 +16,8 @@ use zerocopy::IntoBytes;
 /// Where `i_block` names the doubly indirect block.
 const DOUBLE: usize = 13;
 
-/// Mends them.
-pub(super) fn mend(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+/// Repairs them.
+pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     work.make_stale();
     let clear_present = || {
         work.edit_superblock(|sb| {

@@ -1,6 +1,6 @@
-//! What all menders use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
+//! What all fixers use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
 //!
-//! A mender sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed in
+//! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed in
 //! that check; blocks that are let go in a turn are free in the next.
 
 use super::entries;
@@ -66,7 +66,7 @@ impl<'a> Work<'a> {
         self.now as u32
     }
 
-    /// Says that what the check found may no longer hold: the later menders wait for the next check.
+    /// Says that what the check found may no longer hold: the later fixers wait for the next check.
     pub(super) fn make_stale(&self) {
         self.stale.set(true);
     }

@@ -1,7 +1,7 @@
-//! Where the scan has been: which stretch of it read what, so that a stretch can be read once more.
+//! Where the scan has been: which segment of it read what, so that a segment can be read once more.
 //!
-//! A block that was claimed twice was first claimed in one stretch and again by others. [`Claims`] tells both, and only
-//! the stretches of first claims are read again. A stretch ends where nobody claims, so each claim belongs to exactly one.
+//! A block that was claimed twice was first claimed in one segment and again by others. [`Claims`] tells both, and only
+//! the segments of first claims are read again. A segment ends where nobody claims, so each claim belongs to exactly one.
 
 use crate::claims::Claims;
 use crate::scan::found::Node;
@@ -10,18 +10,18 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Stretches that a pass is divided into where nobody says how many.
-const STRETCHES: u32 = 32;
+/// Segments that a pass is divided into where nobody says how many.
+const SEGMENTS: u32 = 32;
 /// The share of the machine's memory that snapshots may take.
 const MEMORY_SHARE: u64 = 64;
 /// Snapshots take no more than this where nobody says how many there are to be.
 const MOST_BYTES: u64 = 32 << 20;
-/// Bytes of a pass that are worth a stretch of their own.
-pub(crate) const STRETCH_BYTES: u64 = 4 << 20;
+/// Bytes of a pass that are worth a segment of their own.
+pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A part of the scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Stretch {
+pub(crate) enum Segment {
     /// The volume's own metadata, claimed before anything is read.
     Metadata,
     /// Round 0 over these bytes of the device.
@@ -45,19 +45,19 @@ pub(crate) struct Planned {
     pub(crate) others: Vec<(u64, u32, InodeNo)>,
 }
 
-/// All stretches so far.
-pub(crate) struct Trail {
+/// All segments so far.
+pub(crate) struct ScanLog {
     /// How many a pass is divided into.
     wanted: u32,
     /// Bytes that snapshots may take.
     budget: u64,
     /// Of each snapshot, what was read since the one before.
-    stretches: Mutex<Vec<Vec<Stretch>>>,
+    segments: Mutex<Vec<Vec<Segment>>>,
     pub(crate) rounds: Mutex<Vec<Planned>>,
     pub(crate) edges: Mutex<Vec<(InodeNo, u64)>>,
 }
 
-impl Trail {
+impl ScanLog {
     /// Nothing was read. `snapshots` is how many are to be taken of a pass; else that follows from the machine's memory.
     pub(crate) fn new(snapshots: Option<u32>) -> Self {
         let budget = match snapshots {
@@ -65,44 +65,44 @@ impl Trail {
             None => available_memory().map_or(MOST_BYTES, |bytes| (bytes / MEMORY_SHARE).min(MOST_BYTES)),
         };
         Self {
-            wanted: snapshots.unwrap_or(STRETCHES).max(1),
+            wanted: snapshots.unwrap_or(SEGMENTS).max(1),
             budget,
-            stretches: Mutex::default(),
+            segments: Mutex::default(),
             rounds: Mutex::default(),
             edges: Mutex::default(),
         }
     }
 
-    /// The least bytes of a stretch, in a pass of so many.
-    pub(crate) fn stretch_bytes(&self, pass: u64) -> u64 {
-        (pass / u64::from(self.wanted)).max(STRETCH_BYTES)
+    /// The least bytes of a segment, in a pass of so many.
+    pub(crate) fn segment_bytes(&self, pass: u64) -> u64 {
+        (pass / u64::from(self.wanted)).max(SEGMENT_BYTES)
     }
 
-    /// A stretch was read and all its claims are made.
-    pub(crate) fn end(&self, claims: &Claims, stretch: Stretch) {
-        let mut stretches = lock(&self.stretches);
-        if stretches.is_empty() {
-            stretches.push(Vec::new());
+    /// A segment was read and all its claims are made.
+    pub(crate) fn end(&self, claims: &Claims, segment: Segment) {
+        let mut segments = lock(&self.segments);
+        if segments.is_empty() {
+            segments.push(Vec::new());
         }
-        if let Some(last) = stretches.last_mut() {
-            last.push(stretch);
+        if let Some(last) = segments.last_mut() {
+            last.push(segment);
         }
         // the first one tells the volume's own blocks from others, and is always wanted
-        if stretches.len() == 1 || claims.snapshot_bytes() < self.budget {
-            claims.end_stretch();
-            stretches.push(Vec::new());
+        if segments.len() == 1 || claims.snapshot_bytes() < self.budget {
+            claims.end_segment();
+            segments.push(Vec::new());
         }
     }
 
-    /// What was read in these stretches, as [`Claims::conflicting_stretches`] counts them.
-    pub(crate) fn read_in(&self, which: &BTreeSet<u32>) -> Vec<Stretch> {
-        let stretches = lock(&self.stretches);
-        which.iter().filter_map(|n| stretches.get(*n as usize)).flatten().cloned().collect()
+    /// What was read in these segments, as [`Claims::conflicting_segments`] counts them.
+    pub(crate) fn read_in(&self, which: &BTreeSet<u32>) -> Vec<Segment> {
+        let segments = lock(&self.segments);
+        which.iter().filter_map(|n| segments.get(*n as usize)).flatten().cloned().collect()
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
-        lock(&self.stretches).clear();
+        lock(&self.segments).clear();
         lock(&self.rounds).clear();
         lock(&self.edges).clear();
     }

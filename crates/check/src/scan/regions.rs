@@ -1,20 +1,20 @@
 //! Trees put together from metadata regions: one pass instead of one for each level.
 //!
 //! On volumes whose tree blocks lie in regions and say whose they are, round 0 reads the regions too: the block bitmap,
-//! which comes first, tells which of their blocks are in use. A tree block is judged when it comes, by its own words, and
+//! which comes first, tells which of their blocks are in use. A tree block is checked when it comes, by its own words, and
 //! its data is claimed for the inode that it names. What is kept of it is a [`Record`] of 16 bytes, of its file two sums
 //! for each layer of the tree: of the blocks that parents point to, and of the blocks that say they are there. When all
-//! sums of a file agree, its tree is whole: its size and space are judged, and all that was kept of it is dropped. So memory
+//! sums of a file agree, its tree is whole: its size and space are checked, and all that was kept of it is dropped. So memory
 //! follows the files that are open at a time, those whose blocks lie in several regions.
 //!
-//! Whatever else the regions hold, directory blocks above all, can be judged only when all inodes are known: it is kept in
+//! Whatever else the regions hold, directory blocks above all, can be checked only when all inodes are known: it is kept in
 //! memory until then, as far as [`KEPT_BYTES`] go, and what does not fit is read again.
 //!
 //! Invariants
 //! 1. Nothing is reported here but the sums of files whose layers agree. Any doubt (a wrong word, number or order, a block
 //!    claimed twice, sums that never agree) makes a *leftover*: the claims are made again without its tree blocks, and
 //!    its tree is walked from the inode, as on any other volume. What that walk reports is what counts.
-//! 2. A file is known before its tree blocks come: of what one batch reads inodes are judged first
+//! 2. A file is known before its tree blocks come: of what one batch reads inodes are checked first
 //!    ([`Feed`](crate::scan::Feed)). Blocks of files whose inode lies behind them, and blocks that parents point to outside
 //!    regions, are read in passes of their own.
 //! 3. Whose block it is that comes after its file was closed does not matter: no parent points to it. It is remembered as
@@ -23,7 +23,7 @@
 use crate::context::Context;
 use crate::inode_records::Marks;
 use crate::phases::inodes::block_maps::Trees;
-use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, beyond_limit, judge_sums};
+use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, beyond_limit, check_sums};
 use crate::report::Counts;
 use crate::scan::found::{DirRun, Found, Node, NodeKind};
 use crate::scan::log::lock;
@@ -116,7 +116,7 @@ struct Stated {
     kind: NodeKind,
 }
 
-/// Claims as another does, but judges nothing.
+/// Claims as another does, but checks nothing.
 struct Quiet<'a>(&'a dyn Claimer);
 
 impl Claimer for Quiet<'_> {
@@ -124,7 +124,7 @@ impl Claimer for Quiet<'_> {
         self.0.claim(inode, clusters)
     }
 
-    fn is_judging(&self) -> bool {
+    fn is_checking(&self) -> bool {
         false
     }
 }
@@ -231,12 +231,12 @@ impl<'a> Layers<'a> {
         // what cannot be read is missing in the sums
         let Ok(bytes) = bytes else { return };
         let Some(stated) = self.stated(block, bytes) else {
-            if claimer.is_judging() {
+            if claimer.is_checking() {
                 self.keep(block, bytes);
             }
             return;
         };
-        if !claimer.is_judging() {
+        if !claimer.is_checking() {
             return self.claim_again(block, bytes, stated, claimer);
         }
         let mut open = lock(self.shard(stated.owner));
@@ -435,7 +435,7 @@ impl<'a> Layers<'a> {
     }
 
     fn close(&self, pending: &mut Pending, tally: &Tally) {
-        judge_sums(self.ctx, &pending.facts, tally);
+        check_sums(self.ctx, &pending.facts, tally);
         let mut whole = lock(&self.whole);
         whole.counts.count_runs(pending.facts.kind, tally.runs);
         whole.dir_runs.append(&mut pending.dir_runs);

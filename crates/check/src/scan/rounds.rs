@@ -7,12 +7,12 @@
 //! On volumes with metadata regions round 0 reads these as well, and [`Layers`] puts the trees together: later rounds then
 //! only read what is left over.
 //!
-//! Parts of the rounds are run a second time, without judging, where blocks were claimed twice: then a [`Claimer`] that
+//! Parts of the rounds are run a second time, without checking, where blocks were claimed twice: then a [`Claimer`] that
 //! notes owners takes the place of the block map.
 
 use crate::context::Context;
 use crate::phases::inodes::block_maps::Trees;
-use crate::phases::inodes::file_totals::{OpenFiles, Tally, judge_sums};
+use crate::phases::inodes::file_totals::{OpenFiles, Tally, check_sums};
 use crate::phases::inodes::{Harvest, InodeCheck};
 use crate::phases::multiply_claimed::Recount;
 use crate::phases::superblock::resize_inode;
@@ -20,7 +20,7 @@ use crate::phases::{bitmaps, quota};
 use crate::problem::Problem;
 use crate::report::Counts;
 use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind, XattrRef};
-use crate::scan::log::{Planned, Stretch, Trail, lock};
+use crate::scan::log::{Planned, ScanLog, Segment, lock};
 use crate::scan::regions::{Layers, Leftover, claiming_facts};
 use crate::scan::walk::{BitmapKind, Claimer, GroupPart, Visitor};
 use crate::scan::{Feed, Item, REQUEST, Scanner};
@@ -97,7 +97,7 @@ pub(crate) struct Rounds<'a> {
     pub(crate) claimer: &'a dyn Claimer,
     /// Puts trees together, on volumes that allow it.
     pub(crate) layers: Option<&'a Layers<'a>>,
-    pub(crate) trail: &'a Trail,
+    pub(crate) log: &'a ScanLog,
     /// The groups whose inodes are read, for who wants a sample; all where unset.
     pub(crate) only: Option<&'a BTreeSet<GroupNo>>,
 }
@@ -105,7 +105,7 @@ pub(crate) struct Rounds<'a> {
 impl Rounds<'_> {
     /// All rounds, from the inode tables to the last level.
     pub(crate) fn run(&self, visitor: &dyn Visitor) -> Outcome {
-        self.trail.end(&self.ctx.claims, Stretch::Metadata);
+        self.log.end(&self.ctx.claims, Segment::Metadata);
         let mut harvest = self.round_zero(Some(visitor));
         if let Some(layers) = self.layers {
             self.put_together(layers, &mut harvest);
@@ -122,12 +122,12 @@ impl Rounds<'_> {
         let mut dir_runs = Vec::new();
         while !(found.nodes.is_empty() && found.dir_runs.is_empty() && found.links.is_empty() && xattrs.is_empty()) {
             dir_runs.extend_from_slice(&found.dir_runs);
-            let number = lock(&self.trail.rounds).len();
+            let number = lock(&self.log.rounds).len();
             let round = self.plan(&files, std::mem::take(&mut found), std::mem::take(&mut xattrs));
-            self.trail.end(&self.ctx.claims, Stretch::Planned(number));
+            self.log.end(&self.ctx.claims, Segment::Planned(number));
             found = self.read(number, &round, &files, &harvest.links, visitor);
             edges.append(&mut found.edges);
-            lock(&self.trail.rounds).push(Planned { nodes: round.nodes, others: round.others });
+            lock(&self.log.rounds).push(Planned { nodes: round.nodes, others: round.others });
         }
         self.claim_edges(&files, edges);
         if !(self.scanner.cancelled)() {
@@ -146,9 +146,9 @@ impl Rounds<'_> {
         }
         let items = self.group_parts(visitor.is_some());
         let mut harvest = Harvest::default();
-        for stretch in self.stretches(&items, |tag| self.leads_to(tag)) {
-            harvest.append(&mut self.tables(stretch, visitor));
-            self.trail.end(&self.ctx.claims, Stretch::Tables(bytes_of(stretch)));
+        for segment in self.segments(&items, |tag| self.leads_to(tag)) {
+            harvest.append(&mut self.tables(segment, visitor));
+            self.log.end(&self.ctx.claims, Segment::Tables(bytes_of(segment)));
         }
         harvest
     }
@@ -193,30 +193,30 @@ impl Rounds<'_> {
         layers.regions(*group).fold((0, 0), of)
     }
 
-    /// Divides a pass into stretches: only where nothing that came before leads any farther.
-    fn stretches<'i, T>(&self, items: &'i [Item<T>], leads_to: impl Fn(&T) -> (u64, u64)) -> Vec<&'i [Item<T>]> {
+    /// Divides a pass into segments: only where nothing that came before leads any farther.
+    fn segments<'i, T>(&self, items: &'i [Item<T>], leads_to: impl Fn(&T) -> (u64, u64)) -> Vec<&'i [Item<T>]> {
         let weight = |item: &Item<T>| u64::from(item.len) + leads_to(&item.tag).0;
         // from memory all of it is read again as fast as the part that matters is found
         let size = if self.scanner.counters.is_cached() {
             u64::MAX
         } else {
-            self.trail.stretch_bytes(items.iter().map(weight).sum())
+            self.log.segment_bytes(items.iter().map(weight).sum())
         };
-        let mut stretches = Vec::new();
+        let mut segments = Vec::new();
         let (mut start, mut bytes, mut behind) = (0, 0, 0);
         for (n, item) in items.iter().enumerate() {
             if bytes >= size && item.offset >= behind {
-                stretches.extend(items.get(start..n));
+                segments.extend(items.get(start..n));
                 (start, bytes) = (n, 0);
             }
             bytes += weight(item);
             behind = behind.max(leads_to(&item.tag).1);
         }
-        stretches.extend(items.get(start..).filter(|rest| !rest.is_empty()));
-        stretches
+        segments.extend(items.get(start..).filter(|rest| !rest.is_empty()));
+        segments
     }
 
-    /// Reads a stretch of round 0.
+    /// Reads a segment of round 0.
     fn tables(&self, items: &[Item<GroupPart>], visitor: Option<&dyn Visitor>) -> Harvest {
         let volume = self.ctx.volume;
         let low_dtime = low_dtime_means_orphan(volume);
@@ -242,7 +242,7 @@ impl Rounds<'_> {
                 };
                 let mut harvest = Harvest::default();
                 for (n, slot) in (first..).zip(bytes.chunks_exact(volume.geometry.inode_size as usize)) {
-                    check.judge(volume.geometry.inode_at(group, n), slot, &mut harvest);
+                    check.check(volume.geometry.inode_at(group, n), slot, &mut harvest);
                 }
                 lock(&all).append(&mut harvest);
             }
@@ -269,7 +269,7 @@ impl Rounds<'_> {
             }
             self.read_aside(&blocks);
         }
-        self.trail.end(&self.ctx.claims, Stretch::Aside);
+        self.log.end(&self.ctx.claims, Segment::Aside);
         let (mut whole, Leftover { mut files, mut nodes }) = layers.finish();
         if !files.is_empty() && !(self.scanner.cancelled)() {
             self.recount(layers);
@@ -291,32 +291,32 @@ impl Rounds<'_> {
     /// Makes all claims of round 0 again, but for those of tree blocks whose files were not put together.
     fn recount(&self, layers: &Layers<'_>) {
         self.ctx.claims.clear();
-        self.trail.clear();
+        self.log.clear();
         system_zone::claim_again(self.ctx);
-        self.trail.end(&self.ctx.claims, Stretch::Metadata);
+        self.log.end(&self.ctx.claims, Segment::Metadata);
         let recount = Recount(&self.ctx.claims);
         let again = Rounds { claimer: &recount, ..*self };
         again.round_zero(None);
         again.read_aside(&layers.read_aside());
-        self.trail.end(&self.ctx.claims, Stretch::Aside);
+        self.log.end(&self.ctx.claims, Segment::Aside);
     }
 
     /// Reads parts of the scan once more and makes their claims.
-    pub(crate) fn retrace(&self, stretches: &[Stretch]) {
+    pub(crate) fn retrace(&self, segments: &[Segment]) {
         let parts = self.group_parts(false);
-        for stretch in stretches {
-            match stretch {
-                Stretch::Metadata => {}
-                Stretch::Tables(bytes) => {
+        for segment in segments {
+            match segment {
+                Segment::Metadata => {}
+                Segment::Tables(bytes) => {
                     let from = parts.partition_point(|item| item.offset < bytes.start);
                     let to = parts.partition_point(|item| item.offset < bytes.end);
                     self.tables(parts.get(from..to).unwrap_or_default(), None);
                 }
-                Stretch::Aside => self.read_aside(&self.layers.map(Layers::read_aside).unwrap_or_default()),
-                Stretch::Planned(round) => self.plan_again(*round),
-                Stretch::Nodes(round, bytes) => self.nodes_again(*round, bytes),
-                Stretch::Edges => {
-                    for (inode, cluster) in lock(&self.trail.edges).iter() {
+                Segment::Aside => self.read_aside(&self.layers.map(Layers::read_aside).unwrap_or_default()),
+                Segment::Planned(round) => self.plan_again(*round),
+                Segment::Nodes(round, bytes) => self.nodes_again(*round, bytes),
+                Segment::Edges => {
+                    for (inode, cluster) in lock(&self.log.edges).iter() {
                         self.claimer.claim(*inode, *cluster..cluster + 1);
                     }
                 }
@@ -325,7 +325,7 @@ impl Rounds<'_> {
     }
 
     fn plan_again(&self, round: usize) {
-        let rounds = lock(&self.trail.rounds);
+        let rounds = lock(&self.log.rounds);
         let Some(planned) = rounds.get(round) else { return };
         for node in planned.nodes.iter().filter(|node| !node.is_growth_copy()) {
             self.claim_block(node.inode, node.block);
@@ -337,7 +337,7 @@ impl Rounds<'_> {
 
     fn nodes_again(&self, round: usize, bytes: &Range<u64>) {
         let volume = self.ctx.volume;
-        let rounds = lock(&self.trail.rounds);
+        let rounds = lock(&self.log.rounds);
         let nodes = rounds.get(round).map_or(&[][..], |planned| &planned.nodes);
         let len = volume.geometry.block_size;
         let items = nodes.iter().filter_map(|node| Some(Item { offset: volume.offset(node.block)?, len, tag: *node }));
@@ -433,14 +433,14 @@ impl Rounds<'_> {
     ) -> Found {
         let reader = Reader { rounds: self, round, files, links, visitor, found: Mutex::default() };
         let (kept, items) = self.split_kept(round.items(self.ctx));
-        self.scanner.judge_all(&kept, |item, bytes| reader.judge(item, bytes));
+        self.scanner.check_all(&kept, |item, bytes| reader.check(item, bytes));
         drop(kept);
         if round.nodes.is_empty() {
-            self.scanner.pass(&items, |item, bytes| reader.judge(item, bytes));
+            self.scanner.pass(&items, |item, bytes| reader.check(item, bytes));
         } else {
-            for stretch in self.stretches(&items, |_| (0, 0)) {
-                self.scanner.pass(stretch, |item, bytes| reader.judge(item, bytes));
-                self.trail.end(&self.ctx.claims, Stretch::Nodes(number, bytes_of(stretch)));
+            for segment in self.segments(&items, |_| (0, 0)) {
+                self.scanner.pass(segment, |item, bytes| reader.check(item, bytes));
+                self.log.end(&self.ctx.claims, Segment::Nodes(number, bytes_of(segment)));
             }
         }
         reader.found.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -464,7 +464,7 @@ impl Rounds<'_> {
         (kept, items)
     }
 
-    fn judge_node(
+    fn check_node(
         &self,
         trees: &Trees<'_>,
         files: &OpenFiles,
@@ -507,7 +507,7 @@ impl Rounds<'_> {
     }
 
     /// A link's target in a block: as long as `i_size` says, and ended by a NUL.
-    fn judge_link(
+    fn check_link(
         &self,
         link: &LinkTarget,
         links: &[(InodeNo, u64)],
@@ -544,7 +544,7 @@ impl Rounds<'_> {
     /// Claims the clusters that leaves of one file may share, once for each file.
     fn claim_edges(&self, files: &OpenFiles, mut edges: Vec<Edge>) {
         edges.sort_unstable();
-        self.judge_edges(&edges);
+        self.check_edges(&edges);
         let mut edges: Vec<_> = edges.into_iter().map(|edge| (edge.inode, edge.cluster)).collect();
         edges.sort_unstable();
         edges.dedup();
@@ -553,13 +553,13 @@ impl Rounds<'_> {
                 file.tally.lock().unwrap_or_else(PoisonError::into_inner).clusters += 1;
             }
             self.claimer.claim(inode, cluster..cluster + 1);
-            lock(&self.trail.edges).push((inode, cluster));
+            lock(&self.log.edges).push((inode, cluster));
         }
-        self.trail.end(&self.ctx.claims, Stretch::Edges);
+        self.log.end(&self.ctx.claims, Segment::Edges);
     }
 
     /// A cluster of a file that one leaf ends in and the next begins in is one cluster of the volume.
-    fn judge_edges(&self, edges: &[Edge]) {
+    fn check_edges(&self, edges: &[Edge]) {
         let geometry = &self.ctx.volume.geometry;
         let ratio = u64::from(geometry.cluster_blocks);
         for pair in edges.windows(2) {
@@ -574,24 +574,24 @@ impl Rounds<'_> {
         }
     }
 
-    /// All maps were walked: judges the sums of the files that were kept open.
+    /// All maps were walked: checks the sums of the files that were kept open.
     fn close(&self, files: &OpenFiles, counts: &mut Counts) {
         for file in files.iter() {
             let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
             counts.count_runs(file.facts.kind, tally.runs);
-            judge_sums(self.ctx, &file.facts, &tally);
+            check_sums(self.ctx, &file.facts, &tally);
         }
     }
 
     fn report(&self, problem: Problem) {
-        self.ctx.report_if(self.claimer.is_judging(), || problem);
+        self.ctx.report_if(self.claimer.is_checking(), || problem);
     }
 }
 
 /// An item whose bytes are at hand.
 type Held = (Item<Part>, Vec<u8>);
 
-/// Who judges what a round reads.
+/// Who checks what a round reads.
 struct Reader<'r> {
     rounds: &'r Rounds<'r>,
     round: &'r Round,
@@ -603,14 +603,14 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    fn judge(&self, item: &Item<Part>, bytes: Result<&[u8], &blockdev::Error>) {
+    fn check(&self, item: &Item<Part>, bytes: Result<&[u8], &blockdev::Error>) {
         let block_size = u64::from(self.rounds.ctx.volume.geometry.block_size);
         match item.tag {
             Part::Node(n) => {
                 let Some(node) = self.round.nodes.get(n as usize) else { return };
                 let trees = Trees { ctx: self.rounds.ctx, claimer: self.rounds.claimer };
                 let mut found = Found::default();
-                self.rounds.judge_node(&trees, self.files, node, bytes, &mut found);
+                self.rounds.check_node(&trees, self.files, node, bytes, &mut found);
                 lock(&self.found).append(&mut found);
             }
             Part::Dir(n, skip) => {
@@ -637,7 +637,7 @@ impl Reader<'_> {
             }
             Part::Link(n) => {
                 if let Some(link) = self.round.links.get(n as usize) {
-                    self.rounds.judge_link(link, self.links, self.files, bytes);
+                    self.rounds.check_link(link, self.links, self.files, bytes);
                 }
             }
         }
@@ -691,9 +691,9 @@ impl Round {
     }
 }
 
-/// The bytes of a stretch: from its first item to the beginning of its last, this one included.
-fn bytes_of<T>(stretch: &[Item<T>]) -> Range<u64> {
-    match stretch {
+/// The bytes of a segment: from its first item to the beginning of its last, this one included.
+fn bytes_of<T>(segment: &[Item<T>]) -> Range<u64> {
+    match segment {
         [first, .., last] => first.offset..last.offset + 1,
         [only] => only.offset..only.offset + 1,
         [] => 0..0,

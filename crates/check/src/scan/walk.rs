@@ -12,7 +12,7 @@ pub(crate) trait Claimer: Sync {
     fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool;
 
     /// Problems are reported and records filled; otherwise the walk only looks for owners.
-    fn is_judging(&self) -> bool;
+    fn is_checking(&self) -> bool;
 }
 
 impl Claimer for Claims {
@@ -20,7 +20,7 @@ impl Claimer for Claims {
         !self.claim_for(inode, clusters)
     }
 
-    fn is_judging(&self) -> bool {
+    fn is_checking(&self) -> bool {
         true
     }
 }
@@ -45,12 +45,12 @@ pub(crate) enum GroupPart {
     Region,
 }
 
-/// What the rounds hand blocks to that are not theirs to judge.
+/// What the rounds hand blocks to that are not theirs to check.
 pub(crate) trait Visitor: Sync {
     /// A bitmap.
     fn bitmap(&self, group: GroupNo, kind: BitmapKind, bytes: Result<&[u8], &blockdev::Error>);
 
-    /// All inodes were judged: directories and inline directories, before the first [`dir_block`](Self::dir_block).
+    /// All inodes were checked: directories and inline directories, before the first [`dir_block`](Self::dir_block).
     fn directories(&self, directories: Vec<Directory>, inline: Vec<InlineDirectory>);
 
     /// A block of a directory.

@@ -9,7 +9,7 @@ macro_rules! directory_rows {
         0x020002 EntryInodeOutOfRange Error stops by Directories
             "Entry '{name}' of directory {dir} names inode {inode}, which cannot be."
             => "Clears the entry." [];
-        0x020003 EntryInodeUnused Error mends by Directories
+        0x020003 EntryInodeUnused Error repairs by Directories
             "Entry '{name}' of directory {dir} names inode {inode}, which is not in use."
             => "Clears the entry." [];
         0x020004 EntryLinksItself Error stops by Directories
@@ -66,7 +66,7 @@ macro_rules! directory_rows {
         0x02001b DotDotDuplicate Error stops by Directories
             "Directory {dir} has a second entry '..' in block {file_block}."
             => "Clears the second." [];
-        0x020020 DirectoryBlockUnreadable Error stops by Nobody
+        0x020020 DirectoryBlockUnreadable Error stops by None
             "Block {file_block} of directory {dir} cannot be read (block {block} of the volume)."
             => "Nothing; copy the device before anything else." [ReadError];
         0x020024 DotEntryLarge Advice stops by Directories
@@ -78,13 +78,13 @@ macro_rules! directory_rows {
         0x020026 SocketBad Error stops by Inodes
             "Inode {inode} is a socket with stray fields."
             => "Clears the inode and its entry." [];
-        0x020027 EntryTypeMissing Advice mends by Directories
+        0x020027 EntryTypeMissing Advice repairs by Directories
             "Entry '{name}' of directory {dir} does not say the type of its inode, {expected:type}."
             => "Sets the type." [];
         0x020028 EntryTypeWrong Error stops by Directories
             "Entry '{name}' of directory {dir} says type {found:type}, its inode {inode} is of type {expected:type}."
             => "Sets the type." [];
-        0x020029 EntryTypeWithoutFeature Error mends by Directories
+        0x020029 EntryTypeWithoutFeature Error repairs by Directories
             "Entry '{name}' of directory {dir} says type {found:type}, but the volume lacks the filetype feature."
             => "Clears the type." [];
         0x020030 EntryNameEmpty Error stops by Directories
@@ -96,7 +96,7 @@ macro_rules! directory_rows {
         0x020032 XattrBlockOutOfRange Error stops by Inodes
             "Inode {inode} has extended attribute block {block}, which is not on the volume."
             => "Sets it to 0." [];
-        0x020033 LargeFileFeatureMissing Error mends by Links
+        0x020033 LargeFileFeatureMissing Error repairs by Links
             "File {inode} is larger than 2 GiB, but the superblock lacks the large_file feature."
             => "Sets the feature." [];
         0x020034 HtreeBlockUnreferenced Error stops by Directories
@@ -114,22 +114,22 @@ macro_rules! directory_rows {
         0x020038 HtreeInvalid Error stops by Directories
             "Directory {dir} has a hash tree that cannot be used."
             => "Indexes the directory anew." [];
-        0x020039 LargeDirFeatureMissing Error mends by Links
+        0x020039 LargeDirFeatureMissing Error repairs by Links
             "Directory {inode} is larger than 2 GiB, but the superblock lacks the large_dir feature."
             => "Sets the feature." [];
         0x02003a HtreeBlockOutOfRange Error stops by Directories
             "A node of the hash tree of directory {dir} refers to block {found}, which the directory lacks."
             => "Indexes the directory anew." [];
-        0x02003c HtreeRootInvalid Error mends by Directories
+        0x02003c HtreeRootInvalid Error repairs by Directories
             "The root of the hash tree of directory {dir} is not sound."
             => "Indexes the directory anew." [];
-        0x02003d HtreeLimitWrong Error mends by Directories
+        0x02003d HtreeLimitWrong Error repairs by Directories
             "The node at block {file_block} of the hash tree of directory {dir} has limit {found}, expected is {expected}."
             => "Indexes the directory anew." [];
-        0x02003e HtreeCountWrong Error mends by Directories
+        0x02003e HtreeCountWrong Error repairs by Directories
             "The node at block {file_block} of the hash tree of directory {dir} counts {found} entries, but has room for {expected}."
             => "Indexes the directory anew." [];
-        0x02003f HtreeHashOrderWrong Error mends by Directories
+        0x02003f HtreeHashOrderWrong Error repairs by Directories
             "The node at block {file_block} of the hash tree of directory {dir} is not in the order of its hashes."
             => "Indexes the directory anew." [];
         0x020040 HtreeDepthWrong Error stops by Directories
@@ -141,25 +141,25 @@ macro_rules! directory_rows {
         0x020044 BlockCountHighNotZero Error stops by Inodes
             "Inode {inode} has {found} in the upper part of its sector count, which must be 0."
             => "Sets it to 0." [];
-        0x020046 EntryInodeGroupUninit Error mends by Descriptors
+        0x020046 EntryInodeGroupUninit Error repairs by Descriptors
             "Entry '{name}' of directory {dir} names inode {inode}, whose group {group} is marked as having none."
             => "Clears the mark." [GroupChecksumWrong];
-        0x020047 EntryInodeInUnusedPart Error mends by Descriptors
+        0x020047 EntryInodeInUnusedPart Error repairs by Descriptors
             "Entry '{name}' of directory {dir} names inode {inode}, which group {group} counts as never used."
             => "Sets the count." [GroupChecksumWrong GroupFreeInodeCountWrong];
-        0x020048 XattrBlockHighNotZero Error mends by Inodes
+        0x020048 XattrBlockHighNotZero Error repairs by Inodes
             "Inode {inode} has {found} in the upper part of its extended attribute block, which must be 0."
             => "Sets it to 0." [];
-        0x020049 HtreeRootChecksumWrong Error mends by Directories
+        0x020049 HtreeRootChecksumWrong Error repairs by Directories
             "The root of the hash tree of directory {dir} has no valid checksum: {name}."
             => "Indexes the directory anew." [];
-        0x02004a HtreeNodeChecksumWrong Error mends by Directories
+        0x02004a HtreeNodeChecksumWrong Error repairs by Directories
             "The node at block {file_block} of the hash tree of directory {dir} has no valid checksum: {name}."
             => "Indexes the directory anew." [];
-        0x02004c DirectoryChecksumTailMissing Error mends by Directories
+        0x02004c DirectoryChecksumTailMissing Error repairs by Directories
             "Block {file_block} of directory {dir} has no room for its checksum."
             => "Makes room." [];
-        0x02004d DirectoryBlockChecksumWrong Error mends by Directories
+        0x02004d DirectoryBlockChecksumWrong Error repairs by Directories
             "Block {file_block} of directory {dir} has checksum {found:x}, computed is {expected:x}; its entries look sound."
             => "Computes it anew." [];
         0x020050 EntryEncryptedNameTooShort Error stops by Directories
@@ -186,7 +186,7 @@ macro_rules! directory_rows {
             "Directory {inode} (in {found}, by its '..') is not reached from the root."
             => "Links it into lost+found." [LinkCountWrong];
         // seen, for all of lost+found: e2fsck -n looks for it only when it needs it; f_expandroot_create_lnf exits 0
-        0x030004 LostAndFoundMissing Advice mends by Connections
+        0x030004 LostAndFoundMissing Advice repairs by Connections
             "The root has no directory lost+found."
             => "Makes it." [];
         0x030005 DotDotWrong Error stops by Connections
@@ -197,25 +197,25 @@ macro_rules! directory_rows {
             => "Cuts the loop and links it into lost+found." [DirectoryUnconnected];
     }
     in Links {
-        0x040001 InodeUnattachedEmpty Advice mends by Links
+        0x040001 InodeUnattachedEmpty Advice repairs by Links
             "Inode {inode} is empty and no directory names it."
             => "Clears the inode." [];
         0x040002 InodeUnattached Error stops by Links
             "Inode {inode} is in use, but no directory names it."
             => "Links it into lost+found." [LinkCountWrong];
-        0x040003 LinkCountWrong Error mends by Links
+        0x040003 LinkCountWrong Error repairs by Links
             "Inode {inode} counts {found} links, but has {expected}."
             => "Sets the count." [];
-        0x040005 XattrValueInodeRefcountWrong Error mends by Links
+        0x040005 XattrValueInodeRefcountWrong Error repairs by Links
             "Inode {inode} holds an attribute value and counts {found} users, but has {expected}."
             => "Sets the count." [];
         0x040006 DirNlinkFeatureMissing Error stops by Links
             "Directory {inode} has more subdirectories than it can count, but the superblock lacks the dir_nlink feature."
             => "Sets the feature." [];
-        0x040007 DirectoryLinkCountOverflow Error mends by Links
+        0x040007 DirectoryLinkCountOverflow Error repairs by Links
             "Directory {inode} counts {found} links, but has so many ({expected}) that the count should be 1."
             => "Sets the count to 1." [];
-        0x040008 XattrValueInodeFlagStray Error mends by Links
+        0x040008 XattrValueInodeFlagStray Error repairs by Links
             "Inode {inode} is marked as holding an attribute value, but directories name it as a file."
             => "Clears the flag." [];
     } } };

@@ -5,19 +5,19 @@ macro_rules! inode_rows {
         0x010001 RootNotDirectory Error stops by Inodes
             "The root inode is not a directory."
             => "Makes it a directory again where its blocks are one's; else makes a new root." [LooksLikeDirectory RootMissing DirectoryUnconnected];
-        0x010002 RootHasDeletionTime Error mends by Inodes
+        0x010002 RootHasDeletionTime Error repairs by Inodes
             "The root inode has a deletion time."
             => "Clears the time." [];
-        0x010003 ReservedInodeModeWrong Error mends by Inodes
+        0x010003 ReservedInodeModeWrong Error repairs by Inodes
             "Reserved inode {inode} has mode {found:o}, which does not suit it."
             => "Clears the mode." [];
-        0x010004 DeletedInodeWithoutTime Error mends by Inodes
+        0x010004 DeletedInodeWithoutTime Error repairs by Inodes
             "Inode {inode} has no links, but no deletion time either."
             => "Sets the deletion time." [];
-        0x010005 InodeInUseHasDeletionTime Error mends by Inodes
+        0x010005 InodeInUseHasDeletionTime Error repairs by Inodes
             "Inode {inode} is in use, but has a deletion time."
             => "Clears the time." [];
-        0x010006 DirectoryEmpty Error mends by Inodes
+        0x010006 DirectoryEmpty Error repairs by Inodes
             "Directory {inode} has no block."
             => "Clears the inode." [EntryInodeUnused];
         0x010007 BlockBitmapConflict Error stops by Descriptors
@@ -29,10 +29,10 @@ macro_rules! inode_rows {
         0x010009 InodeTableConflict Error stops by Descriptors
             "The inode table of group {group} at block {block} lies on other metadata."
             => "Moves the table." [];
-        0x01000c InodeSizeWrong Error mends by Inodes
+        0x01000c InodeSizeWrong Error repairs by Inodes
             "Inode {inode} has size {found}, but its blocks need {expected}."
             => "Sets the size." [];
-        0x01000d InodeBlockCountWrong Error mends by Inodes
+        0x01000d InodeBlockCountWrong Error repairs by Inodes
             "Inode {inode} counts {found} sectors, but holds {expected}."
             => "Sets the count." [];
         0x01000e BlockOutOfRange Error stops by Inodes
@@ -44,13 +44,13 @@ macro_rules! inode_rows {
         0x010030 SpecialFileImmutable Advice leaves by Inodes
             "Inode {inode} is a device, pipe, socket or link, but marked immutable or append-only."
             => "Clears the flags." [];
-        0x010032 SpecialFileSizeNotZero Error mends by Inodes
+        0x010032 SpecialFileSizeNotZero Error repairs by Inodes
             "Inode {inode} is a device, pipe or socket, but has size {found}."
             => "Sets the size to 0." [];
-        0x010034 JournalInodeNotClear Error mends by Inodes
+        0x010034 JournalInodeNotClear Error repairs by Inodes
             "The journal's inode {inode} is in use, but the volume has no journal."
             => "Clears the inode." [];
-        0x010035 JournalInodeModeWrong Error mends by Inodes
+        0x010035 JournalInodeModeWrong Error repairs by Inodes
             "The journal's inode {inode} is not a regular file."
             => "Sets the mode." [];
         0x010036 OrphanLinkInDeletionTime Error stops by Inodes
@@ -86,34 +86,34 @@ macro_rules! inode_rows {
         0x010046 SymlinkTooBig Error stops by Inodes
             "Symbolic link {inode} has block {found} at {file_block}, beyond its one block."
             => "Drops the block." [InodeSizeWrong];
-        0x010047 HtreeFlagWithoutFeature Error mends by Inodes
+        0x010047 HtreeFlagWithoutFeature Error repairs by Inodes
             "Inode {inode} has the index flag, but the volume has no hash trees."
             => "Clears the flag." [];
-        0x010048 HtreeFlagOnNonDirectory Error mends by Inodes
+        0x010048 HtreeFlagOnNonDirectory Error repairs by Inodes
             "Inode {inode} has the index flag, but is not a directory."
             => "Clears the flag." [];
-        0x010049 HtreeRootBad Error mends by Directories
+        0x010049 HtreeRootBad Error repairs by Directories
             "The hash tree of directory {inode} has no sound root."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004a HtreeHashVersionUnknown Error mends by Directories
+        0x01004a HtreeHashVersionUnknown Error repairs by Directories
             "The hash tree of directory {inode} uses hash version {found}, which is not known."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004b HtreeFlagsUnknown Error mends by Directories
+        0x01004b HtreeFlagsUnknown Error repairs by Directories
             "The hash tree of directory {inode} has flags {found:x} that are not known."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004c HtreeTooDeep Error mends by Directories
+        0x01004c HtreeTooDeep Error repairs by Directories
             "The hash tree of directory {inode} has {found} levels, more than the {expected} allowed."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01004f ExtraSizeWrong Error mends by Inodes
+        0x01004f ExtraSizeWrong Error repairs by Inodes
             "Inode {inode} has {found} extra bytes, which cannot be."
             => "Sets it to what the known fields need." [];
-        0x010050 InodeXattrNameLengthWrong Error mends by Inodes
+        0x010050 InodeXattrNameLengthWrong Error repairs by Inodes
             "An attribute in inode {inode} has a name of {found} bytes, which cannot be."
             => "Drops the attributes in the inode, but not its inline data." [];
-        0x010053 InodeXattrValueSizeWrong Error mends by Inodes
+        0x010053 InodeXattrValueSizeWrong Error repairs by Inodes
             "Attribute {name} in inode {inode} has a value of {found} bytes that does not lie in the inode."
             => "Drops the attributes in the inode, but not its inline data." [];
-        0x010054 InodeXattrHashWrong Error mends by Inodes
+        0x010054 InodeXattrHashWrong Error repairs by Inodes
             "Attribute {name} in inode {inode} has hash {found:x}, computed is {expected:x}."
             => "Drops the attribute." [];
         0x010055 LooksLikeDirectory Error stops by Inodes
@@ -131,7 +131,7 @@ macro_rules! inode_rows {
         0x01005b ExtentFeatureMissing Error stops by Inodes
             "Inode {inode} has an extent tree, but the superblock lacks the extents feature."
             => "Sets the feature." [];
-        0x01005c ExtentFlagMissing Error mends by Inodes
+        0x01005c ExtentFlagMissing Error repairs by Inodes
             "Inode {inode} has an extent tree, but not the flag for it."
             => "Sets the flag." [];
         0x01005d FastSymlinkHasExtentFlag Error stops by Inodes
@@ -143,10 +143,10 @@ macro_rules! inode_rows {
         0x01005f ExtentHeaderInvalid Error stops by Inodes
             "Inode {inode} has an extent node without a sound header {name}."
             => "Drops the node." [InodeBlockCountWrong];
-        0x010062 QuotaInodeModeWrong Error mends by Inodes
+        0x010062 QuotaInodeModeWrong Error repairs by Inodes
             "Quota inode {inode} is not a regular file."
             => "Sets the mode." [];
-        0x010063 QuotaInodeNotClear Error mends by Inodes
+        0x010063 QuotaInodeNotClear Error repairs by Inodes
             "Quota inode {inode} is in use, but the volume has no quota."
             => "Clears the inode." [];
         0x010065 BadBlocksInodeInvalid Error stops by Inodes
@@ -155,7 +155,7 @@ macro_rules! inode_rows {
         0x010066 ExtentLengthZero Error stops by Inodes
             "Inode {inode} has an extent of length 0 at {file_block} (block {found})."
             => "Drops the extent." [];
-        0x010068 InodeChecksumWrong Error mends by Inodes
+        0x010068 InodeChecksumWrong Error repairs by Inodes
             "Inode {inode} has checksum {found:x}, computed is {expected:x}; its fields look sound."
             => "Computes it anew." [];
         0x010069 InodeXattrEntriesCollide Error stops by Inodes
@@ -173,10 +173,10 @@ macro_rules! inode_rows {
         0x01006e ExtentEndOutOfBounds Error stops by Inodes
             "Inode {inode} has an extent at {file_block} (block {found}, {count} blocks) that leaves the range of its node."
             => "Drops the extent." [];
-        0x01006f InlineDataFeatureMissing Error mends by Inodes
+        0x01006f InlineDataFeatureMissing Error repairs by Inodes
             "Inode {inode} has the inline data flag, but the superblock lacks that feature."
             => "Sets the feature; of an inode without such data clears the flag." [];
-        0x010073 DirectoryExtentUninit Error mends by Inodes
+        0x010073 DirectoryExtentUninit Error repairs by Inodes
             "Directory {inode} has an extent at {file_block} that is marked as not written (block {found}, {count} blocks)."
             => "Clears the mark." [];
         0x010074 ClusterMisaligned Error stops by Inodes
@@ -200,10 +200,10 @@ macro_rules! inode_rows {
         0x010081 ExtentHeaderMissing Error stops by Inodes
             "Inode {inode} has the extents flag, but no header in its root."
             => "Writes an empty root." [InodeBlockCountWrong InodeSizeWrong];
-        0x010083 XattrValueInodeWrong Error mends by Inodes
+        0x010083 XattrValueInodeWrong Error repairs by Inodes
             "Attribute {name} of inode {inode} has its value in inode {found}, which does not hold it."
             => "Drops the attribute." [];
-        0x010086 XattrValueInodeFlagMissing Error mends by Inodes
+        0x010086 XattrValueInodeFlagMissing Error repairs by Inodes
             "Inode {found} holds an attribute value of inode {inode}, but lacks the flag for that."
             => "Sets the flag; where directories name that inode, drops the attribute." [];
         0x010088 CasefoldFlagOnNonDirectory Error stops by Inodes
@@ -218,22 +218,22 @@ macro_rules! inode_rows {
         0x01008b EncryptionXattrCorrupt Error stops by Inodes
             "Inode {inode} has an encryption context that is not sound."
             => "Clears the inode." [];
-        0x01008d HtreeNeedsSiphash Error mends by Directories
+        0x01008d HtreeNeedsSiphash Error repairs by Directories
             "The hash tree of directory {inode} uses hash version {found}, but encrypted casefolding needs SipHash."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01008e HtreeCannotUseSiphash Error mends by Directories
+        0x01008e HtreeCannotUseSiphash Error repairs by Directories
             "The hash tree of directory {inode} uses SipHash, which is only for encrypted casefolding."
             => "Clears the flag, then indexes the directory anew." [];
-        0x01008f OrphanFileModeWrong Error mends by Inodes
+        0x01008f OrphanFileModeWrong Error repairs by Inodes
             "The orphan file {inode} is not a regular file."
             => "Sets the mode." [];
         0x010091 XattrValueInodeNotRegular Error stops by Inodes
             "Inode {inode} is marked as holding an attribute value, but is not a regular file."
             => "Clears the flag." [];
-        0x010092 XattrValueInodeFeatureMissing Error mends by Inodes
+        0x010092 XattrValueInodeFeatureMissing Error repairs by Inodes
             "An attribute of inode {inode} has its value in another inode, but the superblock lacks the ea_inode feature."
             => "Sets the feature." [];
-        0x0E0008 IndirectBlockForeign Error mends by Inodes
+        0x0E0008 IndirectBlockForeign Error repairs by Inodes
             "Indirect block {block} of inode {inode} does not say that it is that, or its checksum is wrong."
             => "Writes whose it is, and the checksum." [];
     }

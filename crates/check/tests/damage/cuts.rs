@@ -15,7 +15,7 @@ fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
     let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes.to_vec())));
     let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
     let report = repair("volume", &as_device, &options(Repair::All), &(), None).ok()?;
-    (report.exit == exit::MENDED).then(|| (contents(&*as_device), device.log().expect("a whole log")))
+    (report.exit == exit::REPAIRED).then(|| (contents(&*as_device), device.log().expect("a whole log")))
 }
 
 /// Writes to `state` what one write of the log did, but of the last of `sectors` sectors only.
@@ -50,7 +50,7 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
             cuts += 1;
             let mut again = device.into_vec();
             let report = fix(&mut again, Repair::All).unwrap_or_else(|e| panic!("{said}: {when}: {e}"));
-            assert_eq!(report.exit & !exit::MENDED, 0, "{said}: {when}: {:?}", report.problems);
+            assert_eq!(report.exit & !exit::REPAIRED, 0, "{said}: {when}: {:?}", report.problems);
             assert!(again == repaired, "{said}: {when}: it ends elsewhere");
         };
         // all that is safe, all that was written since in order, and what is on the device of that in no order

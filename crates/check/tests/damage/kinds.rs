@@ -6,7 +6,7 @@ use blockdev::MemoryDevice;
 use damage::{Error, Kind, NOT_MADE, TABLE2, damage};
 use extant_check::render::UNKNOWN;
 use extant_check::report::{Report, exit};
-use extant_check::table::{Code, Mender, Severity};
+use extant_check::table::{Code, Fixer, Severity};
 use extant_check::{Repair, check};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -88,13 +88,13 @@ fn spoilt(base: &Base, kind: Kind, seed: u64) -> Option<Vec<u8>> {
 }
 
 /// What is wrong with the repair of these bytes; `None` where nothing is.
-fn judge(bytes: &[u8], scratch: &Image) -> Option<String> {
+fn compare(bytes: &[u8], scratch: &Image) -> Option<String> {
     let mut repaired = bytes.to_vec();
     let report = match fix(&mut repaired, Repair::All) {
         Err(refusal) => return Some(format!("refused: {refusal}")),
         Ok(report) => report,
     };
-    if report.exit & !exit::MENDED != 0 {
+    if report.exit & !exit::REPAIRED != 0 {
         let left = report.problems.iter().find(|p| !p.fixed).map(|p| p.text.clone());
         return Some(format!("left: {}", left.unwrap_or_default()));
     }
@@ -167,11 +167,11 @@ fn every_problem_has_an_image_that_is_found_and_mended() {
         if let Some(blank) = blank {
             return Some(format!("{code:?} on {}: a value is missing: {}", base.name, blank.text));
         }
-        if code.mender() == Mender::Nobody || code.severity() == Severity::Fatal {
+        if code.fixer() == Fixer::None || code.severity() == Severity::Fatal {
             return None;
         }
         let complaint =
-            judge(&bytes, scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes, &base.bytes))?);
+            compare(&bytes, scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes, &base.bytes))?);
         complaint.map(|complaint| format!("{code:?} on {}: {complaint}", base.name))
     });
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
@@ -212,7 +212,7 @@ fn the_papers_corruptions_are_found_and_mended() {
             return Some(format!("{said}: not found"));
         }
         let complaint =
-            judge(&bytes, scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes, &base.bytes))?);
+            compare(&bytes, scratch).or_else(|| (rounds(1) > 1 && has_loop()).then(|| lost(&bytes, &base.bytes))?);
         complaint.map(|complaint| format!("{said}: {complaint}"))
     });
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
@@ -232,6 +232,6 @@ fn a_superblock_against_which_no_descriptor_makes_sense_is_repaired_with_them() 
         let bytes = spoilt(&base, kind, 1).expect("a volume that takes the damage");
         let found = look(&bytes).expect("a volume").problems;
         assert!(found.iter().any(|p| p.code == Code::GroupDescriptorsTryBackup), "{format}: {found:?}");
-        assert_eq!(judge(&bytes, &scratch), None, "{format}");
+        assert_eq!(compare(&bytes, &scratch), None, "{format}");
     }
 }

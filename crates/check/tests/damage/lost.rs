@@ -39,7 +39,7 @@ fn spoilt(bytes: &[u8], number: u32) -> Vec<u8> {
 /// The volume is repaired, all of it, in one run.
 fn repair_all(bytes: &mut Vec<u8>, said: &str) {
     let report = fix(bytes, Repair::All).expect("a volume");
-    assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{said}: {:?}", report.problems);
+    assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{said}: {:?}", report.problems);
 }
 
 fn filled(args: &[&str], size: u64) -> Image {
@@ -60,7 +60,7 @@ fn a_lost_journal_inode_is_restored_from_the_superblock() {
         for mode in [Repair::Safe, Repair::All] {
             let mut bytes = bytes.clone();
             let report = fix(&mut bytes, mode).expect("a volume");
-            assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{kind}: {:?}", report.problems);
+            assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{kind}: {:?}", report.problems);
             assert!(look(&bytes).problems.is_empty(), "{kind}");
             image.set_bytes(&bytes);
             assert!(e2fsck(image.path()).clean, "{kind}");
@@ -140,7 +140,7 @@ fn files_are_not_given_up_for_an_empty_table() {
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
     let options = extant_check::Options { empty_tables: true, ..options(Repair::All) };
     let report = repair("volume", &device, &options, &(), None).expect("a volume");
-    assert_eq!(report.exit, exit::MENDED, "{:?}", report.problems);
+    assert_eq!(report.exit, exit::REPAIRED, "{:?}", report.problems);
 }
 
 /// A directory that has lost the bits of its type, and the root likewise, is one again, with all that hangs on it.

@@ -1,4 +1,4 @@
-//! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not; and repair mends them.
+//! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not; and repair repairs them.
 
 mod clusters;
 mod cuts;

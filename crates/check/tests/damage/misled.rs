@@ -68,10 +68,10 @@ fn finds(report: &Report, code: Code) -> bool {
     report.problems.iter().any(|problem| problem.code == code)
 }
 
-/// Mends the volume, which must come out sound in one run with nothing changed but the superblock.
+/// Repairs the volume, which must come out sound in one run with nothing changed but the superblock.
 fn only_the_superblock(said: &str, sound: &[u8], mut bytes: Vec<u8>, mode: Repair) -> Vec<u8> {
     let report = fix(&mut bytes, mode).expect("a volume");
-    assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{said}: {:?}", report.problems);
+    assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{said}: {:?}", report.problems);
     assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
     let differing = (0..bytes.len()).filter(|n| bytes[*n] != sound[*n] && !(1024..2048).contains(n));
     let outside: BTreeSet<_> = differing.map(|n| n / 1024).collect();
@@ -82,7 +82,7 @@ fn only_the_superblock(said: &str, sound: &[u8], mut bytes: Vec<u8>, mode: Repai
 
 fn repaired(said: &str, bytes: &mut Vec<u8>) {
     let report = fix(bytes, Repair::All).expect("a volume");
-    assert_eq!(report.exit, exit::MENDED, "{said}: {:?}", report.problems);
+    assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
 }
 
 #[test]

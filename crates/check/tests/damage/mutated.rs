@@ -117,11 +117,6 @@ fn mutated_volumes_are_judged_as_e2fsck_judges_them() {
             Wrong::Unsound(_) => findings.push(finding),
         }
     }
-    println!("{count} volumes, {} judged otherwise, {left} left that e2fsck repairs", findings.len());
-    assert!(
-        findings.is_empty(),
-        "{} of {count} volumes are judged otherwise:\n{}",
-        findings.len(),
-        findings.join("\n")
-    );
+    println!("{count} volumes, {} found otherwise, {left} left that e2fsck repairs", findings.len());
+    assert!(findings.is_empty(), "{} of {count} volumes are found otherwise:\n{}", findings.len(), findings.join("\n"));
 }

@@ -71,7 +71,7 @@ fn a_second_entry_gets_the_name_that_e2fsck_chooses() {
             run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
             let theirs = names(&image, "/");
             let report = fix(&mut bytes, Repair::All).expect("a volume");
-            assert_eq!(report.exit, exit::MENDED, "{case:?}: {:?}", report.problems);
+            assert_eq!(report.exit, exit::REPAIRED, "{case:?}: {:?}", report.problems);
             image.set_bytes(&bytes);
             assert_eq!(names(&image, "/"), theirs, "{args:?}");
             assert!(e2fsck(image.path()).clean, "{args:?}, {case:?}");

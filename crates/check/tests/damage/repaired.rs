@@ -74,7 +74,7 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
     };
     let left = match &outcome {
         Err(refusal) => Some(refusal.sentence.clone()),
-        Ok(report) if report.exit & !exit::MENDED != 0 => {
+        Ok(report) if report.exit & !exit::REPAIRED != 0 => {
             let kept = report.problems.iter().filter(|p| !p.fixed).take(3).map(|p| p.text.clone());
             Some(kept.collect::<Vec<_>>().join(" "))
         }
@@ -138,7 +138,7 @@ fn a_sound_volume_is_only_marked() {
         for mode in [Repair::Safe, Repair::All] {
             let mut bytes = volume.bytes.clone();
             let report = fix(&mut bytes, mode).expect("a volume");
-            assert_eq!((report.exit, report.mended, report.errors), (exit::CLEAN, false, 0), "{}", volume.name);
+            assert_eq!((report.exit, report.repaired, report.errors), (exit::CLEAN, false, 0), "{}", volume.name);
             let changed = (0..bytes.len()).filter(|n| bytes[*n] != volume.bytes[*n]);
             let outside: BTreeSet<_> = changed.filter(|n| !(1024..2048).contains(n)).map(|n| n / 4096).collect();
             // the redo log of the superblock's two sectors, in free blocks
@@ -158,17 +158,17 @@ fn what_a_person_has_to_decide_is_left_alone() {
     let before = image.bytes();
     let mut bytes = before.clone();
     let report = fix(&mut bytes, Repair::Safe).expect("a volume");
-    assert_eq!((report.exit, report.mended), (exit::LEFT, false));
+    assert_eq!((report.exit, report.repaired), (exit::LEFT, false));
     assert!(bytes == before, "nothing is written");
     let report = fix(&mut bytes, Repair::All).expect("a volume");
-    assert_eq!((report.exit, report.mended), (exit::MENDED, true));
+    assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true));
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
     // and what is safe is repaired unasked
     image.debugfs(&["set_inode_field a links_count 9", "setb 4000 20"]);
     let mut bytes = image.bytes();
     let report = fix(&mut bytes, Repair::Safe).expect("a volume");
-    assert_eq!((report.exit, report.mended), (exit::MENDED, true), "{:?}", report.problems);
+    assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{:?}", report.problems);
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
 }

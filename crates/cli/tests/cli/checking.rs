@@ -120,7 +120,7 @@ fn errors_are_mended_and_told() {
     assert_eq!(image.bytes(), before);
     let said = String::from_utf8(exits(1, &["check", "-y", "-f", volume]).stdout).unwrap();
     for part in
-        ["***** FILE SYSTEM WAS MODIFIED *****", "MENDED: Sets the count.", "Path: /etc/motd", "mended and is sound"]
+        ["***** FILE SYSTEM WAS MODIFIED *****", "MENDED: Sets the count.", "Path: /etc/motd", "repaired and is sound"]
     {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -65,12 +65,12 @@ impl Names<'_> {
         (inode == InodeNo::ROOT || ordinary.contains(&inode.get())) && !volume.keeps_for_itself(inode)
     }
 
-    /// Judges an entry. Whether it counts as a name of its inode.
+    /// Checks an entry. Whether it counts as a name of its inode.
     #[inline]
-    pub(super) fn judge_entry(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> bool {
+    pub(super) fn check_entry(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) -> bool {
         match place {
-            Place::Dot => self.judge_dot(dir, entry),
-            Place::DotDot => self.judge_dotdot(dir, entry),
+            Place::Dot => self.check_dot(dir, entry),
+            Place::DotDot => self.check_dotdot(dir, entry),
             Place::Other => {}
         }
         if entry.inode.get() == 0 {
@@ -87,10 +87,10 @@ impl Names<'_> {
             adopts = false;
         }
         match self.ctx.inodes.get(entry.inode) {
-            Some(target) => self.judge_target(dir, entry, place, target, adopts),
-            None => self.judge_unused(dir, entry),
+            Some(target) => self.check_target(dir, entry, place, target, adopts),
+            None => self.check_unused(dir, entry),
         }
-        self.judge_name(dir, entry, place);
+        self.check_name(dir, entry, place);
         true
     }
 
@@ -115,7 +115,7 @@ impl Names<'_> {
     }
 
     /// The first entry of block 0.
-    fn judge_dot(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+    fn check_dot(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
         let problem = |code| dir.problem(code).inode(entry.inode).name(entry.name);
         if entry.inode.get() == 0 {
             self.ctx.report(problem(Code::DotMissing));
@@ -133,7 +133,7 @@ impl Names<'_> {
     }
 
     /// The second entry of block 0.
-    fn judge_dotdot(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+    fn check_dotdot(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
         let problem = |code| dir.problem(code).inode(entry.inode).name(entry.name);
         if entry.inode.get() == 0 {
             self.ctx.report(problem(Code::DotDotMissing));
@@ -148,7 +148,7 @@ impl Names<'_> {
 
     /// What the entry says of the inode, and whether the two may go together.
     #[inline]
-    fn judge_target(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place, target: InodeRecord, adopts: bool) {
+    fn check_target(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place, target: InodeRecord, adopts: bool) {
         let expected = target.kind.map_or(0, file_type);
         if !dir.format.dir.file_type {
             if entry.file_type != 0 {
@@ -208,7 +208,7 @@ impl Names<'_> {
 
     /// An inode that is not in use, or lies where its group says that none is.
     #[cold]
-    fn judge_unused(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
+    fn check_unused(&self, dir: &Dir<'_>, entry: &Entry<'_>) {
         let volume = self.ctx.volume;
         let mut problem = dir.problem(Code::EntryInodeUnused);
         if let Some(slot) = volume.geometry.inode_slot(entry.inode)
@@ -224,7 +224,7 @@ impl Names<'_> {
 
     /// The bytes of the name.
     #[inline]
-    fn judge_name(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) {
+    fn check_name(&self, dir: &Dir<'_>, entry: &Entry<'_>, place: Place) {
         if dir.is_encrypted() {
             // any bytes, but no less than the cipher makes
             if place == Place::Other && entry.name.len() < MIN_ENCRYPTED {

@@ -141,7 +141,7 @@ impl<'a> HashTrees<'a> {
         Self { ctx, hasher, blocks: Mutex::default(), links: Mutex::default() }
     }
 
-    /// The hash function that leaves are judged with when they come.
+    /// The hash function that leaves are checked with when they come.
     pub(crate) fn hasher(&self) -> Option<&Hasher> {
         self.hasher.as_ref()
     }
@@ -155,7 +155,7 @@ impl<'a> HashTrees<'a> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).push(block);
     }
 
-    /// Judges a root or node for itself and takes in what it refers to.
+    /// Checks a root or node for itself and takes in what it refers to.
     pub(crate) fn index_block(
         &self,
         directory: &Directory,
@@ -164,12 +164,12 @@ impl<'a> HashTrees<'a> {
         bytes: &[u8],
         format: &IndexFormat,
     ) {
-        self.judge_checksum(directory, file_block, bytes, format);
+        self.check_checksum(directory, file_block, bytes, format);
         let start = if shape == Shape::Root {
             let Some(info) = DxRootInfo::of(bytes) else { return };
             let kind = Kind::Root { version: info.hash_version, levels: info.indirect_levels };
             self.push(Block { dir: directory.inode, file_block, kind });
-            self.judge_root(directory.inode, info, format);
+            self.check_root(directory.inode, info, format);
             ROOT_INFO + usize::from(info.info_length)
         } else {
             self.push(Block { dir: directory.inode, file_block, kind: Kind::Node });
@@ -184,7 +184,7 @@ impl<'a> HashTrees<'a> {
         self.take_entries(directory, file_block, bytes.get(start..).unwrap_or_default(), room);
     }
 
-    fn judge_checksum(&self, directory: &Directory, file_block: u32, bytes: &[u8], format: &IndexFormat) {
+    fn check_checksum(&self, directory: &Directory, file_block: u32, bytes: &[u8], format: &IndexFormat) {
         if !format.checksums {
             return;
         }
@@ -213,7 +213,7 @@ impl<'a> HashTrees<'a> {
         });
     }
 
-    fn judge_root(&self, dir: InodeNo, info: &DxRootInfo, format: &IndexFormat) {
+    fn check_root(&self, dir: InodeNo, info: &DxRootInfo, format: &IndexFormat) {
         let report = |code, found: u8| self.ctx.report(Problem::new(code).inode(dir).dir(dir).found(u64::from(found)));
         let head = info.reserved_zero.get() == 0 && usize::from(info.info_length) >= DxRootInfo::SIZE;
         if !head {
@@ -242,7 +242,7 @@ impl<'a> HashTrees<'a> {
         }
     }
 
-    /// Judges the array of an index block, which starts with `bytes` and has room for `room` entries.
+    /// Checks the array of an index block, which starts with `bytes` and has room for `room` entries.
     fn take_entries(&self, directory: &Directory, file_block: u32, bytes: &[u8], room: usize) {
         let report = |code, found: u64, expected: u64| {
             let place = Problem::new(code).dir(directory.inode).file_block(FileBlock(u64::from(file_block)));
@@ -336,7 +336,7 @@ impl<'a> HashTrees<'a> {
             let (_, rest) = links.split_at(links.partition_point(|l| l.dir < dir));
             let (own, rest) = rest.split_at(rest.partition_point(|l| l.dir == dir));
             links = rest;
-            Tree { ctx: self.ctx, dir, blocks, links: own }.judge();
+            Tree { ctx: self.ctx, dir, blocks, links: own }.check();
         }
     }
 }
@@ -367,14 +367,14 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    fn judge(&self) {
+    fn check(&self) {
         // without a root there is nothing to compare with; that it is missing was said
         let Some(Block { file_block: 0, kind: Kind::Root { levels, .. }, .. }) = self.blocks.first() else { return };
         let mut sound = true;
         for block in self.blocks {
-            sound &= self.judge_references(block);
+            sound &= self.check_references(block);
             if block.file_block != 0 {
-                sound &= self.judge_place(block, *levels);
+                sound &= self.check_place(block, *levels);
             }
         }
         if !sound {
@@ -399,7 +399,7 @@ impl Tree<'_> {
     }
 
     /// Each block has one reference, the root none. Whether that is so.
-    fn judge_references(&self, block: &Block) -> bool {
+    fn check_references(&self, block: &Block) -> bool {
         match (self.links_to(block.file_block).len(), block.file_block) {
             (0, 0) | (1, 1..) => true,
             (0, 1..) => self.report(Code::HtreeBlockUnreferenced, block.file_block, None),
@@ -409,7 +409,7 @@ impl Tree<'_> {
 
     /// The level of a referenced block, and the range that all references above it leave to its hashes. (e2fsck compares
     /// an upper bound with the leaves right below it only, though a lookup for what lies beyond never comes there.)
-    fn judge_place(&self, block: &Block, levels: u8) -> bool {
+    fn check_place(&self, block: &Block, levels: u8) -> bool {
         let Some(link) = self.links_to(block.file_block).first() else { return true };
         let (mut low, mut high) = (link.low, link.high);
         let mut depth = 1;

@@ -47,8 +47,8 @@ fn volume(log_block_size: u32, checksums: bool) -> Volume {
     }
 }
 
-/// Runs `judge` with a volume whose inodes 2 and 11 to 20 are directories with these marks, 21 to 40 files.
-fn with_names(volume: &Volume, marks: Marks, judge: impl FnOnce(&Context<'_>, &Directories, Names<'_>)) -> Problems {
+/// Runs `check` with a volume whose inodes 2 and 11 to 20 are directories with these marks, 21 to 40 files.
+fn with_names(volume: &Volume, marks: Marks, check: impl FnOnce(&Context<'_>, &Directories, Names<'_>)) -> Problems {
     let problems = Problems::default();
     let ctx = Context::new(volume, &problems);
     ctx.inodes.open_group(GroupNo(0), INODES - 8);
@@ -65,7 +65,7 @@ fn with_names(volume: &Volume, marks: Marks, judge: impl FnOnce(&Context<'_>, &D
         }
     }
     let directories = Directories::new(directories);
-    judge(&ctx, &directories, Names::new(&ctx, &directories));
+    check(&ctx, &directories, Names::new(&ctx, &directories));
     problems
 }
 
@@ -106,18 +106,18 @@ fn a_second_parent_is_told_by_name_whichever_came_first() {
         (12, block(12, 2, &[(13, b"right", FileKind::Directory)])),
         (13, block(13, 12, &[])),
     ];
-    let judge = |order: [usize; 4]| {
+    let check = |order: [usize; 4]| {
         with_names(&volume, Marks::empty(), |ctx, directories, mut names| {
             for n in order {
                 let (dir, bytes) = &blocks[n];
-                names.judge_block(InodeNo(*dir), 0, FsBlock(u64::from(*dir)), Ok(bytes));
+                names.check_block(InodeNo(*dir), 0, FsBlock(u64::from(*dir)), Ok(bytes));
             }
             let runs: Vec<_> = blocks.iter().map(|(dir, _)| run(u64::from(*dir), 1, *dir, 0)).collect();
             let items = names.again(&runs);
             assert_eq!(items.iter().map(|i| i.offset / 1024).collect::<Vec<_>>(), [11, 12]);
             for item in items {
                 let (_, bytes) = blocks.iter().find(|(dir, _)| u64::from(*dir) == item.offset / 1024).unwrap();
-                names.judge_again(&item.tag, Ok(bytes));
+                names.check_again(&item.tag, Ok(bytes));
             }
             names.finish();
             assert_eq!(directories.get(InodeNo(13)).unwrap().parent(), Some(InodeNo(12)));
@@ -125,8 +125,8 @@ fn a_second_parent_is_told_by_name_whichever_came_first() {
         })
         .finish()
     };
-    let first = judge([0, 1, 2, 3]);
-    assert_eq!(first, judge([3, 2, 1, 0]));
+    let first = check([0, 1, 2, 3]);
+    assert_eq!(first, check([3, 2, 1, 0]));
     let link = first.problems.iter().find(|p| p.code == Code::EntryLinksDirectory).unwrap();
     assert_eq!(
         (link.dir, link.inode, link.name.as_deref()),
@@ -144,7 +144,7 @@ fn the_two_parts_of_an_inline_directory_share_their_names() {
             put(&mut i_block, &mut 4, 56, 21, b"name", FileKind::Regular);
             let mut rest = [0; 24];
             put(&mut rest, &mut 0, 24, 22, second, FileKind::Regular);
-            names.judge_inline(InodeNo(11), &i_block, &rest);
+            names.check_inline(InodeNo(11), &i_block, &rest);
             names.finish();
         });
         codes(problems)
@@ -167,7 +167,7 @@ fn policies_may_come_after_the_names() {
                 policies();
             }
             let bytes = block(11, 2, &[(12, b"a-name-of-sixteen", FileKind::Directory)]);
-            names.judge_block(InodeNo(11), 0, FsBlock(9), Ok(&bytes));
+            names.check_block(InodeNo(11), 0, FsBlock(9), Ok(&bytes));
             policies();
             names.finish();
         });
@@ -184,7 +184,7 @@ fn an_unreadable_block_is_reported_and_no_more() {
     let volume = volume(0, true);
     let error = blockdev::BlockDevice::read(&blockdev::MemoryDevice::from_vec(Vec::new()), 0, &mut [0; 8]).unwrap_err();
     let problems = with_names(&volume, Marks::INDEX, |_, _, names| {
-        names.judge_block(InodeNo(11), 3, FsBlock(9), Err(&error));
+        names.check_block(InodeNo(11), 3, FsBlock(9), Err(&error));
         names.finish();
     });
     assert_eq!(codes(problems), [Code::DirectoryBlockUnreadable, Code::LostAndFoundMissing]);
@@ -222,17 +222,17 @@ proptest! {
         let volume = volume(if large { 6 } else { 0 }, checksums);
         with_names(&volume, marks, |ctx, directories, mut names| {
             for (file_block, bytes) in [(file_block, &bytes), (file_block + 1, &more)] {
-                names.judge_block(InodeNo(dir), file_block, FsBlock(7), Ok(bytes));
+                names.check_block(InodeNo(dir), file_block, FsBlock(7), Ok(bytes));
             }
-            names.judge_inline(InodeNo(dir % 20 + 1), &i_block, &bytes);
-            names.judge_hole(InodeNo(dir), 9);
+            names.check_inline(InodeNo(dir % 20 + 1), &i_block, &bytes);
+            names.check_hole(InodeNo(dir), 9);
             let runs = [run(7, 2, dir, file_block)];
             for item in names.again(&runs) {
-                names.judge_again(&item.tag, Ok(&bytes));
+                names.check_again(&item.tag, Ok(&bytes));
             }
             names.finish();
-            connectivity::judge(ctx, directories);
-            links::judge(ctx);
+            connectivity::check(ctx, directories);
+            links::check(ctx);
         });
     }
 }

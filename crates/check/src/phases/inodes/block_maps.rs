@@ -1,8 +1,8 @@
-//! Block maps: extent trees and indirect blocks, judged node by node in whatever order they are read.
+//! Block maps: extent trees and indirect blocks, checked node by node in whatever order they are read.
 //!
 //! Contract with the rounds
-//! - A node is judged against what its parent says of it: level, and the blocks of the file it may cover. Since children
-//!   of one parent cover disjoint ranges, order and overlap are judged without knowing the neighbours.
+//! - A node is checked against what its parent says of it: level, and the blocks of the file it may cover. Since children
+//!   of one parent cover disjoint ranges, order and overlap are checked without knowing the neighbours.
 //! - Blocks of data are claimed here, at once. Blocks that will be read (tree nodes, directories, links) are handed on in
 //!   [`Found`] and claimed at the start of the round that reads them, in disk order: who comes first does not depend on
 //!   threads, and a block that two maps share is followed only once, so a map that leads back into itself ends.
@@ -20,7 +20,7 @@ use format::{FileBlock, FsBlock, InodeNo, indirect};
 use std::ops::Range;
 use zerocopy::little_endian::U32;
 
-/// Judges maps.
+/// Checks maps.
 pub(crate) struct Trees<'a> {
     pub(crate) ctx: &'a Context<'a>,
     pub(crate) claimer: &'a dyn Claimer,
@@ -34,7 +34,7 @@ struct Place {
 }
 
 impl Trees<'_> {
-    /// Judges what `i_block` holds of a file that is mapped by extents.
+    /// Checks what `i_block` holds of a file that is mapped by extents.
     pub(crate) fn extent_root(&self, facts: &Facts, i_block: &[u8], tally: &mut Tally, found: &mut Found) {
         let Some(node) = RawNode::from_bytes(i_block) else { return };
         let depth = node.header.eh_depth.get();
@@ -47,7 +47,7 @@ impl Trees<'_> {
         self.extent_entries(facts, &node, &place, tally, found);
     }
 
-    /// Judges a tree block.
+    /// Checks a tree block.
     pub(crate) fn node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         match at.kind {
             NodeKind::Extents(_) => self.extent_node(facts, at, bytes, tally, found),
@@ -55,7 +55,7 @@ impl Trees<'_> {
         }
     }
 
-    /// Judges a node of an extent tree.
+    /// Checks a node of an extent tree.
     fn extent_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Extents(depth) = at.kind else { return };
         let block = FsBlock(at.block);
@@ -79,7 +79,7 @@ impl Trees<'_> {
         if let Some(start) = starts_at
             && start != at.first
         {
-            self.ctx.report_if(self.claimer.is_judging(), || {
+            self.ctx.report_if(self.claimer.is_checking(), || {
                 Problem::new(Code::ExtentIndexStartWrong)
                     .inode(facts.inode)
                     .block(block)
@@ -260,7 +260,7 @@ impl Trees<'_> {
         });
     }
 
-    /// Judges what `i_block` holds of a file that is mapped by indirect blocks.
+    /// Checks what `i_block` holds of a file that is mapped by indirect blocks.
     pub(crate) fn indirect_root(&self, facts: &Facts, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
         let shape = self.ctx.volume.geometry.indirect();
         let (direct, trees) = words.split_at(12);
@@ -271,7 +271,7 @@ impl Trees<'_> {
         }
     }
 
-    /// Judges an indirect block.
+    /// Checks an indirect block.
     fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Indirect(level) = at.kind else { return };
         let geometry = &self.ctx.volume.geometry;
@@ -281,7 +281,7 @@ impl Trees<'_> {
         let (inode, seed) = facts.owner();
         let good =
             || tail.says(bytes, inode, Some(level.into())) && tail.checksum_matches(bytes, FsBlock(at.block), seed);
-        if self.claimer.is_judging() && !good() {
+        if self.claimer.is_checking() && !good() {
             self.report(facts, Code::IndirectBlockForeign, block);
         }
         let first = u64::from(at.first);
@@ -328,7 +328,7 @@ impl Trees<'_> {
         });
     }
 
-    /// Judges numbers of data blocks, those of file blocks `first`, `first + 1` ….
+    /// Checks numbers of data blocks, those of file blocks `first`, `first + 1` ….
     fn data_pointers(
         &self,
         facts: &Facts,
@@ -384,13 +384,13 @@ impl Trees<'_> {
     }
 
     fn content(&self, facts: &Facts, blocks: &Range<u64>) {
-        if self.claimer.is_judging() {
+        if self.claimer.is_checking() {
             self.ctx.identify_content(facts.inode, blocks);
         }
     }
 
     fn report(&self, facts: &Facts, code: Code, block: Option<FsBlock>) {
-        self.ctx.report_if(self.claimer.is_judging(), || {
+        self.ctx.report_if(self.claimer.is_checking(), || {
             let problem = Problem::new(code).inode(facts.inode);
             match block {
                 Some(block) => problem.block(block).name(format!("at block {block}")),
@@ -405,7 +405,7 @@ impl Trees<'_> {
 
     /// Reports an entry of a map that leads to `blocks` blocks from `points_to` on.
     fn report_run(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64, blocks: u64) {
-        self.ctx.report_if(self.claimer.is_judging(), || {
+        self.ctx.report_if(self.claimer.is_checking(), || {
             let problem = Problem::new(code).inode(facts.inode).file_block(at).found(points_to).count(blocks);
             match node {
                 Some(block) => problem.block(block),

@@ -8,7 +8,7 @@ use format::inode::{FileKind, InodeFlags};
 use format::{FileBlock, InodeNo};
 use std::sync::Mutex;
 
-/// What the inode says of its file, as far as its map is judged by it.
+/// What the inode says of its file, as far as its map is checked by it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     pub(crate) inode: InodeNo,
@@ -101,8 +101,8 @@ impl OpenFiles {
     }
 }
 
-/// Judges size and space of a file whose map was walked to its end.
-pub(crate) fn judge_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
+/// Checks size and space of a file whose map was walked to its end.
+pub(crate) fn check_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
     if facts.inode == InodeNo::BAD_BLOCKS || tally.incomplete {
         return;
     }
@@ -111,7 +111,7 @@ pub(crate) fn judge_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
     let nameable = facts.inode == InodeNo::ROOT || facts.inode.get() >= ctx.volume.geometry.first_inode;
     let inline = facts.flags.contains(InodeFlags::INLINE_DATA) && facts.kind.is_some() && nameable;
     if inline {
-        // its size was judged with the attribute that holds its end
+        // its size was checked with the attribute that holds its end
     } else if facts.is_directory() && tally.last.is_none() && tally.clusters == 0 {
         ctx.report(Problem::new(Code::DirectoryEmpty).inode(facts.inode));
     } else if facts.is_directory() && tally.last.is_none() {

@@ -42,22 +42,22 @@ pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInod
     lock(&ctx.values.inodes).insert(inode, value);
 }
 
-/// Judges the attributes that stand behind an inode's extra fields.
-pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'a>) -> InInode<'a> {
+/// Checks the attributes that stand behind an inode's extra fields.
+pub(crate) fn check_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'a>) -> InInode<'a> {
     let mut seen = InInode::default();
     let Ok((header, bytes)) = XattrIbodyHeader::ref_from_prefix(raw.attribute_area()) else {
-        judge_context(ctx, inode, raw, false);
+        check_context(ctx, inode, raw, false);
         return seen;
     };
     if header.h_magic.get() == MAGIC {
         let values = Cell::new(0);
         let strict = raw.flags().contains(InodeFlags::INLINE_DATA);
         let area = Area { ctx, owner: inode, block: None, shares: 1, bytes, strict, values: &values };
-        seen.value_clusters = area.judge(0, |entry, name, value| match (entry.e_name_index, name) {
+        seen.value_clusters = area.check(0, |entry, name, value| match (entry.e_name_index, name) {
             (index::SYSTEM, b"data") => seen.system_data = Some(value),
             (index::ENCRYPTION, b"c") => {
                 seen.encryption = true;
-                if area.judge_encryption(value) {
+                if area.check_encryption(value) {
                     ctx.policies.put(inode, value);
                 }
             }
@@ -67,21 +67,21 @@ pub(crate) fn judge_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
             lock(&ctx.values.charges).push((inode, values.get()));
         }
     }
-    judge_context(ctx, inode, raw, seen.encryption);
+    check_context(ctx, inode, raw, seen.encryption);
     seen
 }
 
-/// An encrypted inode has a context, in the inode or in its attribute block, which is judged when it is read.
-pub(crate) fn judge_context(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>, in_inode: bool) {
+/// An encrypted inode has a context, in the inode or in its attribute block, which is checked when it is read.
+pub(crate) fn check_context(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>, in_inode: bool) {
     let encrypted = raw.flags().contains(InodeFlags::ENCRYPT);
     if encrypted && !in_inode && raw.file_acl(true).get() == 0 {
         ctx.report(Problem::new(Code::EncryptionXattrMissing).inode(inode));
     }
 }
 
-/// Judges an attribute block and how many inodes it says share it. Returns the clusters of the values that live in inodes
+/// Checks an attribute block and how many inodes it says share it. Returns the clusters of the values that live in inodes
 /// of their own: they count as each owner's.
-pub(crate) fn judge_block(
+pub(crate) fn check_block(
     ctx: &Context<'_>,
     block: FsBlock,
     inodes: &[XattrRef],
@@ -116,10 +116,10 @@ pub(crate) fn judge_block(
     let values = Cell::new(0);
     let area = Area { ctx, owner: first.inode, block: Some(block), shares, bytes, strict: true, values: &values };
     let mut encryption = false;
-    let value_clusters = area.judge(XattrHeader::SIZE, |entry, name, value| {
+    let value_clusters = area.check(XattrHeader::SIZE, |entry, name, value| {
         if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
             encryption = true;
-            if area.judge_encryption(value) {
+            if area.check_encryption(value) {
                 inodes.iter().for_each(|user| ctx.policies.put(user.inode, value));
             }
         }
@@ -154,9 +154,9 @@ struct Area<'a, 'c> {
 }
 
 impl<'a> Area<'a, '_> {
-    /// Judges the entries from `at` on; `each` sees those whose value stands here and is sound. Returns the clusters of
+    /// Checks the entries from `at` on; `each` sees those whose value stands here and is sound. Returns the clusters of
     /// the values that live elsewhere.
-    fn judge(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) -> u64 {
+    fn check(&self, mut at: usize, mut each: impl FnMut(&XattrEntry, &'a [u8], &'a [u8])) -> u64 {
         let geometry = &self.ctx.volume.geometry;
         let cluster = u64::from(geometry.block_size) * u64::from(geometry.cluster_blocks);
         let mut elsewhere = 0;
@@ -198,7 +198,7 @@ impl<'a> Area<'a, '_> {
             }
             let start = usize::from(entry.e_value_offs.get());
             if size == 0 {
-                self.judge_hash(entry, name, &[]);
+                self.check_hash(entry, name, &[]);
                 if self.strict && start > self.bytes.len() {
                     let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
                     self.report_with(code, |problem| problem.name(title(entry, name)).found(0));
@@ -221,7 +221,7 @@ impl<'a> Area<'a, '_> {
             };
             values.push((start, end));
             // the hash runs over whole words: bytes behind the value's end count as they stand
-            self.judge_hash(entry, name, self.bytes.get(start..end).unwrap_or(value));
+            self.check_hash(entry, name, self.bytes.get(start..end).unwrap_or(value));
             each(entry, name, value);
         }
         // the terminator belongs to the names
@@ -233,7 +233,7 @@ impl<'a> Area<'a, '_> {
         elsewhere
     }
 
-    fn judge_hash(&self, entry: &XattrEntry, name: &[u8], value: &[u8]) {
+    fn check_hash(&self, entry: &XattrEntry, name: &[u8], value: &[u8]) {
         let stored = entry.e_hash.get();
         // in an inode the hash may be left out
         if stored == 0 && self.block.is_none() {
@@ -248,7 +248,7 @@ impl<'a> Area<'a, '_> {
     }
 
     /// A context is as long as its version asks for. Whether so.
-    fn judge_encryption(&self, value: &[u8]) -> bool {
+    fn check_encryption(&self, value: &[u8]) -> bool {
         let sound = match value.first() {
             Some(1) => value.len() == 28,
             Some(2) => value.len() == 40,
@@ -297,8 +297,8 @@ impl<'a> Area<'a, '_> {
     }
 }
 
-/// Both ends are known: judges values that live in inodes of their own, and those inodes' counts.
-pub(crate) fn judge_values(ctx: &Context<'_>) {
+/// Both ends are known: checks values that live in inodes of their own, and those inodes' counts.
+pub(crate) fn check_values(ctx: &Context<'_>) {
     let refs = std::mem::take(&mut *lock(&ctx.values.refs));
     let inodes = std::mem::take(&mut *lock(&ctx.values.inodes));
     let mut counted: HashMap<InodeNo, u64> = HashMap::new();

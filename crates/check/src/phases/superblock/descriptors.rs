@@ -116,8 +116,8 @@ impl Table {
         parts
     }
 
-    /// Judges each descriptor by itself; the groups whose checksum is wrong.
-    pub(crate) fn judge(
+    /// Checks each descriptor by itself; the groups whose checksum is wrong.
+    pub(crate) fn check(
         &self,
         disk: &DiskSuperblock,
         geometry: &Geometry,

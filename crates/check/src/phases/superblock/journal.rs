@@ -1,4 +1,4 @@
-//! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is judged as it stands.
+//! Phase 0: the journal's inode and superblock. Nothing is replayed: the volume is checked as it stands.
 
 use crate::problem::{Problem, Problems};
 use crate::scan::Scanner;
@@ -17,7 +17,7 @@ const LOG_READS: u32 = 1 << 16;
 /// `s_jnl_backup_type`: `s_jnl_blocks` holds the inode's block map and size.
 const BACKUP_BLOCKS: u8 = 1;
 
-/// Judges the journal, where the superblock speaks of one.
+/// Checks the journal, where the superblock speaks of one.
 pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let disk = &volume.disk;
     let has_journal = volume.features.compat.contains(Compat::HAS_JOURNAL);
@@ -45,7 +45,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     if !has_journal {
         problems.report(Problem::new(Code::JournalFeatureMissing).inode(inode));
     }
-    if judge_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
+    if check_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
         match transactions(scanner, volume, &file, &bytes) {
             0 if recover => problems.report(Problem::new(Code::JournalRecoveryOfNothing)),
             0 => {}
@@ -143,7 +143,7 @@ pub(crate) fn copy(volume: &Volume) -> Option<([u8; 60], u64)> {
 }
 
 /// `true` where the log can be read.
-fn judge_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems: &Problems) -> bool {
+fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems: &Problems) -> bool {
     let bad = || Problem::new(Code::JournalSuperblockBad);
     let Some(disk) = superblock(bytes) else {
         problems.report(bad());

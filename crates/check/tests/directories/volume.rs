@@ -76,7 +76,7 @@ impl Volume {
 
     /// What the check finds. Panics where e2fsck comes to another verdict.
     pub(crate) fn codes(&self) -> BTreeSet<Code> {
-        let (codes, clean) = self.judge();
+        let (codes, clean) = self.compare();
         self.image.set_bytes(&self.bytes);
         let verdict = e2fsck(self.image.path());
         assert_eq!(verdict.clean, clean, "e2fsck: exit {:?}, {}\nthe check: {codes:?}", verdict.exit, verdict.text);
@@ -85,7 +85,7 @@ impl Volume {
 
     /// What the check finds where e2fsck finds nothing.
     pub(crate) fn codes_beyond_e2fsck(&self) -> BTreeSet<Code> {
-        let (codes, clean) = self.judge();
+        let (codes, clean) = self.compare();
         self.image.set_bytes(&self.bytes);
         assert!(!clean && e2fsck(self.image.path()).clean, "{codes:?}");
         codes
@@ -93,7 +93,7 @@ impl Volume {
 
     /// What the check finds, whatever e2fsck says.
     pub(crate) fn codes_alone(&self) -> BTreeSet<Code> {
-        self.judge().0
+        self.compare().0
     }
 
     /// What the check finds, each with the path of the inode it is about.
@@ -103,7 +103,7 @@ impl Volume {
         report.problems.into_iter().map(|p| (p.code, p.path)).collect()
     }
 
-    fn judge(&self) -> (BTreeSet<Code>, bool) {
+    fn compare(&self) -> (BTreeSet<Code>, bool) {
         let device = MemoryDevice::from_vec(self.bytes.clone());
         let run = |threads| {
             let options = Options { threads, ..Options::default() };

@@ -1,6 +1,6 @@
 //! Multiple-mount protection, the resize inode, orphans and quota.
 
-use super::{Finds, Volume, judge, no_difference, ours};
+use super::{Finds, Volume, compare, no_difference, ours};
 use extant_check::table::Code;
 use testkit::{Image, need, oracle, tools};
 
@@ -18,17 +18,17 @@ fn multiple_mount_protection() {
     let at = volume.u32(SB + 0x168) as usize * 1024;
     let put = |at: usize, value: u32| move |v: &mut Volume| v.put(at, &value.to_le_bytes());
     no_difference([
-        judge(&volume, "as it was made", Nothing, |_| ()),
-        judge(&volume, "magic", This(Code::MmpMagicWrong), put(at, 5)),
-        judge(&volume, "a check under way", Refusal, put(at + 4, 0xE24D_4D50)),
-        judge(&volume, "a number that is never written", Refusal, put(at + 4, 0xE24D_4D51)),
-        judge(&volume, "no block", This(Code::MmpBlockOutOfRange), put(SB + 0x168, 0)),
-        judge(&volume, "a block beyond the volume", This(Code::MmpBlockOutOfRange), put(SB + 0x16C, 1)),
-        judge(&volume, "a block of data", This(Code::MmpMagicWrong), put(SB + 0x168, 9000)),
+        compare(&volume, "as it was made", Nothing, |_| ()),
+        compare(&volume, "magic", This(Code::MmpMagicWrong), put(at, 5)),
+        compare(&volume, "a check under way", Refusal, put(at + 4, 0xE24D_4D50)),
+        compare(&volume, "a number that is never written", Refusal, put(at + 4, 0xE24D_4D51)),
+        compare(&volume, "no block", This(Code::MmpBlockOutOfRange), put(SB + 0x168, 0)),
+        compare(&volume, "a block beyond the volume", This(Code::MmpBlockOutOfRange), put(SB + 0x16C, 1)),
+        compare(&volume, "a block of data", This(Code::MmpMagicWrong), put(SB + 0x168, 9000)),
     ]);
     let args = ["-t", "ext4", "-b", "1024", "-O", "mmp,^has_journal"];
     let volume = Volume::of(&Image::mke2fs(&args, 16 << 20).build());
-    no_difference([judge(&volume, "checksum", This(Code::MmpChecksumWrong), put(at + 0x3FC, 5))]);
+    no_difference([compare(&volume, "checksum", This(Code::MmpChecksumWrong), put(at + 0x3FC, 5))]);
 }
 
 #[test]
@@ -81,19 +81,19 @@ fn the_orphan_file_is_empty() {
     let at = said.lines().find_map(|l| l.trim().parse::<usize>().ok()).expect("its first block") * 1024;
     let put = |at: usize, value: u32| move |v: &mut Volume| v.put(at, &value.to_le_bytes());
     no_difference([
-        judge(&volume, "as it was made", Nothing, |_| ()),
-        judge(&volume, "magic", This(Code::OrphanFileMagicWrong), put(at + 1016, 5)),
-        judge(&volume, "magic of a later block", This(Code::OrphanFileMagicWrong), put(at + 5 * 1024 + 1016, 5)),
-        judge(&volume, "an orphan", This(Code::OrphanFileBlockNotClean), put(at, 14)),
-        judge(&volume, "a checksum without the feature", This(Code::OrphanFileBlockNotClean), put(at + 1020, 14)),
-        judge(&volume, "no inode", This(Code::OrphanFileInodeBad), put(SB + 0x280, 0)),
-        judge(&volume, "no such inode", This(Code::OrphanFileInodeBad), put(SB + 0x280, 99_999)),
-        judge(&volume, "the journal's inode", This(Code::OrphanFileMagicWrong), put(SB + 0x280, 8)),
-        judge(&volume, "neither feature nor file", This(Code::OrphanPresentWithoutFile), |v| {
+        compare(&volume, "as it was made", Nothing, |_| ()),
+        compare(&volume, "magic", This(Code::OrphanFileMagicWrong), put(at + 1016, 5)),
+        compare(&volume, "magic of a later block", This(Code::OrphanFileMagicWrong), put(at + 5 * 1024 + 1016, 5)),
+        compare(&volume, "an orphan", This(Code::OrphanFileBlockNotClean), put(at, 14)),
+        compare(&volume, "a checksum without the feature", This(Code::OrphanFileBlockNotClean), put(at + 1020, 14)),
+        compare(&volume, "no inode", This(Code::OrphanFileInodeBad), put(SB + 0x280, 0)),
+        compare(&volume, "no such inode", This(Code::OrphanFileInodeBad), put(SB + 0x280, 99_999)),
+        compare(&volume, "the journal's inode", This(Code::OrphanFileMagicWrong), put(SB + 0x280, 8)),
+        compare(&volume, "neither feature nor file", This(Code::OrphanPresentWithoutFile), |v| {
             v.clear_u32(SB + 0x5C, 0x1000);
             v.set_u32(SB + 0x64, 0x1_0000);
         }),
-        judge(&volume, "no journal", This(Code::OrphanFileWithoutJournal), |v| {
+        compare(&volume, "no journal", This(Code::OrphanFileWithoutJournal), |v| {
             v.clear_u32(SB + 0x5C, 4);
             v.put(SB + 0xE0, &[0; 4]);
         }),
@@ -107,8 +107,8 @@ fn the_orphan_file_is_empty() {
 
     let checksummed = Volume::of(&make("orphan_file", &[]));
     no_difference([
-        judge(&checksummed, "with checksums", Nothing, |_| ()),
-        judge(&checksummed, "checksum", This(Code::OrphanFileChecksumWrong), put(at + 1020, 5)),
+        compare(&checksummed, "with checksums", Nothing, |_| ()),
+        compare(&checksummed, "checksum", This(Code::OrphanFileChecksumWrong), put(at + 1020, 5)),
     ]);
     for (command, finds) in [
         ("sif <12> size 32769", This(Code::OrphanFileSizeWrong)),
@@ -118,7 +118,7 @@ fn the_orphan_file_is_empty() {
         ("clri <12>", This(Code::OrphanFileInodeBad)),
     ] {
         let volume = Volume::of(&make("orphan_file,^metadata_csum", &[command]));
-        no_difference([judge(&volume, command, finds, |_| ())]);
+        no_difference([compare(&volume, command, finds, |_| ())]);
     }
 }
 
@@ -144,13 +144,13 @@ fn quota_files_state_what_everyone_has() {
     };
     let wrong = Finds::This(Code::QuotaUsageWrong);
     no_difference([
-        judge(&make(&[]), "as it should be", Finds::Nothing, |_| ()),
-        judge(&make(&["sif long uid 8"]), "another user", wrong, |_| ()),
-        judge(&make(&["sif short gid 0"]), "another group", wrong, |_| ()),
-        judge(&make(&["sif short projid 4"]), "another project", wrong, |_| ()),
-        judge(&make(&["mkdir e"]), "one more directory", wrong, |_| ()),
-        judge(&make(&["sif <3> size 0"]), "an empty file", wrong, |_| ()),
-        judge(&make(&["clri <4>"]), "no file", wrong, |_| ()),
-        judge(&make(&["ssv usr_quota_inum 0"]), "a file nobody names", Finds::This(Code::QuotaInodeNotClear), |_| ()),
+        compare(&make(&[]), "as it should be", Finds::Nothing, |_| ()),
+        compare(&make(&["sif long uid 8"]), "another user", wrong, |_| ()),
+        compare(&make(&["sif short gid 0"]), "another group", wrong, |_| ()),
+        compare(&make(&["sif short projid 4"]), "another project", wrong, |_| ()),
+        compare(&make(&["mkdir e"]), "one more directory", wrong, |_| ()),
+        compare(&make(&["sif <3> size 0"]), "an empty file", wrong, |_| ()),
+        compare(&make(&["clri <4>"]), "no file", wrong, |_| ()),
+        compare(&make(&["ssv usr_quota_inum 0"]), "a file nobody names", Finds::This(Code::QuotaInodeNotClear), |_| ()),
     ]);
 }

@@ -1,6 +1,6 @@
 //! The journal's inode and superblock.
 
-use super::{Finds, Volume, judge, no_difference, ours};
+use super::{Finds, Volume, compare, no_difference, ours};
 use extant_check::table::Code;
 use testkit::{Image, need, oracle};
 
@@ -47,7 +47,7 @@ fn superblocks_of_journals() {
     for kind in ["ext3", "ext4"] {
         let (volume, at) = volume(kind, &[]);
         no_difference(cases.iter().map(|(said, fields, finds)| {
-            judge(&volume, &format!("{kind}: {said}"), *finds, |v| {
+            compare(&volume, &format!("{kind}: {said}"), *finds, |v| {
                 for (field, value) in *fields {
                     v.put(at + field, &value.to_be_bytes());
                 }
@@ -65,16 +65,16 @@ fn what_the_superblock_says_of_the_journal() {
     let spoil = |at: usize, value: u32| move |v: &mut Volume| v.put(SB + at, &value.to_le_bytes());
     let (volume, _) = volume("ext3", &[]);
     no_difference([
-        judge(&volume, "no inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 0)),
-        judge(&volume, "no such inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 99_999)),
-        judge(&volume, "another device", This(Code::JournalDeviceNotFound), spoil(0xD0, 5)),
-        judge(&volume, "no feature", This(Code::JournalFeatureMissing), |v| v.clear_u32(SB + 0x5C, 4)),
-        judge(&volume, "recovery", This(Code::JournalRecoveryOfNothing), |v| v.set_u32(SB + 0x60, 4)),
-        judge(&volume, "no journal", Anything, |v| {
+        compare(&volume, "no inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 0)),
+        compare(&volume, "no such inode", This(Code::JournalInodeElsewhere), spoil(0xE0, 99_999)),
+        compare(&volume, "another device", This(Code::JournalDeviceNotFound), spoil(0xD0, 5)),
+        compare(&volume, "no feature", This(Code::JournalFeatureMissing), |v| v.clear_u32(SB + 0x5C, 4)),
+        compare(&volume, "recovery", This(Code::JournalRecoveryOfNothing), |v| v.set_u32(SB + 0x60, 4)),
+        compare(&volume, "no journal", Anything, |v| {
             v.clear_u32(SB + 0x5C, 4);
             v.put(SB + 0xE0, &[0; 4]);
         }),
-        judge(&volume, "another device, but no journal", This(Code::JournalDeviceNotFound), |v| {
+        compare(&volume, "another device, but no journal", This(Code::JournalDeviceNotFound), |v| {
             v.clear_u32(SB + 0x5C, 4);
             v.put(SB + 0xE0, &[0; 4]);
             v.put(SB + 0xD0, &[0xFE, 0xFF]);
@@ -103,12 +103,12 @@ fn inodes_of_journals() {
         ("sif <8> uid 5", Nothing),
     ] {
         let (volume, _) = volume("ext4", &[command]);
-        no_difference([judge(&volume, &format!("ext4: {command}"), finds, |_| ())]);
+        no_difference([compare(&volume, &format!("ext4: {command}"), finds, |_| ())]);
     }
     // the superblock's copy of the block map helps
     for command in ["sif <8> mode 0", "sif <8> block[0] 0", "sif <8> block[5] 99999", "clri <8>"] {
         let (volume, _) = volume("ext3", &[command]);
-        no_difference([judge(&volume, &format!("ext3: {command}"), bad, |_| ())]);
+        no_difference([compare(&volume, &format!("ext3: {command}"), bad, |_| ())]);
     }
     // e2fsck -n does not say this, and -y restores the inode without a word
     let (volume, _) = volume("ext3", &["sif <8> size 100000000"]);

@@ -1,6 +1,6 @@
 //! Fields of the superblock, and its copies.
 
-use super::{Finds, Volume, judge, judge_repaired, no_difference, ours};
+use super::{Finds, Volume, compare, compare_repaired, no_difference, ours};
 use extant_check::table::Code;
 use testkit::{Image, need};
 
@@ -59,7 +59,7 @@ fn fields_of_ext2() {
     ];
     let volume = ext2();
     no_difference(cases.iter().map(|(said, at, value, finds)| {
-        judge(&volume, said, *finds, |volume| volume.put(SB + at, &value.to_le_bytes()))
+        compare(&volume, said, *finds, |volume| volume.put(SB + at, &value.to_le_bytes()))
     }));
 }
 
@@ -92,16 +92,16 @@ fn features_of_ext2() {
     let words = [(COMPAT, 13), (INCOMPAT, 19), (RO_COMPAT, 18)];
     no_difference(words.into_iter().flat_map(|(word, bits)| (0..bits).map(move |bit| (word, bit))).map(
         |(word, bit)| {
-            judge(&volume, &format!("{word:#x} bit {bit}"), known(word, bit), |volume| volume.set_u32(word, 1 << bit))
+            compare(&volume, &format!("{word:#x} bit {bit}"), known(word, bit), |volume| volume.set_u32(word, 1 << bit))
         },
     ));
     no_difference([
-        judge(&volume, "no resize_inode", This(Code::ReservedGdtBlocksWithoutFeature), |v| v.clear_u32(COMPAT, 0x10)),
-        judge(&volume, "no UUID", This(Code::UuidMissing), |v| v.put(SB + 0x68, &[0; 16])),
-        judge(&volume, "a size of descriptors", This(Code::SuperblockFieldTryBackup), |v| v.put(SB + 0xFE, &[48, 0])),
-        judge(&volume, "flexible groups", This(Code::SuperblockTryBackup), |v| v.put(SB + 0x174, &[40])),
-        judge(&volume, "a test volume", This(Code::TestFlagSet), |v| v.put(SB + 0x160, &[5])),
-        judge(&volume, "hashes of no sign", This(Code::DirectoryHashSignUnknown), |v| v.put(SB + 0x160, &[0])),
+        compare(&volume, "no resize_inode", This(Code::ReservedGdtBlocksWithoutFeature), |v| v.clear_u32(COMPAT, 0x10)),
+        compare(&volume, "no UUID", This(Code::UuidMissing), |v| v.put(SB + 0x68, &[0; 16])),
+        compare(&volume, "a size of descriptors", This(Code::SuperblockFieldTryBackup), |v| v.put(SB + 0xFE, &[48, 0])),
+        compare(&volume, "flexible groups", This(Code::SuperblockTryBackup), |v| v.put(SB + 0x174, &[40])),
+        compare(&volume, "a test volume", This(Code::TestFlagSet), |v| v.put(SB + 0x160, &[5])),
+        compare(&volume, "hashes of no sign", This(Code::DirectoryHashSignUnknown), |v| v.put(SB + 0x160, &[0])),
     ]);
 }
 
@@ -114,17 +114,17 @@ fn fields_of_ext4() {
     let volume = ext4();
     let spoil = |at: usize, value: &'static [u8]| move |volume: &mut Volume| volume.put(SB + at, value);
     no_difference([
-        judge(&volume, "its checksum", This(Code::SuperblockTryBackup), spoil(0x3FC, b"abcd")),
-        judge_repaired(&volume, "kind of checksums", Refusal, spoil(0x175, &[7])),
-        judge_repaired(&volume, "no size of descriptors", This(Code::SuperblockFieldTryBackup), spoil(0xFE, &[0, 0])),
-        judge_repaired(&volume, "least extra size", This(Code::MinExtraSizeWrong), spoil(0x15C, &[200, 0])),
-        judge_repaired(&volume, "wished extra size", This(Code::WantExtraSizeWrong), spoil(0x15E, &[3, 0])),
-        judge_repaired(&volume, "both checksums", This(Code::BothChecksumFeatures), |v| v.set_u32(SB + 0x64, 0x10)),
-        judge_repaired(&volume, "no extents", This(Code::SixtyFourBitWithoutExtents), |v| {
+        compare(&volume, "its checksum", This(Code::SuperblockTryBackup), spoil(0x3FC, b"abcd")),
+        compare_repaired(&volume, "kind of checksums", Refusal, spoil(0x175, &[7])),
+        compare_repaired(&volume, "no size of descriptors", This(Code::SuperblockFieldTryBackup), spoil(0xFE, &[0, 0])),
+        compare_repaired(&volume, "least extra size", This(Code::MinExtraSizeWrong), spoil(0x15C, &[200, 0])),
+        compare_repaired(&volume, "wished extra size", This(Code::WantExtraSizeWrong), spoil(0x15E, &[3, 0])),
+        compare_repaired(&volume, "both checksums", This(Code::BothChecksumFeatures), |v| v.set_u32(SB + 0x64, 0x10)),
+        compare_repaired(&volume, "no extents", This(Code::SixtyFourBitWithoutExtents), |v| {
             v.clear_u32(SB + 0x60, 0x40);
         }),
-        judge_repaired(&volume, "groups of a flexible group", Anything, spoil(0x174, &[3])),
-        judge(&volume, "all checksums of superblocks", Refusal, |v| {
+        compare_repaired(&volume, "groups of a flexible group", Anything, spoil(0x174, &[3])),
+        compare(&volume, "all checksums of superblocks", Refusal, |v| {
             for block in [1, 8193, 24577] {
                 v.put(block * 1024 + 0x3FC, b"abcd");
             }
@@ -139,10 +139,10 @@ fn devices_that_end_early() {
     }
     let volume = ext2();
     no_difference([
-        judge(&volume, "a block", Finds::This(Code::BeyondDevice), |v| v.0.truncate((40 << 20) - 1024)),
-        judge(&volume, "a group and more", Finds::This(Code::ReadError), |v| v.0.truncate(31 << 20)),
-        judge(&volume, "most of it", Finds::Refusal, |v| v.0.truncate(9 << 20)),
-        judge(&volume, "nearly all", Finds::Refusal, |v| v.0.truncate(2047)),
+        compare(&volume, "a block", Finds::This(Code::BeyondDevice), |v| v.0.truncate((40 << 20) - 1024)),
+        compare(&volume, "a group and more", Finds::This(Code::ReadError), |v| v.0.truncate(31 << 20)),
+        compare(&volume, "most of it", Finds::Refusal, |v| v.0.truncate(9 << 20)),
+        compare(&volume, "nearly all", Finds::Refusal, |v| v.0.truncate(2047)),
     ]);
 }
 

@@ -1,6 +1,6 @@
 //! Group descriptors, bitmaps and free counts.
 
-use super::{Finds, Volume, judge, judge_repaired, no_difference};
+use super::{Finds, Volume, compare, compare_repaired, no_difference};
 use extant_check::table::Code;
 use testkit::{Image, need};
 
@@ -61,35 +61,40 @@ fn descriptors_of_ext2() {
     };
     let v = &volume.0;
     no_difference([
-        judge(
+        compare(
             v,
             "block bitmap outside everywhere",
             This(Code::BlockBitmapNotInGroup),
             all(field(1, BLOCK_BITMAP), 99_999),
         ),
-        judge(
+        compare(
             v,
             "inode bitmap outside everywhere",
             This(Code::InodeBitmapNotInGroup),
             all(field(1, INODE_BITMAP), 99_999),
         ),
-        judge(
+        compare(
             v,
             "inode table outside everywhere",
             This(Code::InodeTableNotInGroup),
             all(field(1, INODE_TABLE), 99_999),
         ),
-        judge(v, "block bitmap in another group", This(Code::BlockBitmapNotInGroup), all(field(1, BLOCK_BITMAP), 300)),
-        judge(v, "block bitmap among data", Anything, put32(field(1, BLOCK_BITMAP), 9000)),
-        judge(v, "inode bitmap among data", Anything, put32(field(1, INODE_BITMAP), 9000)),
-        judge(v, "free blocks", This(Code::GroupFreeBlockCountWrong), put16(field(1, FREE_BLOCKS), 7)),
-        judge(v, "free inodes", This(Code::GroupFreeInodeCountWrong), put16(field(1, FREE_INODES), 7)),
-        judge(v, "directories", This(Code::GroupDirectoryCountWrong), put16(field(1, DIRECTORIES), 7)),
-        judge(v, "uninitialised inodes", This(Code::GroupUninitWithoutFeature), put16(field(1, FLAGS), 1)),
-        judge(v, "uninitialised blocks", This(Code::GroupUninitWithoutFeature), put16(field(1, FLAGS), 2)),
-        judge(v, "uninitialised root", This(Code::GroupInodeUninitInUse), put16(field(0, FLAGS), 3)),
-        judge(v, "unused inodes", This(Code::GroupUninitWithoutFeature), put16(field(1, UNUSED), 10)),
-        judge(v, "a checksum nobody asked for", Finds::Nothing, put16(field(1, CHECKSUM), 10)),
+        compare(
+            v,
+            "block bitmap in another group",
+            This(Code::BlockBitmapNotInGroup),
+            all(field(1, BLOCK_BITMAP), 300),
+        ),
+        compare(v, "block bitmap among data", Anything, put32(field(1, BLOCK_BITMAP), 9000)),
+        compare(v, "inode bitmap among data", Anything, put32(field(1, INODE_BITMAP), 9000)),
+        compare(v, "free blocks", This(Code::GroupFreeBlockCountWrong), put16(field(1, FREE_BLOCKS), 7)),
+        compare(v, "free inodes", This(Code::GroupFreeInodeCountWrong), put16(field(1, FREE_INODES), 7)),
+        compare(v, "directories", This(Code::GroupDirectoryCountWrong), put16(field(1, DIRECTORIES), 7)),
+        compare(v, "uninitialised inodes", This(Code::GroupUninitWithoutFeature), put16(field(1, FLAGS), 1)),
+        compare(v, "uninitialised blocks", This(Code::GroupUninitWithoutFeature), put16(field(1, FLAGS), 2)),
+        compare(v, "uninitialised root", This(Code::GroupInodeUninitInUse), put16(field(0, FLAGS), 3)),
+        compare(v, "unused inodes", This(Code::GroupUninitWithoutFeature), put16(field(1, UNUSED), 10)),
+        compare(v, "a checksum nobody asked for", Finds::Nothing, put16(field(1, CHECKSUM), 10)),
     ]);
 }
 
@@ -131,28 +136,33 @@ fn descriptors_of_ext4() {
     };
     let unused = v.u16(field(0, UNUSED));
     no_difference([
-        judge_repaired(v, "as it was made", Nothing, |_| ()),
-        judge(v, "checksum of group 0", This(Code::GroupChecksumWrong), put16(field(0, CHECKSUM), 5)),
-        judge(v, "checksum of an empty group", This(Code::GroupChecksumWrong), put16(field(1, CHECKSUM), 5)),
-        judge(v, "checksum of the last group", This(Code::GroupChecksumWrong), put16(field(4, CHECKSUM), 5)),
-        judge_repaired(v, "nothing unused", Nothing, put16(field(0, UNUSED), 0)),
-        judge_repaired(v, "fewer unused", Nothing, put16(field(0, UNUSED), unused - 5)),
-        judge_repaired(v, "one unused is in use", Anything, put16(field(0, UNUSED), unused + 1)),
-        judge_repaired(v, "all unused", Anything, put16(field(0, UNUSED), 2048)),
-        judge_repaired(
+        compare_repaired(v, "as it was made", Nothing, |_| ()),
+        compare(v, "checksum of group 0", This(Code::GroupChecksumWrong), put16(field(0, CHECKSUM), 5)),
+        compare(v, "checksum of an empty group", This(Code::GroupChecksumWrong), put16(field(1, CHECKSUM), 5)),
+        compare(v, "checksum of the last group", This(Code::GroupChecksumWrong), put16(field(4, CHECKSUM), 5)),
+        compare_repaired(v, "nothing unused", Nothing, put16(field(0, UNUSED), 0)),
+        compare_repaired(v, "fewer unused", Nothing, put16(field(0, UNUSED), unused - 5)),
+        compare_repaired(v, "one unused is in use", Anything, put16(field(0, UNUSED), unused + 1)),
+        compare_repaired(v, "all unused", Anything, put16(field(0, UNUSED), 2048)),
+        compare_repaired(
             v,
             "more unused than there are",
             This(Code::GroupUnusedInodesWrong),
             put16(field(0, UNUSED), 9999),
         ),
-        judge_repaired(v, "unused more than free", This(Code::GroupUnusedInodesWrong), put16(field(1, FREE_INODES), 5)),
-        judge_repaired(v, "inodes uninitialised in use", Anything, flags(0, 1, 0)),
-        judge_repaired(v, "blocks uninitialised in use", This(Code::GroupBlockUninitInUse), flags(0, 2, 0)),
-        judge_repaired(v, "inodes not uninitialised", This(Code::InodeBitmapPaddingWrong), flags(1, 0, 1)),
-        judge_repaired(v, "blocks not uninitialised", This(Code::BlockRangeUsedButUnmarked), flags(1, 0, 2)),
-        judge_repaired(v, "the last group's blocks", This(Code::LastGroupBlockUninit), flags(4, 2, 0)),
-        judge_repaired(v, "free blocks", This(Code::GroupFreeBlockCountWrong), put16(field(1, FREE_BLOCKS), 5)),
-        judge_repaired(v, "directories", This(Code::GroupDirectoryCountWrong), put16(field(1, DIRECTORIES), 5)),
+        compare_repaired(
+            v,
+            "unused more than free",
+            This(Code::GroupUnusedInodesWrong),
+            put16(field(1, FREE_INODES), 5),
+        ),
+        compare_repaired(v, "inodes uninitialised in use", Anything, flags(0, 1, 0)),
+        compare_repaired(v, "blocks uninitialised in use", This(Code::GroupBlockUninitInUse), flags(0, 2, 0)),
+        compare_repaired(v, "inodes not uninitialised", This(Code::InodeBitmapPaddingWrong), flags(1, 0, 1)),
+        compare_repaired(v, "blocks not uninitialised", This(Code::BlockRangeUsedButUnmarked), flags(1, 0, 2)),
+        compare_repaired(v, "the last group's blocks", This(Code::LastGroupBlockUninit), flags(4, 2, 0)),
+        compare_repaired(v, "free blocks", This(Code::GroupFreeBlockCountWrong), put16(field(1, FREE_BLOCKS), 5)),
+        compare_repaired(v, "directories", This(Code::GroupDirectoryCountWrong), put16(field(1, DIRECTORIES), 5)),
     ]);
 }
 
@@ -169,23 +179,33 @@ fn bitmaps() {
         move |v: &mut Volume| v.0[at] ^= bits
     };
     no_difference([
-        judge_repaired(v, "a free block marked", This(Code::BlockMarkedButUnused), flip(0, BLOCK_BITMAP, 900, 1)),
-        judge_repaired(v, "free blocks marked", This(Code::BlockRangeMarkedButUnused), flip(0, BLOCK_BITMAP, 900, 6)),
-        judge_repaired(v, "a used block not marked", This(Code::BlockUsedButUnmarked), flip(0, BLOCK_BITMAP, 0, 1)),
-        judge_repaired(v, "used blocks not marked", This(Code::BlockRangeUsedButUnmarked), flip(0, BLOCK_BITMAP, 0, 7)),
-        judge_repaired(v, "a free inode marked", This(Code::InodeMarkedButUnused), flip(0, INODE_BITMAP, 100, 1)),
-        judge_repaired(v, "free inodes marked", This(Code::InodeRangeMarkedButUnused), flip(0, INODE_BITMAP, 100, 3)),
-        judge_repaired(v, "a used inode not marked", This(Code::InodeUsedButUnmarked), flip(0, INODE_BITMAP, 0, 2)),
-        judge_repaired(v, "used inodes not marked", This(Code::InodeRangeUsedButUnmarked), flip(0, INODE_BITMAP, 0, 7)),
-        judge_repaired(v, "inode padding", This(Code::InodeBitmapPaddingWrong), flip(0, INODE_BITMAP, 1000, 1)),
-        judge_repaired(v, "block padding", This(Code::BlockBitmapPaddingWrong), flip(4, BLOCK_BITMAP, 1023, 0x80)),
-        judge_repaired(v, "bitmaps that were never written", Nothing, |v| {
+        compare_repaired(v, "a free block marked", This(Code::BlockMarkedButUnused), flip(0, BLOCK_BITMAP, 900, 1)),
+        compare_repaired(v, "free blocks marked", This(Code::BlockRangeMarkedButUnused), flip(0, BLOCK_BITMAP, 900, 6)),
+        compare_repaired(v, "a used block not marked", This(Code::BlockUsedButUnmarked), flip(0, BLOCK_BITMAP, 0, 1)),
+        compare_repaired(
+            v,
+            "used blocks not marked",
+            This(Code::BlockRangeUsedButUnmarked),
+            flip(0, BLOCK_BITMAP, 0, 7),
+        ),
+        compare_repaired(v, "a free inode marked", This(Code::InodeMarkedButUnused), flip(0, INODE_BITMAP, 100, 1)),
+        compare_repaired(v, "free inodes marked", This(Code::InodeRangeMarkedButUnused), flip(0, INODE_BITMAP, 100, 3)),
+        compare_repaired(v, "a used inode not marked", This(Code::InodeUsedButUnmarked), flip(0, INODE_BITMAP, 0, 2)),
+        compare_repaired(
+            v,
+            "used inodes not marked",
+            This(Code::InodeRangeUsedButUnmarked),
+            flip(0, INODE_BITMAP, 0, 7),
+        ),
+        compare_repaired(v, "inode padding", This(Code::InodeBitmapPaddingWrong), flip(0, INODE_BITMAP, 1000, 1)),
+        compare_repaired(v, "block padding", This(Code::BlockBitmapPaddingWrong), flip(4, BLOCK_BITMAP, 1023, 0x80)),
+        compare_repaired(v, "bitmaps that were never written", Nothing, |v| {
             flip(1, BLOCK_BITMAP, 900, 1)(v);
             flip(1, INODE_BITMAP, 0, 1)(v);
         }),
-        judge(v, "checksums", This(Code::BlockBitmapChecksumWrong), flip(0, BLOCK_BITMAP, 900, 1)),
-        judge(v, "checksums of inodes", This(Code::InodeBitmapChecksumWrong), flip(0, INODE_BITMAP, 100, 1)),
-        judge(v, "free blocks in the superblock", This(Code::FreeBlockCountWrong), |v| {
+        compare(v, "checksums", This(Code::BlockBitmapChecksumWrong), flip(0, BLOCK_BITMAP, 900, 1)),
+        compare(v, "checksums of inodes", This(Code::InodeBitmapChecksumWrong), flip(0, INODE_BITMAP, 100, 1)),
+        compare(v, "free blocks in the superblock", This(Code::FreeBlockCountWrong), |v| {
             v.put(1024 + 0x0C, &[1, 2]);
             testkit::repair_checksums(&mut v.0);
         }),
@@ -205,11 +225,11 @@ fn short_groups_have_padding_everywhere() {
     };
     let padding = Finds::This(Code::BlockBitmapPaddingWrong);
     no_difference([
-        judge(&volume.0, "as it was made", Finds::Nothing, |_| ()),
-        judge(&volume.0, "behind group 0", padding, flip(0, 700, 1)),
-        judge(&volume.0, "behind the last group", padding, flip(9, 700, 1)),
-        judge(&volume.0, "behind the last block", padding, flip(9, 511, 0x80)),
-        judge(&volume.0, "before it", Finds::This(Code::BlockMarkedButUnused), flip(9, 500, 1)),
+        compare(&volume.0, "as it was made", Finds::Nothing, |_| ()),
+        compare(&volume.0, "behind group 0", padding, flip(0, 700, 1)),
+        compare(&volume.0, "behind the last group", padding, flip(9, 700, 1)),
+        compare(&volume.0, "behind the last block", padding, flip(9, 511, 0x80)),
+        compare(&volume.0, "before it", Finds::This(Code::BlockMarkedButUnused), flip(9, 500, 1)),
     ]);
 }
 
@@ -224,11 +244,11 @@ fn clusters() {
     let bitmap = volume.block(0, BLOCK_BITMAP);
     let other = volume.0.u32(field(0, INODE_BITMAP));
     no_difference([
-        judge(&volume.0, "as it was made", Finds::Nothing, |_| ()),
-        judge_repaired(&volume.0, "a free cluster marked", Finds::This(Code::BlockRangeMarkedButUnused), |v| {
+        compare(&volume.0, "as it was made", Finds::Nothing, |_| ()),
+        compare_repaired(&volume.0, "a free cluster marked", Finds::This(Code::BlockRangeMarkedButUnused), |v| {
             v.0[bitmap + 1000] ^= 1;
         }),
-        judge_repaired(&volume.0, "two inode bitmaps in one place", Finds::Anything, |v| {
+        compare_repaired(&volume.0, "two inode bitmaps in one place", Finds::Anything, |v| {
             v.put(field(1, INODE_BITMAP), &other.to_le_bytes());
         }),
     ]);

@@ -4,8 +4,8 @@
 mod estimate;
 mod groups;
 mod journal;
-mod special;
 mod superblock;
+mod system_inodes;
 
 use blockdev::MemoryDevice;
 use extant_check::table::Code;
@@ -66,7 +66,7 @@ enum Finds {
 
 /// Spoils a copy of `volume`, and compares the verdict with e2fsck's and the problems with what is to be found. A word on
 /// each difference.
-fn judge(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
+fn compare(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
     let mut spoilt = volume.clone();
     spoil(&mut spoilt);
     let theirs = e2fsck(Image::from_bytes(&spoilt.0).path());
@@ -85,9 +85,9 @@ fn judge(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volu
         .then(|| format!("{said}: finds {codes:?}, not {finds:?}; e2fsck {:?} {}", theirs.exit, theirs.text))
 }
 
-/// As [`judge`], with all checksums put right after the damage.
-fn judge_repaired(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
-    judge(volume, said, finds, |volume| {
+/// As [`compare`], with all checksums put right after the damage.
+fn compare_repaired(volume: &Volume, said: &str, finds: Finds, spoil: impl FnOnce(&mut Volume)) -> Option<String> {
+    compare(volume, said, finds, |volume| {
         spoil(volume);
         repair_checksums(&mut volume.0);
     })
