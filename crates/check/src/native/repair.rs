@@ -38,7 +38,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
     if last >= LAST_GENERATION {
         return outcome;
     }
-    let next = |sb: &NativeSuperblock| NativeSuperblock { generation: last + 1, unordered: false, ..sb.clone() };
+    let next = |superblock: &NativeSuperblock| next_of(superblock, last);
     let other = COPIES - 1 - at;
     let damaged = |p: &Reported| p.code == Code::NativeSuperblockDamaged;
     if let Some((restored, _)) = copies::restored(device, &blocks, &in_force, at) {
@@ -94,18 +94,35 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
         report.repaired = true;
         return Ok(report);
     }
-    let found = whole(&blocks);
-    let Some((before, _)) = found.get(1).filter(|_| options.repair == Repair::All) else { return outcome };
-    let Some((place, what)) = super::read_generation(device, in_force.clone()).unreadable else { return outcome };
+    go_back(run, outcome, &blocks, &in_force, at, last)
+}
+
+/// Makes the generation before the newest one the newest, where that cannot be read and the one before is sound.
+fn go_back(
+    run: Run<'_>,
+    outcome: Result<Report, Refusal>,
+    blocks: &[u8],
+    in_force: &NativeSuperblock,
+    at: u64,
+    last: u64,
+) -> Result<Report, Refusal> {
+    let found = whole(blocks);
+    let Some((before, _)) = found.get(1).filter(|_| run.options.repair == Repair::All) else { return outcome };
+    let Some((place, what)) = super::read_generation(run.device, in_force.clone()).unreadable else { return outcome };
     match run.check_generation(before) {
         Ok(report) if report.clean => {
             // over the damaged one: the sound one stays until this is written
-            write(device, at, &next(before))?;
+            write(run.device, at, &next_of(before, last))?;
             let why = format!("block {place} of the device: {what}");
             Ok(went_back(report, in_force.generation, before.generation, &why))
         }
         _ => outcome,
     }
+}
+
+/// A superblock as it is written anew, over the last that was tried.
+fn next_of(superblock: &NativeSuperblock, last: u64) -> NativeSuperblock {
+    NativeSuperblock { generation: last + 1, unordered: false, ..superblock.clone() }
 }
 
 /// The generation of the other superblock, where it counts and is newer than the one in force: then it leads to no map.

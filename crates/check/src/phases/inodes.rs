@@ -109,28 +109,12 @@ impl InodeCheck<'_> {
         if !checksum_ok {
             self.wrong_checksum(inode, &raw);
         }
-        let mut marks = Marks::USED;
+        let mut marks = marks_of(&raw);
         if role != Role::Ordinary || orphan && links == 0 {
             marks |= Marks::OWN;
         }
-        let unused_own =
-            matches!(role, Role::Journal | Role::Quota | Role::OrphanFile | Role::Reserved) && raw.is_zero();
-        let kind = raw.kind();
-        let flags = raw.flags();
-        if raw.size() == 0 {
-            marks |= Marks::EMPTY;
-        }
-        for (flag, mark) in [
-            (InodeFlags::INDEX, Marks::INDEX),
-            (InodeFlags::EA_INODE, Marks::EA_INODE),
-            (InodeFlags::ENCRYPT, Marks::ENCRYPTED),
-            (InodeFlags::CASEFOLD, Marks::CASEFOLD),
-            (InodeFlags::INLINE_DATA, Marks::INLINE),
-        ] {
-            if flags.contains(flag) {
-                marks |= mark;
-            }
-        }
+        let (kind, ordinary) = (raw.kind(), matches!(role, Role::Ordinary | Role::Root));
+        let unused_own = !ordinary && role != Role::BadBlocks && raw.is_zero();
         if self.claimer.is_checking() {
             self.ctx.inodes.put(inode, InodeRecord { kind, marks, links });
         }
@@ -140,29 +124,8 @@ impl InodeCheck<'_> {
             return;
         }
         self.check_role(inode, role, &raw);
-        let resizes = self.ctx.volume.features.compat.contains(Compat::RESIZE_INODE);
-        if inode == InodeNo::RESIZE && !resizes && raw.disk.i_block != [0; 60] {
-            self.report(Problem::new(Code::ResizeInodeNotClear).inode(inode));
-        }
-        if !matches!(role, Role::Ordinary | Role::Root) && self.is_low_dtime(&raw) {
-            self.report(Problem::new(Code::OrphanLinkInDeletionTime).inode(inode));
-        }
-        if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
-            self.report(Problem::new(Code::InodeMapUndecidable).inode(inode));
-        }
-        let no_extents = !self.ctx.volume.features.incompat.contains(Incompat::EXTENT);
-        if role == Role::Reserved && flags.contains(InodeFlags::EXTENTS) && no_extents {
-            self.report(Problem::new(Code::ExtentFlagWithoutFeature).inode(inode));
-        }
-        if role == Role::Reserved && flags.contains(InodeFlags::EA_INODE) && kind != Some(FileKind::Regular) {
-            self.report(Problem::new(Code::XattrValueInodeNotRegular).inode(inode));
-        }
-        let own = !matches!(role, Role::Ordinary | Role::Root | Role::BadBlocks);
-        if own && flags.contains(InodeFlags::INDEX) && kind != Some(FileKind::Directory) {
-            self.report(Problem::new(Code::HtreeFlagOnNonDirectory).inode(inode));
-        }
-        if own && flags.contains(InodeFlags::CASEFOLD) && kind != Some(FileKind::Directory) {
-            self.report(Problem::new(Code::CasefoldFlagOnNonDirectory).inode(inode));
+        if !ordinary {
+            self.check_own(inode, role, &raw);
         }
         if orphan && links == 0 {
             // nothing can be asked of it any more but that its blocks are its own
@@ -170,7 +133,7 @@ impl InodeCheck<'_> {
             let kind = if kind == Some(FileKind::Directory) { Some(FileKind::Regular) } else { kind };
             return self.walk(inode, &raw, kind, attributes.value_clusters, harvest);
         }
-        if !matches!(role, Role::Ordinary | Role::Root) {
+        if !ordinary {
             self.check_own_flags(inode, role, &raw);
             // the resize inode is, on most volumes, the only one
             self.check_size(inode, &raw, kind.filter(|kind| *kind == FileKind::Regular), harvest);
@@ -192,6 +155,29 @@ impl InodeCheck<'_> {
         let attributes = self.check_extra(inode, &raw);
         self.check_map_flags(inode, &raw, kind, &attributes);
         self.check_kind(inode, &raw, kind, &attributes, harvest);
+    }
+
+    /// What an inode of the volume's own has that only users' inodes may have.
+    fn check_own(&self, inode: InodeNo, role: Role, raw: &RawInode<'_>) {
+        let (flags, kind) = (raw.flags(), raw.kind());
+        let report = |wrong: bool, code| {
+            if wrong {
+                self.report(Problem::new(code).inode(inode));
+            }
+        };
+        let features = &self.ctx.volume.features;
+        let (reserved, named) = (role == Role::Reserved, role != Role::BadBlocks);
+        let maps_growth = inode == InodeNo::RESIZE && raw.disk.i_block != [0; 60];
+        report(maps_growth && !features.compat.contains(Compat::RESIZE_INODE), Code::ResizeInodeNotClear);
+        report(self.is_low_dtime(raw), Code::OrphanLinkInDeletionTime);
+        report(reserved && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA), Code::InodeMapUndecidable);
+        let has_extents = reserved && flags.contains(InodeFlags::EXTENTS);
+        report(has_extents && !features.incompat.contains(Incompat::EXTENT), Code::ExtentFlagWithoutFeature);
+        let has_value = reserved && flags.contains(InodeFlags::EA_INODE);
+        report(has_value && kind != Some(FileKind::Regular), Code::XattrValueInodeNotRegular);
+        let no_directory = named && kind != Some(FileKind::Directory);
+        report(no_directory && flags.contains(InodeFlags::INDEX), Code::HtreeFlagOnNonDirectory);
+        report(no_directory && flags.contains(InodeFlags::CASEFOLD), Code::CasefoldFlagOnNonDirectory);
     }
 
     /// What is large needs a feature that says so.
@@ -666,6 +652,27 @@ impl InodeCheck<'_> {
     fn report(&self, problem: Problem) {
         self.ctx.report_if(self.claimer.is_checking(), || problem);
     }
+}
+
+/// What a used inode's own bytes say of it.
+fn marks_of(raw: &RawInode<'_>) -> Marks {
+    let flags = raw.flags();
+    let mut marks = Marks::USED;
+    if raw.size() == 0 {
+        marks |= Marks::EMPTY;
+    }
+    for (flag, mark) in [
+        (InodeFlags::INDEX, Marks::INDEX),
+        (InodeFlags::EA_INODE, Marks::EA_INODE),
+        (InodeFlags::ENCRYPT, Marks::ENCRYPTED),
+        (InodeFlags::CASEFOLD, Marks::CASEFOLD),
+        (InodeFlags::INLINE_DATA, Marks::INLINE),
+    ] {
+        if flags.contains(flag) {
+            marks |= mark;
+        }
+    }
+    marks
 }
 
 /// The lower of two numbers, where there are any: which thread came first must not matter.

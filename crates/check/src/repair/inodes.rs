@@ -32,7 +32,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         }
     }
     // a feature that was missing changes how all inodes are to be read
-    let features: Vec<&Problem> = problems.iter().copied().filter(|p| is_feature_problem(p.code)).collect();
+    let features: Vec<&Problem> =
+        problems.iter().copied().filter(|p| row(p.code).concerns == Concerns::Feature).collect();
     for problem in &features {
         if let Some(number) = problem.inode {
             Case { work, number }.repair(&[problem])?;
@@ -65,9 +66,142 @@ fn of_block(problem: &Problem) -> bool {
 }
 
 /// What is to become of an inode.
-enum Fate {
-    Keep,
+enum Verdict {
+    Write,
     Clear,
+}
+
+/// What a problem of an inode is about.
+#[derive(PartialEq, Eq)]
+enum Concerns {
+    /// The superblock lacks a feature that the inode uses: how all inodes are to be read changes with it.
+    Feature,
+    /// How the inode is to be read, which comes before what stands in it.
+    Reading,
+    /// The block map, which is then written anew.
+    Map,
+    /// A field.
+    Field,
+}
+
+/// What is done about a problem.
+enum Fix<'a, 'w> {
+    /// The inode goes.
+    Clear,
+    Remove(InodeFlags),
+    Add(InodeFlags),
+    Feature(Incompat),
+    Set(fn(&mut InodeBuf)),
+    By(fn(&Case<'a, 'w>, &Problem, &mut InodeBuf) -> Result<Verdict>),
+    /// Nothing more than to write the inode with its checksum, or its map anew.
+    Rewrite,
+}
+
+struct Row<'a, 'w> {
+    concerns: Concerns,
+    /// What the check found of other structures may no longer hold.
+    stale: bool,
+    fix: Fix<'a, 'w>,
+}
+
+/// What is done about each problem of an inode.
+fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
+    use Concerns::{Feature, Field, Map, Reading};
+    const STALE: bool = true;
+    const SAME: bool = false;
+    let (concerns, stale, fix) = match code {
+        Code::InodeModeWrong
+        | Code::CharacterDeviceBad
+        | Code::BlockDeviceBad
+        | Code::FifoBad
+        | Code::SocketBad
+        | Code::SymlinkInvalid
+        | Code::DirectoryEmpty
+        | Code::ExtentFlagWithoutFeature
+        | Code::EncryptionXattrCorrupt
+        | Code::InodeMapUndecidable => (Field, SAME, Fix::Clear),
+        Code::LooksLikeDirectory => {
+            (Reading, STALE, Fix::Set(|i| i.set_mode(i.raw().disk.i_mode.get() & 0o7777 | DIRECTORY)))
+        }
+        Code::BlockMapWithBigalloc => (Field, STALE, Fix::By(Case::extents_under_bigalloc)),
+        Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => {
+            (Field, SAME, Fix::Set(|i| i.disk_mut().i_dtime = 0.into()))
+        }
+        Code::OrphanLinkInDeletionTime | Code::DeletedInodeWithoutTime => (Field, SAME, Fix::By(Case::deletion_time)),
+        Code::ReservedInodeModeWrong => (Field, SAME, Fix::By(Case::reserved_mode)),
+        Code::JournalInodeModeWrong | Code::QuotaInodeModeWrong | Code::OrphanFileModeWrong => {
+            (Reading, STALE, Fix::Set(|i| i.set_mode(REGULAR)))
+        }
+        Code::JournalInodeNotClear | Code::QuotaInodeNotClear | Code::BadBlocksInodeInvalid => {
+            (Field, STALE, Fix::By(Case::wipe))
+        }
+        Code::InodeSizeWrong => (Field, SAME, Fix::By(Case::size)),
+        Code::InodeBlockCountWrong => (Field, SAME, Fix::By(Case::block_count)),
+        Code::FragmentAddressNotZero => (Field, SAME, Fix::Set(|i| i.disk_mut().i_obso_faddr = 0.into())),
+        Code::XattrBlockHighNotZero => (Field, STALE, Fix::Set(|i| i.disk_mut().i_file_acl_high = 0.into())),
+        Code::XattrBlockOutOfRange => (Field, STALE, Fix::Set(|i| i.set_file_acl(FsBlock(0)))),
+        Code::BlockCountHighNotZero => (Field, STALE, Fix::Set(|i| i.disk_mut().i_blocks_high = 0.into())),
+        Code::ImagicFlagWithoutFeature => (Field, SAME, Fix::Remove(InodeFlags::IMAGIC)),
+        Code::CasefoldFlagOnNonDirectory => (Field, SAME, Fix::Remove(InodeFlags::CASEFOLD)),
+        Code::CasefoldFlagWithoutFeature => (Field, STALE, Fix::Remove(InodeFlags::CASEFOLD)),
+        Code::HtreeFlagOnNonDirectory => (Field, SAME, Fix::Remove(InodeFlags::INDEX)),
+        Code::HtreeFlagWithoutFeature => (Field, STALE, Fix::Remove(InodeFlags::INDEX)),
+        Code::XattrValueInodeNotRegular => (Field, STALE, Fix::Remove(InodeFlags::EA_INODE)),
+        Code::EncryptionXattrMissing => (Reading, STALE, Fix::Remove(InodeFlags::ENCRYPT)),
+        Code::SpecialFileImmutable => (Field, SAME, Fix::Remove(InodeFlags::IMMUTABLE.union(InodeFlags::APPEND))),
+        Code::SpecialFileHasMapFlag => (Reading, STALE, Fix::Remove(MAP_FLAGS)),
+        Code::SpecialFileSizeNotZero => (Field, SAME, Fix::Set(|i| i.set_size(0))),
+        Code::FastSymlinkHasExtentFlag => (Reading, STALE, Fix::Remove(InodeFlags::EXTENTS)),
+        Code::ExtentFeatureMissing => (Feature, STALE, Fix::Feature(Incompat::EXTENT)),
+        Code::ExtentFlagMissing => (Reading, STALE, Fix::Add(InodeFlags::EXTENTS)),
+        Code::ExtentHeaderMissing => (Field, STALE, Fix::Set(empty_tree)),
+        Code::InlineDataFeatureMissing => (Feature, STALE, Fix::By(Case::inline_feature)),
+        Code::InlineInodeHasExtentFlag => (Reading, STALE, Fix::By(Case::decide_map)),
+        Code::InlineDataXattrMissing => (Reading, SAME, Fix::By(Case::inline_value)),
+        Code::ExtraSizeWrong => (Reading, STALE, Fix::By(Case::extra_size)),
+        // a value in an inode of its own says so by its hash, wherever its entry stands
+        Code::InodeXattrNameLengthWrong | Code::InodeXattrValueSizeWrong | Code::InodeXattrHashWrong => {
+            (Field, STALE, Fix::Set(attributes::drop_all_but_data))
+        }
+        // what others lie over belongs to no file
+        Code::InodeXattrEntriesCollide => (Field, STALE, Fix::Set(attributes::drop_all)),
+        Code::XattrValueInodeWrong => (Field, STALE, Fix::By(Case::value_inode)),
+        Code::XattrValueInodeFlagMissing => (Field, STALE, Fix::By(Case::value_inode_flag)),
+        Code::XattrValueInodeFeatureMissing => (Feature, STALE, Fix::Feature(Incompat::EA_INODE)),
+        Code::BlockOutOfRange
+        | Code::DirectoryTooBig
+        | Code::RegularFileTooBig
+        | Code::SymlinkTooBig
+        | Code::ExtentStartInvalid
+        | Code::ExtentLengthInvalid
+        | Code::ExtentLengthZero
+        | Code::ExtentsOutOfOrder
+        | Code::ExtentHeaderInvalid
+        | Code::ExtentBlockChecksumWrong
+        | Code::ExtentIndexStartWrong
+        | Code::ExtentEndOutOfBounds
+        | Code::DirectoryExtentUninit
+        | Code::ClusterMisaligned
+        | Code::IndirectBlockForeign => (Map, SAME, Fix::Rewrite),
+        _ => (Field, SAME, Fix::Rewrite),
+    };
+    Row { concerns, stale, fix }
+}
+
+/// The map is an extent tree, or there is none as the content stands in the inode.
+const MAP_FLAGS: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA);
+
+/// Writes the root of a tree of extents that has none.
+fn empty_tree(inode: &mut InodeBuf) {
+    let mut root = [0; 60];
+    if extent::write_leaf(&mut root, &[]).is_some() {
+        inode.set_block(root);
+    }
+}
+
+/// The inode that a problem of an attribute says its value is in.
+fn value_of(problem: &Problem) -> Option<u32> {
+    problem.found.and_then(|n| u32::try_from(n).ok())
 }
 
 struct Case<'a, 'w> {
@@ -83,19 +217,20 @@ impl Case<'_, '_> {
         if self.number == InodeNo::ROOT && (lost_root || has(Code::DirectoryEmpty)) {
             return super::connections::make_root(self.work);
         }
-        if self.number == InodeNo::RESIZE && problems.iter().any(|p| is_map_problem(p.code)) {
+        if self.number == InodeNo::RESIZE && problems.iter().any(|p| row(p.code).concerns == Concerns::Map) {
             return system_inodes::make_resize_inode(self.work);
         }
         // a directory that lost its type has nothing else wrong with it that is to be believed
         let lost: Vec<&Problem> = problems.iter().copied().filter(|p| p.code == Code::LooksLikeDirectory).collect();
         let problems = if lost.is_empty() { problems } else { &lost };
         // how an inode is to be read comes before what stands in it
-        let shape: Vec<&Problem> = problems.iter().copied().filter(|p| is_shape_problem(p.code)).collect();
+        let shape: Vec<&Problem> =
+            problems.iter().copied().filter(|p| row(p.code).concerns == Concerns::Reading).collect();
         let problems = if shape.is_empty() { problems } else { &shape };
         let mut map = false;
         for problem in problems {
-            map |= is_map_problem(problem.code);
-            if let Fate::Clear = self.field(problem, &mut inode)? {
+            map |= row(problem.code).concerns == Concerns::Map;
+            if let Verdict::Clear = self.field(problem, &mut inode)? {
                 return self.clear();
             }
         }
@@ -127,197 +262,128 @@ impl Case<'_, '_> {
         self.work.clear_inode(self.number)
     }
 
-    fn wipe(&self, inode: &mut InodeBuf) {
-        self.work.make_stale();
+    /// Repairs what one problem says, as far as it is no matter of the map.
+    fn field(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let Row { stale, fix, .. } = row(problem.code);
+        if stale {
+            self.work.make_stale();
+        }
+        let flags = inode.raw().flags();
+        match fix {
+            Fix::Clear => return Ok(Verdict::Clear),
+            Fix::Remove(wrong) => inode.set_flags(flags - wrong),
+            Fix::Add(missing) => inode.set_flags(flags | missing),
+            Fix::Feature(feature) => self.add_feature(feature)?,
+            Fix::Set(set) => set(inode),
+            Fix::By(fix) => return fix(self, problem, inode),
+            Fix::Rewrite => {}
+        }
+        Ok(Verdict::Write)
+    }
+
+    fn deletion_time(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let links = inode.raw().disk.i_links_count.get();
+        inode.disk_mut().i_dtime = if links == 0 { self.work.now32() } else { 0 }.into();
+        Ok(Verdict::Write)
+    }
+
+    fn extents_under_bigalloc(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        // where only the flag is gone the tree is still there
+        if !has_extent_header(inode) && !maps::convert(self.work, self.number, inode)? {
+            return Ok(Verdict::Clear);
+        }
+        inode.set_flags(inode.raw().flags() | InodeFlags::EXTENTS);
+        Ok(Verdict::Write)
+    }
+
+    fn reserved_mode(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        if !matches!(self.number, InodeNo::BOOT_LOADER | InodeNo::RESIZE) {
+            return Ok(Verdict::Clear);
+        }
+        inode.set_mode(0);
+        Ok(Verdict::Write)
+    }
+
+    fn wipe(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let size = self.work.volume().geometry.inode_size as usize;
         if let Some(blank) = InodeBuf::from_slot(&vec![0; size]) {
             *inode = blank;
         }
+        Ok(Verdict::Write)
     }
 
-    /// Repairs what one problem says, as far as it is no matter of the map.
-    fn field(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Fate> {
-        let remove = |inode: &mut InodeBuf, flags: InodeFlags| {
-            let kept = inode.raw().flags() - flags;
-            inode.set_flags(kept);
-        };
-        let now = self.work.now32();
-        match problem.code {
-            Code::InodeModeWrong
-            | Code::CharacterDeviceBad
-            | Code::BlockDeviceBad
-            | Code::FifoBad
-            | Code::SocketBad
-            | Code::SymlinkInvalid
-            | Code::DirectoryEmpty
-            | Code::ExtentFlagWithoutFeature
-            | Code::EncryptionXattrCorrupt => return Ok(Fate::Clear),
-
-            Code::LooksLikeDirectory => {
-                self.work.make_stale();
-                inode.set_mode(inode.raw().disk.i_mode.get() & 0o7777 | DIRECTORY);
-            }
-            Code::BlockMapWithBigalloc => {
-                self.work.make_stale();
-                // where only the flag is gone the tree is still there
-                if !has_extent_header(inode) && !maps::convert(self.work, self.number, inode)? {
-                    return Ok(Fate::Clear);
-                }
-                inode.set_flags(inode.raw().flags() | InodeFlags::EXTENTS);
-            }
-            Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => inode.disk_mut().i_dtime = 0.into(),
-            Code::OrphanLinkInDeletionTime => {
-                let links = inode.raw().disk.i_links_count.get();
-                inode.disk_mut().i_dtime = if links == 0 { now } else { 0 }.into();
-            }
-            Code::DeletedInodeWithoutTime => inode.disk_mut().i_dtime = now.into(),
-            Code::ReservedInodeModeWrong if matches!(self.number, InodeNo::BOOT_LOADER | InodeNo::RESIZE) => {
-                inode.set_mode(0);
-            }
-            Code::ReservedInodeModeWrong | Code::InodeMapUndecidable => return Ok(Fate::Clear),
-            Code::JournalInodeModeWrong | Code::QuotaInodeModeWrong | Code::OrphanFileModeWrong => {
-                self.work.make_stale();
-                inode.set_mode(REGULAR);
-            }
-            Code::JournalInodeNotClear | Code::QuotaInodeNotClear | Code::BadBlocksInodeInvalid => self.wipe(inode),
-
-            Code::InodeSizeWrong => {
-                if let Some(size) = problem.expected {
-                    inode.set_size(size);
-                }
-                // what the entries of a directory lie in has changed
-                if inode.kind() == Some(FileKind::Directory) {
-                    self.work.make_stale();
-                }
-            }
-            Code::InodeBlockCountWrong => {
-                if let Some(sectors) = problem.expected {
-                    self.work.set_sectors(inode, sectors);
-                }
-            }
-            Code::FragmentAddressNotZero => inode.disk_mut().i_obso_faddr = 0.into(),
-            Code::XattrBlockHighNotZero => {
-                self.work.make_stale();
-                inode.disk_mut().i_file_acl_high = 0.into();
-            }
-            Code::XattrBlockOutOfRange => {
-                self.work.make_stale();
-                inode.set_file_acl(FsBlock(0));
-            }
-            Code::BlockCountHighNotZero => {
-                self.work.make_stale();
-                inode.disk_mut().i_blocks_high = 0.into();
-            }
-            Code::ImagicFlagWithoutFeature => remove(inode, InodeFlags::IMAGIC),
-            Code::CasefoldFlagOnNonDirectory => remove(inode, InodeFlags::CASEFOLD),
-            Code::CasefoldFlagWithoutFeature => {
-                self.work.make_stale();
-                remove(inode, InodeFlags::CASEFOLD);
-            }
-            Code::HtreeFlagOnNonDirectory => remove(inode, InodeFlags::INDEX),
-            Code::HtreeFlagWithoutFeature => {
-                self.work.make_stale();
-                remove(inode, InodeFlags::INDEX);
-            }
-            Code::XattrValueInodeNotRegular => {
-                self.work.make_stale();
-                remove(inode, InodeFlags::EA_INODE);
-            }
-            Code::EncryptionXattrMissing => {
-                self.work.make_stale();
-                remove(inode, InodeFlags::ENCRYPT);
-            }
-            Code::SpecialFileImmutable => remove(inode, InodeFlags::IMMUTABLE | InodeFlags::APPEND),
-            Code::SpecialFileHasMapFlag => {
-                self.work.make_stale();
-                remove(inode, InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
-            }
-            Code::SpecialFileSizeNotZero => inode.set_size(0),
-            Code::FastSymlinkHasExtentFlag => {
-                self.work.make_stale();
-                remove(inode, InodeFlags::EXTENTS);
-            }
-
-            Code::ExtentFeatureMissing => {
-                self.work.make_stale();
-                self.add_feature(Incompat::EXTENT)?;
-            }
-            Code::ExtentFlagMissing => {
-                self.work.make_stale();
-                let flags = inode.raw().flags() | InodeFlags::EXTENTS;
-                inode.set_flags(flags);
-            }
-            Code::ExtentHeaderMissing => {
-                self.work.make_stale();
-                let mut root = [0; 60];
-                if extent::write_leaf(&mut root, &[]).is_some() {
-                    inode.set_block(root);
-                }
-            }
-            Code::InlineDataFeatureMissing if attributes::inline_value(inode).is_some() => {
-                self.work.make_stale();
-                self.add_feature(Incompat::INLINE_DATA)?;
-            }
-            Code::InlineDataFeatureMissing | Code::InlineInodeHasExtentFlag => return Ok(self.decide_map(inode)),
-            // the flag is stray where blocks are mapped
-            Code::InlineDataXattrMissing if is_special(inode) || has_mapped_blocks(self.work, inode) => {
-                return Ok(self.decide_map(inode));
-            }
-            Code::InlineDataXattrMissing if !inode.raw().flags().contains(InodeFlags::EXTENTS) => {
-                self.work.make_stale();
-                // the part that stands in the inode proper is no file without the rest, where there was more
-                if inode.kind() == Some(FileKind::Regular) && inode.raw().size() > inline::I_BLOCK as u64 {
-                    inode.set_size(0);
-                }
-                if !inline::move_out(self.work, self.number, inode)? {
-                    return Ok(Fate::Clear);
-                }
-            }
-            Code::ExtraSizeWrong => {
-                self.work.make_stale();
-                let room = self.work.volume().geometry.inode_size.saturating_sub(128);
-                if let Some(extra) = inode.extra_mut() {
-                    extra.i_extra_isize = (room.min(u32::from(EXTRA_ISIZE)) as u16).into();
-                }
-            }
-            Code::InodeXattrNameLengthWrong | Code::InodeXattrValueSizeWrong | Code::InodeXattrHashWrong => {
-                self.work.make_stale();
-                // a value in an inode of its own says so by its hash, wherever its entry stands
-                attributes::drop_all_but_data(inode);
-            }
-            // what others lie over belongs to no file
-            Code::InodeXattrEntriesCollide => {
-                self.work.make_stale();
-                attributes::drop_all(inode);
-            }
-            Code::XattrValueInodeWrong => {
-                self.work.make_stale();
-                let targets: HashSet<u32> = problem.found.and_then(|n| u32::try_from(n).ok()).into_iter().collect();
-                attributes::drop_values(self.work, inode, &targets)?;
-            }
-            Code::XattrValueInodeFlagMissing => {
-                self.work.make_stale();
-                let Some(target) = problem.found.and_then(|n| u32::try_from(n).ok()) else { return Ok(Fate::Keep) };
-                let record = self.work.walk().and_then(|walk| walk.ctx.inodes.get(InodeNo(target)));
-                let named = self.work.walk().is_some_and(|walk| walk.ctx.inodes.names(InodeNo(target)) > 0);
-                if named || record.is_none_or(|record| record.kind != Some(FileKind::Regular)) {
-                    // a file of the user's, which nobody could read with the flag, or one that holds no value
-                    attributes::drop_values(self.work, inode, &HashSet::from([target]))?;
-                } else {
-                    self.work.edit_inode(InodeNo(target), |value| {
-                        let flags = value.raw().flags() | InodeFlags::EA_INODE;
-                        value.set_flags(flags);
-                    })?;
-                }
-            }
-            Code::XattrValueInodeFeatureMissing => {
-                self.work.make_stale();
-                self.add_feature(Incompat::EA_INODE)?;
-            }
-            // the rest is said by the map, or by the checksum that is written anew in any case
-            _ => {}
+    fn size(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        if let Some(size) = problem.expected {
+            inode.set_size(size);
         }
-        Ok(Fate::Keep)
+        // what the entries of a directory lie in has changed
+        if inode.kind() == Some(FileKind::Directory) {
+            self.work.make_stale();
+        }
+        Ok(Verdict::Write)
+    }
+
+    fn block_count(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        if let Some(sectors) = problem.expected {
+            self.work.set_sectors(inode, sectors);
+        }
+        Ok(Verdict::Write)
+    }
+
+    fn inline_feature(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        if attributes::inline_value(inode).is_none() {
+            return self.decide_map(problem, inode);
+        }
+        self.add_feature(Incompat::INLINE_DATA)?;
+        Ok(Verdict::Write)
+    }
+
+    fn inline_value(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        // the flag is stray where blocks are mapped
+        if is_special(inode) || has_mapped_blocks(self.work, inode) {
+            self.work.make_stale();
+            return self.decide_map(problem, inode);
+        }
+        if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+            return Ok(Verdict::Write);
+        }
+        self.work.make_stale();
+        // the part that stands in the inode proper is no file without the rest, where there was more
+        if inode.kind() == Some(FileKind::Regular) && inode.raw().size() > inline::I_BLOCK as u64 {
+            inode.set_size(0);
+        }
+        let moved = inline::move_out(self.work, self.number, inode)?;
+        Ok(if moved { Verdict::Write } else { Verdict::Clear })
+    }
+
+    fn extra_size(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let space = self.work.volume().geometry.inode_size.saturating_sub(128);
+        if let Some(extra) = inode.extra_mut() {
+            extra.i_extra_isize = (space.min(u32::from(EXTRA_ISIZE)) as u16).into();
+        }
+        Ok(Verdict::Write)
+    }
+
+    fn value_inode(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let targets: HashSet<u32> = value_of(problem).into_iter().collect();
+        attributes::drop_values(self.work, inode, &targets)?;
+        Ok(Verdict::Write)
+    }
+
+    fn value_inode_flag(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let Some(target) = value_of(problem) else { return Ok(Verdict::Write) };
+        let record = self.work.walk().and_then(|walk| walk.ctx.inodes.get(InodeNo(target)));
+        let named = self.work.walk().is_some_and(|walk| walk.ctx.inodes.names(InodeNo(target)) > 0);
+        if named || record.is_none_or(|record| record.kind != Some(FileKind::Regular)) {
+            // a file of the user's, which could not be read with the flag, or one that holds no value
+            attributes::drop_values(self.work, inode, &HashSet::from([target]))?;
+        } else {
+            self.work.edit_inode(InodeNo(target), |value| {
+                let flags = value.raw().flags() | InodeFlags::EA_INODE;
+                value.set_flags(flags);
+            })?;
+        }
+        Ok(Verdict::Write)
     }
 
     fn add_feature(&self, feature: Incompat) -> Result<()> {
@@ -328,22 +394,21 @@ impl Case<'_, '_> {
     }
 
     /// Where the flags for extents and inline data contradict what stands in an inode, or each other: removes those that do.
-    fn decide_map(&self, inode: &mut InodeBuf) -> Fate {
-        self.work.make_stale();
+    fn decide_map(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let flags = inode.raw().flags();
         let wrong = if is_special(inode) {
-            InodeFlags::EXTENTS | InodeFlags::INLINE_DATA
+            MAP_FLAGS
         } else if has_extent_header(inode) {
             InodeFlags::INLINE_DATA
         } else if attributes::inline_value(inode).is_some() {
             InodeFlags::EXTENTS
         } else if has_mapped_blocks(self.work, inode) || stands_in_inode(inode) {
-            InodeFlags::EXTENTS | InodeFlags::INLINE_DATA
+            MAP_FLAGS
         } else {
-            return Fate::Clear;
+            return Ok(Verdict::Clear);
         };
         inode.set_flags(flags - wrong);
-        Fate::Keep
+        Ok(Verdict::Write)
     }
 }
 
@@ -371,51 +436,6 @@ fn stands_in_inode(inode: &InodeBuf) -> bool {
 /// Whether an inode is a device, pipe or socket.
 fn is_special(inode: &InodeBuf) -> bool {
     matches!(inode.kind(), Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket))
-}
-
-/// Whether the superblock lacks a feature that an inode uses.
-fn is_feature_problem(code: Code) -> bool {
-    matches!(code, Code::ExtentFeatureMissing | Code::InlineDataFeatureMissing | Code::XattrValueInodeFeatureMissing)
-}
-
-/// Whether a problem says that an inode is to be read in another way.
-fn is_shape_problem(code: Code) -> bool {
-    matches!(
-        code,
-        Code::InlineInodeHasExtentFlag
-            | Code::InlineDataXattrMissing
-            | Code::JournalInodeModeWrong
-            | Code::QuotaInodeModeWrong
-            | Code::OrphanFileModeWrong
-            | Code::EncryptionXattrMissing
-            | Code::LooksLikeDirectory
-            | Code::SpecialFileHasMapFlag
-            | Code::ExtentFlagMissing
-            | Code::FastSymlinkHasExtentFlag
-            | Code::ExtraSizeWrong
-    )
-}
-
-/// Whether a problem is one of the block map, which is then written anew.
-fn is_map_problem(code: Code) -> bool {
-    matches!(
-        code,
-        Code::BlockOutOfRange
-            | Code::DirectoryTooBig
-            | Code::RegularFileTooBig
-            | Code::SymlinkTooBig
-            | Code::ExtentStartInvalid
-            | Code::ExtentLengthInvalid
-            | Code::ExtentLengthZero
-            | Code::ExtentsOutOfOrder
-            | Code::ExtentHeaderInvalid
-            | Code::ExtentBlockChecksumWrong
-            | Code::ExtentIndexStartWrong
-            | Code::ExtentEndOutOfBounds
-            | Code::DirectoryExtentUninit
-            | Code::ClusterMisaligned
-            | Code::IndirectBlockForeign
-    )
 }
 
 /// Whether `i_block` begins as the root of a tree of extents does.
