@@ -1,15 +1,15 @@
 //! Repair: repairs what the checker finds, in memory first, and then on the device so that a cut at any write is harmless.
 //!
-//! 1. A turn checks the volume as it stands in an [`Overlay`] and lets the first [`Fixer`] that has something to do work,
-//!    and those after it as long as nothing they look at has changed. Fixers write into the overlay alone.
-//! 2. Turns follow until a check finds nothing that can be repaired. So a second run is clean by construction, and no fixer
-//!    has to know what its work means for others: the next check tells.
+//! 1. An iteration checks the volume as it stands in an [`Overlay`] and lets the first [`Fixer`] that has something to do
+//!    work, and those after it as long as nothing they look at has changed. Fixers write into the overlay alone.
+//! 2. Iterations follow until a check finds nothing that can be repaired. So a second run is clean by construction, and no
+//!    fixer has to know what its work means for others: the next check finds it.
 //! 3. It ends: a fixer that changed nothing is not asked again before another has changed something, and one that led back
 //!    to a state that was there before is never asked again. What is left then is said, and the exit status is 4.
-//! 4. Only then is the device written, by [`redo`]. With [`Repair::Safe`] a problem that a person has to decide stops
-//!    everything, and nothing but the journal's replay is written.
+//! 4. Only then is the device written, through the redo log ([`redo`]). With [`Repair::Safe`] a problem that a person has
+//!    to decide stops everything, and nothing but the journal's replay is written.
 //!
-//! | room | repairs |
+//! | module | repairs |
 //! | --- | --- |
 //! | `work` | what all of them use: blocks, inodes, free space |
 //! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | what the volume left undone, and what is its own |
@@ -58,15 +58,15 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use work::Work;
 
-/// Turns that are made at most: each one repairs all problems of a kind, so that few volumes need ten.
-const TURNS: u32 = 200;
-/// Problems that are repaired in one turn: the rest waits for the next.
+/// Iterations that are made at most: each one repairs all problems of a kind, so that few volumes need ten.
+const ITERATIONS: u32 = 200;
+/// Problems that are repaired in one iteration: the rest waits for the next.
 const LIMITS: Limits = Limits { total: 400_000, per_code: 200_000 };
 
 /// Checks the volume on `device` and repairs what [`Options::repair`] allows. `undo` names a file that takes in what the
 /// changed places hold before the first of them is written; it must not exist.
 ///
-/// The report lists what was found over all turns, and what of it was repaired. Its exit status is 0 where nothing was to
+/// The report lists what was found over all iterations, and what of it was repaired. Its exit status is 0 where nothing was to
 /// be done, 1 where all was repaired, 4 where errors are left, or 32 where the check was cancelled: nothing is changed then.
 ///
 /// # Errors
@@ -88,13 +88,13 @@ pub fn repair(
     // a second file could not begin where the first one did
     let undo = undo.filter(|_| !finished);
     let overlay = Overlay::new(Arc::clone(device));
-    let mut turns = Turns {
+    let mut iterations = Iterations {
         overlay: &overlay,
         mode: options.repair,
         rules: &options.rules,
         now,
         given_up: BTreeSet::new(),
-        going_round: BTreeSet::new(),
+        oscillating: BTreeSet::new(),
         repaired: Vec::new(),
         stopped: None,
         replayed: None,
@@ -105,10 +105,10 @@ pub fn repair(
     let mut options = Options { limits: LIMITS, ..options.clone() };
     let mut seen = HashSet::from([overlay.fingerprint()]);
     let mut report: Option<Report> = None;
-    for _ in 0..TURNS {
+    for _ in 0..ITERATIONS {
         let before = overlay.fingerprint();
         let (checked, step) =
-            Run { name, device: &overlay, options: &options, progress }.examine(|view| turns.turn(view))?;
+            Run { name, device: &overlay, options: &options, progress }.examine(|view| iterations.iterate(view))?;
         let step = step.map_err(failed)?;
         if options.repair == Repair::All {
             options.superblock = None;
@@ -126,17 +126,17 @@ pub fn repair(
         };
         let after = overlay.fingerprint();
         if after == before {
-            turns.given_up.insert(fixer);
+            iterations.given_up.insert(fixer);
         } else {
             // what could not be repaired before may be possible now
-            turns.given_up.clear();
+            iterations.given_up.clear();
             if !seen.insert(after) {
-                turns.going_round.insert(fixer);
+                iterations.oscillating.insert(fixer);
             }
         }
     }
     let report = report.ok_or_else(|| failed("nothing was checked"))?;
-    turns.conclude(report, finished, device, undo)
+    iterations.conclude(report, finished, device, undo)
 }
 
 /// Whether nothing is wrong with what can be seen without a scan: superblock, group descriptors, journal superblock and
@@ -217,7 +217,7 @@ fn failed(error: impl std::fmt::Display) -> Refusal {
     Refusal { sentence: error.to_string(), exit: exit::OPERATIONAL }
 }
 
-/// What came of a turn.
+/// What came of an iteration.
 enum Step {
     /// Nothing is left that can be repaired.
     Done,
@@ -227,7 +227,7 @@ enum Step {
     Stuck(Refusal),
 }
 
-struct Turns<'a> {
+struct Iterations<'a> {
     overlay: &'a Overlay,
     mode: Repair,
     rules: &'a Rules,
@@ -235,7 +235,7 @@ struct Turns<'a> {
     /// Fixers that changed nothing.
     given_up: BTreeSet<Fixer>,
     /// Fixers that led back to where the volume had been.
-    going_round: BTreeSet<Fixer>,
+    oscillating: BTreeSet<Fixer>,
     /// What was worked on.
     repaired: Vec<Problem>,
     /// What a person has to decide.
@@ -246,7 +246,7 @@ struct Turns<'a> {
     restore: bool,
     /// Inode tables that cannot be found are made anew, whatever is lost with them.
     empty_tables: bool,
-    /// Blocks that no turn saw in use.
+    /// Blocks that no iteration saw in use.
     unclaimed: Unclaimed,
 }
 
@@ -285,9 +285,9 @@ impl Unclaimed {
     }
 }
 
-impl Turns<'_> {
+impl Iterations<'_> {
     /// Lets fixers work on what a check found.
-    fn turn(&mut self, view: &View<'_>) -> blockdev::Result<Step> {
+    fn iterate(&mut self, view: &View<'_>) -> blockdev::Result<Step> {
         self.unclaimed.exclude(view);
         let problems = view.problems.snapshot();
         let work = Work::new(view, self.overlay, self.now);
@@ -356,7 +356,7 @@ impl Turns<'_> {
             && !self.rules.never(code)
             && code.fixer() != Fixer::None
             && !self.given_up.contains(&code.fixer())
-            && !self.going_round.contains(&code.fixer())
+            && !self.oscillating.contains(&code.fixer())
     }
 
     /// Writes the device and says what became of the volume.

@@ -72,7 +72,7 @@ pub(super) fn connect(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Links inodes into lost+found. Where there is none it is made, and the next turn links them.
+/// Links inodes into lost+found. Where there is none it is made, and the next iteration links them.
 fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };

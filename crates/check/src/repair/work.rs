@@ -1,7 +1,7 @@
 //! What all fixers use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
 //!
 //! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed in
-//! that check; blocks that are let go in a turn are free in the next.
+//! that check; blocks that are let go in an iteration are free in the next.
 
 use super::entries;
 use crate::view::{View, Walk};
@@ -23,14 +23,14 @@ pub(super) struct Work<'a> {
     /// Seconds since 1970.
     pub(super) now: u64,
     stale: Cell<bool>,
-    /// Clusters handed out in this turn.
+    /// Clusters handed out in this iteration.
     taken: RefCell<HashSet<u64>>,
     /// Where the search for a free cluster goes on.
     cursor: Cell<u64>,
     /// So many groups have no room left in their metadata regions.
     full_regions: Cell<usize>,
     inodes_taken: RefCell<HashSet<InodeNo>>,
-    /// Descriptors that were changed in this turn.
+    /// Descriptors that were changed in this iteration.
     groups: RefCell<HashMap<GroupNo, Group>>,
 }
 
@@ -160,7 +160,7 @@ impl<'a> Work<'a> {
         write_superblock(self.device, superblock)
     }
 
-    /// A group's descriptor, with what was changed in this turn.
+    /// A group's descriptor, with what was changed in this iteration.
     pub(super) fn group(&self, group: GroupNo) -> Option<Group> {
         self.groups.borrow().get(&group).copied().or_else(|| self.volume().group(group).copied())
     }
