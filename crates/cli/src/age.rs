@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result, say};
 use crate::fill::on_signals;
 use crate::output::{print_json, stdout};
 use crate::progress::{Bar, Unit};
-use crate::source::{Source, placement};
+use crate::source::Source;
 use bench::age::{self, Options};
 use clap::Args;
 use fs::{Consistency, Placement, Timestamp, WriteOptions};
@@ -57,7 +57,7 @@ pub(crate) struct Age {
     largest: u64,
 
     /// Where blocks go: usual, or hint, with metadata at the front of each group for the sake of checks
-    #[arg(long, value_name = "WHERE", default_value = "usual", value_parser = placement)]
+    #[arg(long, value_name = "WHERE", default_value = "usual")]
     placement: Placement,
 
     /// Say what was done as JSON

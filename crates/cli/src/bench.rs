@@ -136,8 +136,8 @@ struct Read {
                   has e2fsck look at each volume afterwards. Each time includes a final sync. A peer is \
                   kernel:FORMAT, extant:FORMAT[:MODE] (through FUSE), library:FORMAT[:MODE] (no FUSE) or \
                   fuse2fs:FORMAT, or ceiling:FORMAT (files in memory through FUSE), or bare:log (no file system: \
-                  content, a record of 4 KiB in a log, and one flush, for the set fsync). MODE is none, dirty-bit, \
-                  journal, snapshot, data=writeback or data=journal, and for the others what their -o takes. Needs \
+                  content, a record of 4 KiB in a log, and one flush, for the set fsync). MODE is a mode of \
+                  `extant crash`, or data=writeback or data=journal, and for the others what their -o takes. Needs \
                   root, but for the library.
 
 Where it can be counted, tables tell what was written: bytes, requests, requests that do not begin where the one before \

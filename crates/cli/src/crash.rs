@@ -8,11 +8,11 @@ use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
 use ::crash::ext::{Ext, FORMATS};
 use ::crash::generate::{self, Pairs};
 use ::crash::op::Workload;
-use ::crash::promise::PROMISES;
 use ::crash::{full, papers};
 use check::render::escape;
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use fs::{Consistency, MODES, Mode};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -45,10 +45,9 @@ open file.
 Exit status: 0 every promise was kept, 1 one was broken or nothing could be explored, 2 wrong usage."
 )]
 pub(crate) struct Crash {
-    /// The mode: none, dirty-bit, journal, journal-data, journal-writeback, snapshot or snapshot-cow. May be given more than once; every mode
-    /// unless given
-    #[arg(long = "mode", value_name = "MODE", value_parser = mode)]
-    modes: Vec<&'static str>,
+    /// The mode. May be given more than once; every mode unless given
+    #[arg(long = "mode", value_name = "MODE", value_parser = PossibleValuesParser::new(MODES.map(|mode| mode.name)).try_map(|name| name.parse::<Mode>()))]
+    modes: Vec<Mode>,
 
     /// The format of the volumes in the modes without snapshots. ext2 where there is no journal and ext4 where there is one,
     /// unless given; the modes snapshot and snapshot-cow have native volumes
@@ -163,14 +162,6 @@ fn format(text: &str) -> std::result::Result<&'static str, String> {
     found.map(|format| format.name).ok_or_else(|| format!("the formats are {}", FORMATS.map(|f| f.name).join(", ")))
 }
 
-fn mode(text: &str) -> std::result::Result<&'static str, String> {
-    let modes = PROMISES.iter().map(|promise| promise.mode);
-    modes.clone().find(|mode| *mode == text).ok_or_else(|| {
-        let all: Vec<_> = modes.collect();
-        format!("the modes are {}", all.join(", "))
-    })
-}
-
 /// One mode as JSON.
 #[derive(Debug, Serialize)]
 struct Explored {
@@ -204,20 +195,20 @@ impl From<&Finding> for Found {
 
 impl Crash {
     pub(crate) fn run(&self) -> Result<u8> {
-        let all: Vec<_> = PROMISES.iter().map(|promise| promise.mode).collect();
-        let modes = if self.modes.is_empty() { &all } else { &self.modes };
+        let modes = if self.modes.is_empty() { &MODES[..] } else { &self.modes };
         let workloads = self.workloads();
         let threads = self
             .threads
             .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
-        let native = |mode: &str| mode.starts_with("snapshot");
+        let native = |mode: &Mode| mode.consistency == Consistency::Snapshot;
         let modes = modes.iter().filter(|mode| !self.modes.is_empty() || !native(mode) || self.format.is_none());
-        if let (Some(mode), Some(format)) = (self.modes.iter().find(|mode| native(mode)), self.format)
+        if let (Some(mode), Some(format)) =
+            (self.modes.iter().find(|mode| native(mode)).map(|mode| mode.name), self.format)
             && format != "extant"
         {
             return Err(Failure::Usage(format!("--format {format}: mode {mode} is of native volumes alone")));
         }
-        let systems = modes.filter_map(|mode| Some((*mode, Ext::new(mode, self.format)?)));
+        let systems = modes.filter_map(|mode| Some((mode.name, Ext::new(mode.name, self.format)?)));
         let systems = systems.map(|(mode, ext)| Ok((mode, self.sized(mode, ext)?))).collect::<Result<Vec<_>>>()?;
         let systems = systems.into_iter();
         let found = match self.faults {

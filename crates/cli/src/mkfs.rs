@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result, say, with_place};
 use crate::fill::{Dress, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
-use crate::source::{for_writing, placement};
+use crate::source::for_writing;
 use blockdev::{BlockDevice, OpenOptions};
 use check::render::escape;
 use clap::Args;
@@ -165,7 +165,7 @@ pub(crate) struct Mkfs {
     from: Option<PathBuf>,
 
     /// For what -d copies: usual, or hint, with metadata at the front of each group for the sake of checks
-    #[arg(long, value_name = "WHERE", default_value = "usual", value_parser = placement, requires = "from")]
+    #[arg(long, value_name = "WHERE", default_value = "usual", requires = "from")]
     placement: Placement,
 
     /// Write nothing, say what would be made

@@ -5,7 +5,7 @@ use crate::fill::{Dress, Filler, Folder, Stop, bytes_below, on_signals};
 use crate::ls::join;
 use crate::output::print_json;
 use crate::progress::{Bar, Unit, on_terminal};
-use crate::source::{self, Source};
+use crate::source::Source;
 use check::render::escape;
 use clap::Args;
 use fs::{FileKind, InodeNo, Timestamp, WriteOptions};
@@ -50,7 +50,7 @@ pub(crate) struct Put {
     force: bool,
 
     /// Where new blocks go: usual, or hint, with metadata at the front of each group for the sake of checks
-    #[arg(long, value_name = "WHERE", default_value = "usual", value_parser = source::placement)]
+    #[arg(long, value_name = "WHERE", default_value = "usual")]
     placement: fs::Placement,
 
     /// Say what was copied as JSON

@@ -165,11 +165,6 @@ impl Drop for Opened {
     }
 }
 
-/// Where new blocks go, as a flag names it.
-pub(crate) fn placement(word: &str) -> Result<fs::Placement, String> {
-    fs::Placement::named(word).ok_or_else(|| "usual and hint are known".into())
-}
-
 /// Why a volume could not be opened. Most who see this gave the wrong file, and some a damaged volume. `asked`: a copy of the
 /// superblock was asked for already; `snapshot`: the one that was.
 fn no_volume(e: &fs::Error, asked: bool, snapshot: Option<&[u8]>) -> String {

@@ -63,7 +63,7 @@ pub fn run(
         lock(&all).0 += explorer.counts;
     });
     let (counts, findings) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Report { mode: system.promise().mode, counts, seconds: seconds(begun.elapsed()), threads, findings }
+    Report { mode: system.promise().mode.name, counts, seconds: seconds(begun.elapsed()), threads, findings }
 }
 
 /// What a campaign of failing requests did and found.
@@ -106,7 +106,7 @@ pub fn fail(
     });
     let (counts, mut findings) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     findings.truncate(most);
-    FaultReport { mode: system.promise().mode, counts, seconds: seconds(begun.elapsed()), findings }
+    FaultReport { mode: system.promise().mode.name, counts, seconds: seconds(begun.elapsed()), findings }
 }
 
 fn on_threads(threads: usize, work: impl Fn() + Sync) {

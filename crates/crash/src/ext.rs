@@ -13,7 +13,7 @@ use check::{Options as CheckOptions, Repair};
 use format::superblock::{DiskSuperblock, OFFSET, State as VolumeState, Superblock};
 use fs::mkfs::{Kind, MkfsOptions};
 use fs::{
-    AllocateMode, Clock, Consistency, DataMode, FileKind, InodeNo, Mutant, NewFile, OpenOptions, RenameFlags,
+    AllocateMode, Clock, Consistency, FileKind, InodeNo, Mode, Mutant, NewFile, OpenOptions, RenameFlags,
     SetAttributes, Timestamp, Transaction, Volume, WriteOptions, XattrMode,
 };
 use rustix::io::Errno;
@@ -47,36 +47,18 @@ pub const FORMATS: [Format; 5] = [
     Format { name: "extant", kind: Kind::Extant },
 ];
 
-/// How a mode is mounted. Its promise is the row of [`PROMISES`](crate::promise::PROMISES) with its name.
-#[derive(Debug)]
-struct Mode {
-    name: &'static str,
-    /// The format of its volumes unless another is asked for.
-    format: &'static str,
-    /// Whether they have a journal.
-    journal: bool,
-    consistency: Consistency,
-    data: DataMode,
+/// The format of a mode's volumes unless another is asked for.
+fn usual_format(mode: Mode) -> &'static str {
+    match mode.consistency {
+        Consistency::None | Consistency::DirtyBit => "ext2",
+        Consistency::Journal => "ext4",
+        Consistency::Snapshot => "extant",
+    }
 }
-
-const fn mode(name: &'static str, format: &'static str, consistency: Consistency, data: DataMode) -> Mode {
-    Mode { name, format, journal: matches!(consistency, Consistency::Journal), consistency, data }
-}
-
-static MODES: [Mode; 7] = [
-    mode("none", "ext2", Consistency::None, DataMode::Ordered),
-    mode("dirty-bit", "ext2", Consistency::DirtyBit, DataMode::Ordered),
-    mode("journal", "ext4", Consistency::Journal, DataMode::Ordered),
-    mode("journal-data", "ext4", Consistency::Journal, DataMode::Journal),
-    mode("journal-writeback", "ext4", Consistency::Journal, DataMode::Writeback),
-    mode("snapshot", "extant", Consistency::Snapshot, DataMode::Ordered),
-    mode("snapshot-cow", "extant", Consistency::Snapshot, DataMode::CopyOnWrite),
-];
 
 /// A volume of this file system in one mode.
 #[derive(Debug, Clone)]
 pub struct Ext {
-    mode: &'static Mode,
     promise: &'static Promise,
     /// The format of the volumes.
     pub format: &'static Format,
@@ -109,14 +91,13 @@ impl Ext {
     /// blocks of 1 KiB; `None` where there is no such mode or format. A journal is made where the mode needs one.
     #[must_use]
     pub fn new(mode: &str, format: Option<&str>) -> Option<Self> {
-        let mode = MODES.iter().find(|row| row.name == mode)?;
-        let format = format.unwrap_or(mode.format);
+        let promise = Promise::of(mode)?;
+        let format = format.unwrap_or(usual_format(promise.mode));
         let format = FORMATS.iter().find(|row| row.name == format)?;
-        let promise = Promise::of(mode.name)?;
         // a native volume has blocks of 4 KiB, and is no smaller
         let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
         let (reuse_at_once, overwrite_kept, mutant) = (false, false, Mutant::default());
-        Some(Self { mode, promise, format, block_size, len, inodes: 96, reuse_at_once, overwrite_kept, mutant })
+        Some(Self { promise, format, block_size, len, inodes: 96, reuse_at_once, overwrite_kept, mutant })
     }
 
     /// The shortest volume that has room for its own structures and some files.
@@ -124,9 +105,14 @@ impl Ext {
     pub fn shortest(&self) -> u64 {
         match self.format.kind {
             Kind::Extant => 16 << 20,
-            _ if self.mode.name.starts_with("journal") => 2 << 20,
+            _ if self.journals() => 2 << 20,
             _ => 1 << 20,
         }
+    }
+
+    /// Whether its mode needs a journal.
+    fn journals(&self) -> bool {
+        self.promise.mode.consistency == Consistency::Journal
     }
 
     /// Whether the volume has more than one group, and so a copy of its superblock.
@@ -144,8 +130,8 @@ impl Ext {
         let before = last_write(&device).unwrap_or(START);
         let time = Arc::new(AtomicI64::new((before - START + 60) * 1000));
         let write = WriteOptions {
-            consistency: Some(self.mode.consistency),
-            data: self.mode.data,
+            consistency: Some(self.promise.mode.consistency),
+            data: self.promise.mode.data,
             reuse_at_once: self.reuse_at_once,
             overwrite_kept: self.overwrite_kept,
             mutant: self.mutant,
@@ -171,7 +157,7 @@ impl System for Ext {
     fn arguments(&self) -> String {
         let size =
             if self.len == LEN || self.len == NATIVE_LEN { String::new() } else { format!(" --size {}", self.len) };
-        format!("--mode {} --format {}{size}", self.mode.name, self.format.name)
+        format!("--mode {} --format {}{size}", self.promise.mode.name, self.format.name)
     }
 
     fn suits_e2fsck(&self) -> bool {
@@ -190,7 +176,7 @@ impl System for Ext {
     /// mount does not look for them; a small volume has none.
     fn whole(&self) -> Range<u64> {
         // a native volume says of each sector what it belongs to
-        let one = self.mode.journal || !self.has_copy();
+        let one = self.journals() || !self.has_copy();
         if one && self.format.kind != Kind::Extant { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
 
@@ -210,7 +196,7 @@ impl System for Ext {
         options.uuid = [7; 16];
         options.hash_seed = [9; 16];
         options.time = Timestamp { seconds: START, nanos: 0 };
-        if self.mode.journal {
+        if self.journals() {
             options.journal_mib = Some(1);
         } else if !matches!(self.format.kind, Kind::Ext2 | Kind::Extant) {
             options.features.add("^has_journal").map_err(|e| e.to_string())?;

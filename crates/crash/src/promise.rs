@@ -1,6 +1,6 @@
 //! What each mode promises, as predicates over what a volume holds after a crash.
 //!
-//! A mode is a row of [`PROMISES`]: how far the order of operations is kept, what the bytes of files may be, what fsync
+//! A mode has a row of [`PROMISES`]: how far the order of operations is kept, what the bytes of files may be, what fsync
 //! covers, what recovery is. [`judge`] knows the columns, never the modes. [`Promise::words`] has them for people: they are
 //! the table in README.md, cell by cell.
 //!
@@ -14,7 +14,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+use fs::{Consistency, DataMode, MODES, Mode};
 
 use crate::history::{History, Pins};
 use crate::model::{Body, Id, Node, State};
@@ -65,10 +67,8 @@ pub enum Recovery {
 /// The promise of one mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
-    /// The name of the mode, as on the command line.
-    pub mode: &'static str,
-    /// What is written to `-o` of a mount for it.
-    pub options: &'static str,
+    /// The mode.
+    pub mode: Mode,
     /// How much of the order of operations a crash leaves.
     pub order: Order,
     /// What unpinned bytes may be.
@@ -80,70 +80,29 @@ pub struct Promise {
 }
 
 /// The promises of all modes.
-pub const PROMISES: [Promise; 7] = [
-    Promise {
-        mode: "none",
-        options: "consistency=none",
-        order: Order::PerObject,
-        data: Data::Any,
-        fsync: Scope::Node,
-        recovery: Recovery::FullCheck,
-    },
-    Promise {
-        mode: "dirty-bit",
-        options: "consistency=dirty-bit",
-        order: Order::PerObject,
-        data: Data::OldOrNew,
-        fsync: Scope::Node,
-        recovery: Recovery::CheckUnlessClean,
-    },
-    Promise {
-        mode: "journal",
-        options: "consistency=journal",
-        order: Order::Prefix,
-        data: Data::OldOrNew,
-        fsync: Scope::EarlierMetadata,
-        recovery: Recovery::Mount,
-    },
-    Promise {
-        mode: "journal-data",
-        options: "consistency=journal,data=journal",
-        order: Order::Prefix,
-        data: Data::Exact,
-        fsync: Scope::EarlierMetadata,
-        recovery: Recovery::Mount,
-    },
-    Promise {
-        mode: "journal-writeback",
-        options: "consistency=journal,data=writeback",
-        order: Order::Prefix,
-        data: Data::Any,
-        fsync: Scope::EarlierMetadata,
-        recovery: Recovery::Mount,
-    },
-    Promise {
-        mode: "snapshot",
-        options: "consistency=snapshot",
-        order: Order::Prefix,
-        data: Data::OldOrNew,
-        fsync: Scope::EarlierMetadata,
-        recovery: Recovery::Mount,
-    },
-    Promise {
-        mode: "snapshot-cow",
-        options: "consistency=snapshot,data=cow",
-        order: Order::Prefix,
-        data: Data::OldOrNew,
-        fsync: Scope::EarlierMetadata,
-        recovery: Recovery::Mount,
-    },
-];
+pub static PROMISES: LazyLock<[Promise; MODES.len()]> = LazyLock::new(|| MODES.map(promise));
+
+fn promise(mode: Mode) -> Promise {
+    let (order, data, fsync, recovery) = match mode.consistency {
+        Consistency::None => (Order::PerObject, Data::Any, Scope::Node, Recovery::FullCheck),
+        Consistency::DirtyBit => (Order::PerObject, Data::OldOrNew, Scope::Node, Recovery::CheckUnlessClean),
+        Consistency::Journal | Consistency::Snapshot => {
+            let data = match mode.data {
+                DataMode::Ordered | DataMode::CopyOnWrite => Data::OldOrNew,
+                DataMode::Journal => Data::Exact,
+                DataMode::Writeback => Data::Any,
+            };
+            (Order::Prefix, data, Scope::EarlierMetadata, Recovery::Mount)
+        }
+    };
+    Promise { mode, order, data, fsync, recovery }
+}
 
 impl Promise {
-    /// The promise of a mode.
+    /// The promise of a mode, which is given by name.
     #[must_use]
     pub fn of(mode: &str) -> Option<&'static Self> {
-        PROMISES.iter().find(|promise| promise.mode == mode)
+        PROMISES.iter().find(|promise| promise.mode.name == mode)
     }
 
     /// The promise in words, as the columns of the table in README.md have them: names, sizes and attributes; bytes that were
@@ -590,8 +549,8 @@ mod tests {
 
     #[test]
     fn every_mode_is_one_row() {
-        for promise in &PROMISES {
-            assert_eq!(Promise::of(promise.mode), Some(promise));
+        for promise in PROMISES.iter() {
+            assert_eq!(Promise::of(promise.mode.name), Some(promise));
             // whoever needs no check keeps the order of operations
             assert_eq!(promise.recovery == Recovery::Mount, promise.order == Order::Prefix);
         }

@@ -145,7 +145,8 @@ struct Recorded {
 fn record(ext: &Ext, seed: u64) -> Recorded {
     let (base, state) = start(ext);
     let record = Arc::new(Record::in_memory(base.clone()));
-    let mut options = fuse::MountOptions::parse(&[format!("rw,nofuseblk,{}", ext.promise().options)]).expect("options");
+    let mut options =
+        fuse::MountOptions::parse(&[format!("rw,nofuseblk,{}", ext.promise().mode.options())]).expect("options");
     let mut way = options.volume_options().pop().expect("one way to open it");
     if let Some(write) = &mut way.write {
         // so that generations close by themselves, too

@@ -99,7 +99,7 @@ fn with_kernel(ext: &Ext, workload: &Workload) -> Outcome {
 fn with_fuse(ext: &Ext, workload: &Workload) -> Outcome {
     let image = image(ext);
     let dir = tempfile::tempdir().expect("a folder");
-    let mode = ext.promise().mode;
+    let mode = ext.promise().mode.name;
     let mut options = fuse::MountOptions::parse(&[format!("rw,consistency={mode}")]).expect("options");
     let way = options.volume_options().pop().expect("one way to open it");
     options.mount.device = Some(image.path().to_owned());

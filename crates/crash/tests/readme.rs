@@ -18,7 +18,7 @@ fn the_table_says_what_is_checked() {
     let wanted: Vec<Vec<String>> = PROMISES
         .iter()
         .map(|promise| {
-            let mode = format!("`{}`", promise.options);
+            let mode = format!("`{}`", promise.mode.options());
             std::iter::once(mode).chain(promise.words().map(str::to_owned)).collect()
         })
         .collect();

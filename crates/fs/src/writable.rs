@@ -30,6 +30,10 @@ const LEAST_DIRTY: usize = 512;
 /// Most bytes of content that may have to be written between two signs that the volume is in use.
 const MOST_BETWEEN_SIGNS: usize = 64 << 20;
 
+const SNAPSHOT_OR_NONE: Error = Error::Impossible("a native volume is written with `consistency=snapshot` or `none`");
+const NEEDS_NATIVE: Error =
+    Error::Impossible("`consistency=snapshot` needs a native volume, as `extant mkfs -t extant` makes it");
+
 /// Why a volume with these features cannot be written; `None` where it can, as far as they say.
 #[must_use]
 pub fn unwritable(features: &Features) -> Option<String> {
@@ -69,6 +73,7 @@ impl Base {
         Ok(())
     }
 
+    /// The engine that each format has for a consistency: here, and nowhere else, one is chosen.
     fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {
         let block_size = self.sb.geometry.block_size;
         let dirty_bytes = options.dirty_bytes.min(memory::budget().held_open);
@@ -96,7 +101,9 @@ impl Base {
                 };
                 Box::new(Journal::new(self.journal()?, journal)?)
             }
-            _ => return Err(Error::Impossible("the volume's format does not have this consistency mode")),
+            // an engine that promises less would be a lie
+            (Consistency::DirtyBit | Consistency::Journal, Some(_)) => return Err(SNAPSHOT_OR_NONE),
+            (Consistency::Snapshot, None) => return Err(NEEDS_NATIVE),
         })
     }
 

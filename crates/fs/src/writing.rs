@@ -3,6 +3,7 @@
 use crate::Timestamp;
 use crate::alloc::Space;
 use crate::gate::{Before, Gate};
+use crate::mode::{Consistency, DataMode, Placement};
 use crate::new_inodes::NewInodes;
 use crate::orphan_list::OrphanList;
 use crate::wakeup::Wakeup;
@@ -10,58 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use store::engine::Limits;
-
-/// How a volume stays sound through a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Consistency {
-    /// Not at all: a crash is followed by a full check.
-    None,
-    /// A full check only after a crash while metadata was on its way.
-    DirtyBit,
-    /// The journal of ext3 and ext4: a crash is followed by its replay.
-    Journal,
-    /// Meta-data snapshotting on a native volume: the device holds a whole generation at every instant, so a crash is
-    /// followed by nothing.
-    Snapshot,
-}
-
-/// What is done about file data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum DataMode {
-    /// Data is on the device before the metadata that leads to it.
-    #[default]
-    Ordered,
-    /// No order between data and metadata.
-    Writeback,
-    /// Data goes through the journal as well.
-    Journal,
-    /// On a native volume with snapshots: content is never overwritten in its place, so that after a crash it is that of
-    /// the newest whole generation, as all else is.
-    CopyOnWrite,
-}
-
-/// Where new blocks go, on a volume whose format leaves it open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Placement {
-    /// Near what they belong to.
-    #[default]
-    Usual,
-    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is room for
-    /// both: a check has to go to fewer places then. A file's first indirect block stays with its content.
-    Hint,
-}
-
-impl Placement {
-    /// The placement of that name: `usual` or `hint`.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "usual" => Some(Self::Usual),
-            "hint" => Some(Self::Hint),
-            _ => None,
-        }
-    }
-}
 
 /// Where the time of day comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

@@ -3,9 +3,10 @@
 mod others;
 
 use crate::{Error, Result};
-use fs::{Consistency, DataMode, FsBlock, Placement, Volume, WriteOptions};
+use fs::{Consistency, DataMode, FsBlock, Placement, UnknownName, Volume, WriteOptions};
 use fuse_wire::{Access, Atime, AttachOptions, Transport};
 use others::{Meaning, meaning};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Who may look into the folder of snapshots, `.extant`. Snapshots have the modes that files had when they were made: a file
@@ -117,9 +118,9 @@ impl MountOptions {
                 self.mount.read_only = name == "ro";
                 self.insist = name == "rw";
             }
-            ("consistency", Some(mode)) => self.consistency = Some(consistency(mode)?),
-            ("data", Some(mode)) => self.data = Some(data(mode)?),
-            ("placement", Some(word)) => self.placement = placement(word)?,
+            ("consistency", Some(mode)) => self.consistency = Some(named(name, mode)?),
+            ("data", Some(mode)) => self.data = Some(named(name, mode)?),
+            ("placement", Some(word)) => self.placement = named(name, word)?,
             ("commit", Some(seconds)) => self.commit = Some(commit(seconds)?),
             ("noatime", None) => self.mount.atime = Atime::Never,
             ("relatime" | "atime", None) => self.mount.atime = Atime::Relative,
@@ -242,14 +243,9 @@ pub(crate) fn means_nothing_here(option: &str) -> bool {
     matches!(meaning(option), Some(Meaning::Same | Meaning::NoEffect))
 }
 
-fn consistency(mode: &str) -> Result<Consistency> {
-    match mode {
-        "none" => Ok(Consistency::None),
-        "dirty-bit" => Ok(Consistency::DirtyBit),
-        "journal" => Ok(Consistency::Journal),
-        "snapshot" => Ok(Consistency::Snapshot),
-        _ => Err(Error::Option(format!("`consistency={mode}` is none of none, dirty-bit, journal, snapshot"))),
-    }
+/// A value that has names, as one of them.
+fn named<T: FromStr<Err = UnknownName>>(option: &str, name: &str) -> Result<T> {
+    name.parse().map_err(|why| Error::Option(format!("`{option}={name}` is {why}")))
 }
 
 fn snapshot_folder(who: &str) -> Result<SnapshotFolder> {
@@ -257,20 +253,6 @@ fn snapshot_folder(who: &str) -> Result<SnapshotFolder> {
         "owner" => Ok(SnapshotFolder::Owner),
         "all" => Ok(SnapshotFolder::All),
         _ => Err(Error::Option(format!("`snapdir={who}` is none of owner, all"))),
-    }
-}
-
-fn placement(word: &str) -> Result<Placement> {
-    Placement::named(word).ok_or_else(|| Error::Option(format!("`placement={word}` is none of usual, hint")))
-}
-
-fn data(mode: &str) -> Result<DataMode> {
-    match mode {
-        "ordered" => Ok(DataMode::Ordered),
-        "writeback" => Ok(DataMode::Writeback),
-        "journal" => Ok(DataMode::Journal),
-        "cow" => Ok(DataMode::CopyOnWrite),
-        _ => Err(Error::Option(format!("`data={mode}` is none of ordered, writeback, journal, cow"))),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::mount::Attached;
 use crate::process::{must, need};
 use crate::{Error, Result};
 use blockdev::BlockDevice;
-use fs::{Consistency, DataMode, OpenOptions, Volume, WriteOptions};
+use fs::{DataMode, MODES, Mode, OpenOptions, UnknownName, Volume, WriteOptions};
 use simdev::Trace;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -44,7 +44,7 @@ enum By {
 
 /// Who does the work on which format, and how: `kernel:ext4`, `kernel:btrfs`, `extant:ext3:journal`,
 /// `library:extant:snapshot`, `fuse2fs:ext4`, `ceiling:ext4` and `bare:log` (which have no format). What follows the
-/// format is what Extant's `-o consistency=` and `data=` or the kernel's `-o` take.
+/// format is one of [`MODES`], by name or by its `data=`, or what the kernel's `-o` takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     by: By,
@@ -87,11 +87,8 @@ impl FromStr for Spec {
         let mode = parts.next().map(str::to_owned);
         if by == By::Library
             && let Some(mode) = &mode
-            && writing(mode).is_none()
         {
-            return Err(format!(
-                "{text}: the library has the modes none, dirty-bit, journal, snapshot, data=writeback, data=journal"
-            ));
+            known_mode(mode).map_err(|why| format!("{text}: the mode is {why}"))?;
         }
         Ok(Self { by, format, mode })
     }
@@ -119,18 +116,18 @@ impl std::fmt::Display for Spec {
     }
 }
 
+/// A mode by its name, or by the option that says how it treats data, `data=journal` say.
+fn known_mode(text: &str) -> Result<Mode, String> {
+    let by_data = |mode: &&Mode| mode.data != DataMode::Ordered && text.strip_prefix("data=") == Some(mode.data.name());
+    match MODES.iter().find(by_data) {
+        Some(mode) => Ok(*mode),
+        None => text.parse().map_err(|why: UnknownName| why.to_string()),
+    }
+}
+
 /// How the library opens a volume for a mode.
-fn writing(mode: &str) -> Option<WriteOptions> {
-    let (consistency, data) = match mode {
-        "none" => (Consistency::None, DataMode::Ordered),
-        "dirty-bit" => (Consistency::DirtyBit, DataMode::Ordered),
-        "journal" => (Consistency::Journal, DataMode::Ordered),
-        "snapshot" => (Consistency::Snapshot, DataMode::Ordered),
-        "data=writeback" => (Consistency::Journal, DataMode::Writeback),
-        "data=journal" => (Consistency::Journal, DataMode::Journal),
-        _ => return None,
-    };
-    Some(WriteOptions { consistency: Some(consistency), data, ..WriteOptions::default() })
+fn writing(mode: Mode) -> WriteOptions {
+    WriteOptions { consistency: Some(mode.consistency), data: mode.data, ..WriteOptions::default() }
 }
 
 enum State {
@@ -205,10 +202,10 @@ impl<'a> Stage<'a> {
                 mounted
             }
             By::Extant => {
-                let mode =
-                    mode.map(|mode| if mode.contains('=') { mode.to_owned() } else { format!("consistency={mode}") });
-                let options = mode.as_deref().unwrap_or("rw");
-                let args = ["mount", "-f", "-o", options].map(OsStr::new);
+                let options = mode.map_or("rw".to_owned(), |mode| {
+                    known_mode(mode).map_or_else(|_| mode.to_owned(), |mode| mode.options())
+                });
+                let args = ["mount", "-f", "-o", &options].map(OsStr::new);
                 self.mounted(Attached::by_server(self.extant, &args, &self.image)?)
             }
             By::Fuse2fs => {
@@ -222,10 +219,13 @@ impl<'a> Stage<'a> {
     }
 
     fn open(&self, mode: Option<&str>) -> Result<(Volume, Counted)> {
-        let write = mode.map_or_else(|| Some(WriteOptions::default()), writing);
+        let write = match mode {
+            Some(mode) => known_mode(mode).map(writing).map_err(Error::Failed)?,
+            None => WriteOptions::default(),
+        };
         let device =
             blockdev::open(&self.image, blockdev::OpenOptions { write: true, exclusive: true, ..Default::default() })?;
-        let options = OpenOptions { cache_bytes: CACHE, write, ..OpenOptions::default() };
+        let options = OpenOptions { cache_bytes: CACHE, write: Some(write), ..OpenOptions::default() };
         let failed = |e| Error::Failed(format!("{}: {e}", self.image.display()));
         let trace = Arc::new(Trace::keeping(device, usize::MAX));
         Ok((Volume::open(Arc::clone(&trace) as Arc<dyn BlockDevice>, &options).map_err(failed)?, trace))

@@ -1,0 +1,155 @@
+//! The ways in which a volume is written, and their names: what reads one, prints one or goes through all of them has
+//! them from here.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A text that is none of the names it should be one of; it says which these are.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("none of {}", .0.join(", "))]
+pub struct UnknownName(Vec<&'static str>);
+
+/// The names of an enumeration: all of its values, to text and back.
+macro_rules! names {
+    ($type:ident { $($value:ident = $name:literal),+ $(,)? }) => {
+        impl $type {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$value),+];
+
+            /// Its name, as mount options have it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$value => $name),+ }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, UnknownName> {
+                let found = Self::ALL.iter().find(|one| one.name() == text).copied();
+                found.ok_or_else(|| UnknownName(Self::ALL.iter().map(|one| one.name()).collect()))
+            }
+        }
+    };
+}
+
+/// How a volume stays sound through a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Consistency {
+    /// Not at all: a crash is followed by a full check.
+    None,
+    /// A full check only after a crash while metadata was on its way.
+    DirtyBit,
+    /// The journal of ext3 and ext4: a crash is followed by its replay.
+    Journal,
+    /// Meta-data snapshotting on a native volume: the device holds a whole generation at every instant, so a crash is
+    /// followed by nothing.
+    Snapshot,
+}
+
+names!(Consistency { None = "none", DirtyBit = "dirty-bit", Journal = "journal", Snapshot = "snapshot" });
+
+/// What is done about file data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DataMode {
+    /// Data is on the device before the metadata that leads to it.
+    #[default]
+    Ordered,
+    /// No order between data and metadata.
+    Writeback,
+    /// Data goes through the journal as well.
+    Journal,
+    /// On a native volume with snapshots: content is never overwritten in its place, so that after a crash it is that of
+    /// the newest whole generation, as all else is.
+    CopyOnWrite,
+}
+
+names!(DataMode { Ordered = "ordered", Writeback = "writeback", Journal = "journal", CopyOnWrite = "cow" });
+
+/// Where new blocks go, on a volume whose format leaves it open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Placement {
+    /// Near what they belong to.
+    #[default]
+    Usual,
+    /// Metadata to the front of each group, into about 4 % of it, and content behind that, as long as there is room for
+    /// both: a check has to go to fewer places then. A file's first indirect block stays with its content.
+    Hint,
+}
+
+names!(Placement { Usual = "usual", Hint = "hint" });
+
+/// Consistency and data together: what a crash leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    /// In one word.
+    pub name: &'static str,
+    /// How the volume stays sound.
+    pub consistency: Consistency,
+    /// What is done about file data.
+    pub data: DataMode,
+}
+
+/// All modes.
+pub const MODES: [Mode; 7] = [
+    Mode { name: "none", consistency: Consistency::None, data: DataMode::Ordered },
+    Mode { name: "dirty-bit", consistency: Consistency::DirtyBit, data: DataMode::Ordered },
+    Mode { name: "journal", consistency: Consistency::Journal, data: DataMode::Ordered },
+    Mode { name: "journal-data", consistency: Consistency::Journal, data: DataMode::Journal },
+    Mode { name: "journal-writeback", consistency: Consistency::Journal, data: DataMode::Writeback },
+    Mode { name: "snapshot", consistency: Consistency::Snapshot, data: DataMode::Ordered },
+    Mode { name: "snapshot-cow", consistency: Consistency::Snapshot, data: DataMode::CopyOnWrite },
+];
+
+impl Mode {
+    /// What `extant mount -o` takes for it.
+    #[must_use]
+    pub fn options(&self) -> String {
+        match self.data {
+            DataMode::Ordered => format!("consistency={}", self.consistency),
+            data => format!("consistency={},data={data}", self.consistency),
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let found = MODES.iter().find(|mode| mode.name == text).copied();
+        found.ok_or_else(|| UnknownName(MODES.map(|mode| mode.name).to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        assert!(Consistency::ALL.iter().all(|one| one.to_string().parse() == Ok(*one)));
+        assert!(DataMode::ALL.iter().all(|one| one.to_string().parse() == Ok(*one)));
+        assert!(Placement::ALL.iter().all(|one| one.to_string().parse() == Ok(*one)));
+        assert!(MODES.iter().all(|mode| mode.name.parse() == Ok(*mode)));
+        let why = "linked".parse::<Consistency>().expect_err("there is none yet").to_string();
+        assert_eq!(why, "none of none, dirty-bit, journal, snapshot");
+    }
+
+    #[test]
+    fn each_consistency_is_a_mode_and_no_mode_stands_twice() {
+        for (number, mode) in MODES.iter().enumerate() {
+            assert!(
+                MODES[..number].iter().all(|other| (other.consistency, other.data) != (mode.consistency, mode.data))
+            );
+        }
+        let plain = |one: &&Consistency| MODES.iter().any(|m| (m.consistency, m.data) == (**one, DataMode::Ordered));
+        assert_eq!(Consistency::ALL.iter().filter(plain).count(), Consistency::ALL.len());
+    }
+}
