@@ -49,7 +49,7 @@ use format::xattr::{Value, XattrArea};
 use format::{FsBlock, GroupNo, InodeNo, jbd2};
 use fuse_wire::{Features, Operation, Request};
 use std::sync::Arc;
-use store::recovery::{Journal, Recovered, Replayed, Run};
+use store::recovery::{Journal, Recovered, Recovery, Replayed, Run};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A fuzz target.

@@ -15,7 +15,10 @@ use space::Claim;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{DirtyLimits, Kind, Operation, Tag};
+use store::{DirtyLimits, Kind, Note, Operation, Part, Tag};
+
+#[cfg(test)]
+mod tests;
 
 /// A change under way. See [`Operation`] for what must not be done while there is one.
 pub(crate) struct Change<'v> {
@@ -133,6 +136,11 @@ impl<'v> Change<'v> {
         Ok(self.op.write_data(owner, first, offset, data)?)
     }
 
+    /// Notes that blocks of an inode were allocated or freed, for an engine that wants to know.
+    pub(crate) fn note_run(&self, owner: InodeNo, part: Part, (first, count): (FsBlock, u64), allocated: bool) {
+        self.op.note(|| Note::Run { owner, part, first, count, allocated });
+    }
+
     /// The operation below.
     pub(crate) fn operation(&self) -> &Operation<'v> {
         &self.op
@@ -197,14 +205,20 @@ impl<'v> Change<'v> {
     /// Writes an inode's slot; whether it was all zeroes, as of an inode that was never used.
     fn write_slot(&self, number: InodeNo, (block, offset): (FsBlock, usize), bytes: &[u8]) -> Result<bool> {
         let tag = Tag { kind: Kind::InodeTable, owner: number, seed: self.volume.late_checksum(offset) };
-        self.edit(block, tag, |table| {
+        let (wants_note, mut before) = (self.op.wants_notes(), None);
+        let was_empty = self.edit(block, tag, |table| {
             // the place is inside the block: inode sizes divide block sizes
             let Some(slot) = table.get_mut(offset..offset + bytes.len()) else { return false };
             // most have a type
             let was_empty = slot.starts_with(&[0, 0]) && slot.iter().all(|byte| *byte == 0);
+            before = wants_note.then(|| Box::from(&*slot));
             slot.copy_from_slice(bytes);
             was_empty
-        })
+        })?;
+        if let Some(before) = before {
+            self.op.note(|| Note::Inode { number, before, after: Box::from(bytes) });
+        }
+        Ok(was_empty)
     }
 }
 

@@ -20,7 +20,7 @@ use format::{FsBlock, Structure, Where};
 use std::sync::Arc;
 use store::Store;
 use store::native::Mapped;
-use store::recovery::{Journal, Replayed, apply, recover};
+use store::recovery::{Journal, Recovery, recover};
 
 /// How to open a volume.
 #[derive(Clone)]
@@ -87,14 +87,14 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
     };
     base.notes = notes;
     let Some(write) = &options.write else {
-        base.replay(options)?;
+        base.recover(options)?;
         base.note_state();
         base.note_user();
         return Ok((base, None));
     };
     base.may_be_written(options)?;
     let mut heartbeat = Heartbeat::begin(&base, write)?;
-    let outcome = base.replay(options).and_then(|()| {
+    let outcome = base.recover(options).and_then(|()| {
         base.note_state();
         base.start_writing(write.clone(), options.cache_bytes)
     });
@@ -131,20 +131,41 @@ fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> 
 }
 
 impl Base {
-    /// Lays what the journal holds over the device. A copy of the superblock does not say whether the journal is empty,
-    /// so then the journal itself is asked.
-    ///
-    /// Where the volume is to be written, the journal is written home instead.
-    fn replay(&mut self, options: &OpenOptions) -> Result<()> {
+    /// Lays over the device what a crash left to be recovered; where the volume is to be written, it is recovered for good.
+    fn recover(&mut self, options: &OpenOptions) -> Result<()> {
+        let Some(recovery) = self.journal_to_replay(options)? else { return Ok(()) };
+        let device = Arc::clone(self.store.device());
+        let (device, note) = if options.write.is_some() {
+            self.may_be_replayed()?;
+            recovery.apply(&*device)?;
+            (device, Note::JournalWrittenHome)
+        } else if recovery.is_empty() {
+            return Ok(());
+        } else {
+            (recovery.overlay(device), Note::JournalReplayed)
+        };
+        // the superblock itself may be recovered, but a volume does not change its shape
+        let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*device)? };
+        if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
+            return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
+        }
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.push(note);
+        *self = Self { notes, ..Self::over(disk(device, sb, options)) };
+        Ok(())
+    }
+
+    /// What the journal holds, where it is to be replayed. A copy of the superblock does not say whether the journal is
+    /// empty, so then the journal itself is asked.
+    fn journal_to_replay(&mut self, options: &OpenOptions) -> Result<Option<Box<dyn Recovery>>> {
         let wanted = self.sb.features.incompat.contains(Incompat::NEEDS_RECOVERY) || self.backup.is_some();
         if !wanted || !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
-            return Ok(());
+            return Ok(None);
         }
         if options.ignore_journal {
             self.notes.push(Note::JournalIgnored);
-            return Ok(());
+            return Ok(None);
         }
-        let device = Arc::clone(self.store.device());
         let block_size = self.sb.geometry.block_size;
         let journal = match (self.sb.journal_inode(), &options.external_journal) {
             (Some(_), _) => self.journal()?,
@@ -162,23 +183,7 @@ impl Base {
             let (commits, changes) = (recovered.fast_commits, recovered.fast_commit_changes);
             self.notes.push(Note::FastCommits { commits, changes });
         }
-        let for_good = options.write.is_some();
-        if for_good {
-            self.may_be_replayed()?;
-            apply(&recovered, &*device)?;
-        } else if recovered.is_empty() {
-            return Ok(());
-        }
-        let replayed = if for_good { device } else { Arc::new(Replayed::new(device, &recovered)) };
-        // the journal may hold the superblock itself, but a volume does not change its shape in it
-        let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*replayed)? };
-        if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
-            return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
-        }
-        let mut notes = std::mem::take(&mut self.notes);
-        notes.push(if for_good { Note::JournalWrittenHome } else { Note::JournalReplayed });
-        *self = Self { notes, ..Self::over(disk(replayed, sb, options)) };
-        Ok(())
+        Ok(Some(Box::new(recovered)))
     }
 
     fn note_state(&mut self) {

@@ -50,8 +50,19 @@ impl Base {
             options.delayed_bytes = options.delayed_bytes.min(MOST_BETWEEN_SIGNS);
         }
         let consistency = self.consistency_for(&options)?;
-        let block_size = self.sb.geometry.block_size;
         let engine = self.engine(consistency, &options)?;
+        self.start_with(engine, consistency, options, cache)
+    }
+
+    /// As [`Base::start_writing`], with an engine that is there.
+    pub(crate) fn start_with(
+        &mut self,
+        engine: Box<dyn Engine>,
+        consistency: Consistency,
+        options: WriteOptions,
+        cache: usize,
+    ) -> Result<()> {
+        let block_size = self.sb.geometry.block_size;
         let limits = engine.limits();
         let space = SpaceOptions {
             in_use: limits.in_use,

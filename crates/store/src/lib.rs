@@ -31,7 +31,7 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use generation::{BlockWrite, ClosedGeneration, CommitReason, Kind, StateSource, Tag, VolumeState};
 pub use metadata_space::{DirtyLimits, MetadataSpace, Need};
-pub use note::{InodeState, Note, Part};
+pub use note::{Note, Part};
 pub use operation::{Closing, CommitHooks, Operation};
 pub use plan::{Plan, PlannedWrite, Stage};
 pub use store::{DataRead, Store};

@@ -9,10 +9,10 @@ pub enum Note {
     Inode {
         /// Its number.
         number: InodeNo,
-        /// As it was before the operation; `None` of a slot that was never used.
-        before: Option<InodeState>,
-        /// As it is after.
-        after: InodeState,
+        /// Its slot in the inode table before the operation; zeroes where it was never used.
+        before: Box<[u8]>,
+        /// Its slot after, whose checksum may be deferred.
+        after: Box<[u8]>,
     },
     /// Neighbouring blocks were allocated or freed.
     Run {
@@ -49,21 +49,4 @@ pub enum Part {
     Map,
     /// Extended attributes.
     Attributes,
-}
-
-/// An inode, as far as a repair compares it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InodeState {
-    /// `i_mode`.
-    pub mode: u16,
-    /// `i_links_count`.
-    pub links: u16,
-    /// `i_size`, all of it.
-    pub size: u64,
-    /// `i_blocks`, all of it.
-    pub blocks: u64,
-    /// `i_generation`.
-    pub generation: u32,
-    /// `i_dtime`: when it was freed, or the next inode of the orphan list.
-    pub dtime: u32,
 }

@@ -99,6 +99,12 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// Whether the engine wants notes.
+    #[must_use]
+    pub fn wants_notes(&self) -> bool {
+        self.store.wants_notes()
+    }
+
     /// Leaves a note for an engine that wants notes; for others `note` is not called. It must not use the store.
     pub fn note(&self, note: impl FnOnce() -> Note) {
         self.store.note(note);

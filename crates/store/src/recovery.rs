@@ -12,21 +12,39 @@
 //! 5. Memory grows with the blocks to replay, never with their contents.
 //!
 //! The kernel refuses a journal that is damaged before its end. Here everything before the damage is shown, and
-//! [`Recovered::damage`] says what was found; the caller decides. [`apply`], which writes the copies home for good, refuses
-//! as the kernel does.
+//! [`Recovered::damage`] says what was found; the caller decides. [`Recovery::apply`], which writes the copies home for good,
+//! refuses as the kernel does.
+//!
+//! [`Recovery`] is what opening a volume asks of every mechanism; the journal's is the only one so far.
 
 mod apply;
 mod journal;
 mod replayed;
 mod walk;
 
-pub use apply::apply;
 pub use journal::{Journal, Run};
 pub use replayed::Replayed;
 pub use walk::recover;
 
+use crate::Result;
+use blockdev::BlockDevice;
 use format::FsBlock;
 use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// What has to be done to a volume after a crash, by the mechanism that it was written with: replayed, or repaired.
+pub trait Recovery {
+    /// There is nothing to do.
+    fn is_empty(&self) -> bool;
+
+    /// The volume as it will be when it is recovered. Refuses writes.
+    fn overlay(&self, volume: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>;
+
+    /// Recovers the volume for good. Cut anywhere, it is done again from the start and comes to the same.
+    ///
+    /// # Errors
+    /// Those of the devices; where the volume has to be checked instead, before anything is written.
+    fn apply(&self, volume: &dyn BlockDevice) -> Result<()>;
+}
 
 /// Where the newest copy of a block lies.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +74,6 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// No block of the volume has a newer copy in the journal.
-    pub fn is_empty(&self) -> bool {
-        self.copies.is_empty()
-    }
-
     /// The blocks that have a newer copy in the journal, ascending.
     pub fn blocks(&self) -> impl ExactSizeIterator<Item = FsBlock> {
         self.copies.keys().copied()

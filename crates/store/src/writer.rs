@@ -312,8 +312,12 @@ impl Store {
         }
     }
 
+    pub(crate) fn wants_notes(&self) -> bool {
+        self.writer.get().is_some_and(|writer| writer.limits.wants_notes)
+    }
+
     pub(crate) fn note(&self, note: impl FnOnce() -> Note) {
-        if let Some(writer) = self.writer.get().filter(|writer| writer.limits.wants_notes) {
+        if let Some(writer) = self.writer.get().filter(|_| self.wants_notes()) {
             lock(&writer.notes).push(note());
         }
     }

@@ -8,7 +8,7 @@ use format::{FsBlock, GroupNo, InodeNo};
 use space::{FreeMap, GroupMap, Run};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use store::{Closing, Kind, Operation, Store, Tag};
+use store::{Closing, Kind, Note, Operation, Store, Tag};
 
 /// What a group's lock protects.
 pub(crate) struct GroupState {
@@ -319,6 +319,8 @@ impl Space {
             let per_block = self.sb.geometry.descriptors_per_block();
             let block = self.sb.geometry.descriptor_block(group / per_block);
             op.edit(block, tag(Kind::Descriptors), |_| ()).inspect_err(|e| op.store().fail(e))?;
+            let Group { free_clusters: free, free_inodes, directories, .. } = state.descriptor;
+            op.note(|| Note::Group { number: GroupNo(group), free, free_inodes, directories });
             state.changed = true;
             lock(&self.changed).push(group);
         }

@@ -14,7 +14,7 @@ use format::inode::InodeBuf;
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Purpose;
-use store::Kind;
+use store::{Kind, Part};
 
 impl Base {
     /// The way to the leaf that speaks for a block, or would.
@@ -132,7 +132,7 @@ impl Change<'_> {
             return Err(e);
         }
         let mut freed = Freed::default();
-        carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len)));
+        carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len), e.logical.get()));
         self.release(owner, buf, freed)?;
         Ok(new)
     }
@@ -185,7 +185,7 @@ impl Change<'_> {
                 if let Err(e) = outcome {
                     break Err(e);
                 }
-                carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len)));
+                carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len), e.logical.get()));
             }
             at = next;
         };
@@ -267,7 +267,7 @@ impl Change<'_> {
                 edits.freed.iter().try_for_each(|block| self.prepare_to_free(*block, 1))?;
                 Ok(edits)
             });
-            edits.or_else(|e| self.free_nodes(&blocks).and(Err(e)))
+            edits.or_else(|e| self.free_nodes(owner, &blocks).and(Err(e)))
         });
         match outcome {
             Ok(edits) => self.apply(owner, buf, edits),
@@ -292,7 +292,7 @@ impl Change<'_> {
         if let Some(root) = edits.root {
             buf.set_block(root);
         }
-        self.free_nodes(&edits.freed)?;
+        self.free_nodes(owner, &edits.freed)?;
         if gone > 0 { self.collapse(owner, buf) } else { Ok(()) }
     }
 
@@ -304,11 +304,12 @@ impl Change<'_> {
             // at most a handful: one a level
             match self.allocate(owner.number, goal, (count - blocks.len()) as u32, Role::Metadata) {
                 Ok(run) => {
+                    self.note_run(owner.number, Part::Map, (run.first, run.count.into()), true);
                     blocks.extend((0..u64::from(run.count)).map(|n| FsBlock(run.first.get() + n)));
                     goal = FsBlock(run.first.get() + u64::from(run.count));
                 }
                 Err(e) => {
-                    self.free_nodes(&blocks)?;
+                    self.free_nodes(owner, &blocks)?;
                     return Err(e);
                 }
             }
@@ -316,8 +317,11 @@ impl Change<'_> {
         Ok(blocks)
     }
 
-    fn free_nodes(&self, blocks: &[FsBlock]) -> Result<()> {
-        blocks.iter().try_for_each(|block| self.free(*block, 1, Purpose::Metadata))
+    fn free_nodes(&self, owner: &Inode, blocks: &[FsBlock]) -> Result<()> {
+        blocks.iter().try_for_each(|block| {
+            self.note_run(owner.number, Part::Map, (*block, 1), false);
+            self.free(*block, 1, Purpose::Metadata)
+        })
     }
 
     fn prepare_to_free_all(&self, extents: &[Extent]) -> Result<()> {
@@ -348,7 +352,7 @@ impl Change<'_> {
             }
             buf.set_block(root);
             self.volume.count_blocks(buf, 0, 1)?;
-            self.free_nodes(&[child])?;
+            self.free_nodes(owner, &[child])?;
         }
     }
 }

@@ -15,7 +15,7 @@ use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Where};
 use space::Purpose;
 use std::sync::Arc;
-use store::Kind;
+use store::{Kind, Part};
 use zerocopy::little_endian::U32;
 
 /// The way to a block's pointer, as far as there is one.
@@ -187,6 +187,7 @@ impl Change<'_> {
                 }
                 Ok(run) if of_data => break Ok((run.first, run.count)),
                 Ok(run) => {
+                    self.note_run(owner.number, Part::Map, (run.first, 1), true);
                     chain.push(run.first);
                     near = FsBlock(run.first.get() + 1);
                     if !self.volume.space()?.lies_apart(role) {
@@ -199,10 +200,15 @@ impl Change<'_> {
         match outcome {
             Ok(data) => Ok((chain, data)),
             Err(e) => {
-                chain.iter().try_for_each(|block| self.free(*block, 1, Purpose::Metadata))?;
+                chain.iter().try_for_each(|block| self.free_indirect(owner, *block))?;
                 Err(e)
             }
         }
+    }
+
+    fn free_indirect(&self, owner: &Inode, block: FsBlock) -> Result<()> {
+        self.note_run(owner.number, Part::Map, (block, 1), false);
+        self.free(block, 1, Purpose::Metadata)
     }
 
     /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; gives where to go on.
@@ -245,7 +251,7 @@ impl Change<'_> {
                     None => break Ok(Some(at)),
                     Some(stop) => count = count.min(stop.saturating_sub(at)),
                 }
-                if let Err(e) = self.clear_pointers(owner, buf, &way, count as usize, &mut freed) {
+                if let Err(e) = self.clear_pointers(owner, buf, (&way, at), count as usize, &mut freed) {
                     break Err(e);
                 }
             }
@@ -255,12 +261,13 @@ impl Change<'_> {
         outcome
     }
 
-    /// Clears pointers at the end of the way, and frees the indirect blocks that hold none any more.
+    /// Clears pointers at the end of the way, which leads to block `at`, and frees the indirect blocks that hold none any
+    /// more.
     fn clear_pointers(
         &self,
         owner: &Inode,
         buf: &mut InodeBuf,
-        way: &Way,
+        (way, at): (&Way, u64),
         count: usize,
         freed: &mut Freed,
     ) -> Result<()> {
@@ -269,7 +276,7 @@ impl Change<'_> {
         let list = way.list(&words).get(..count).unwrap_or_default();
         let mut gone = Freed::default();
         for (n, _) in list.iter().enumerate().filter(|(_, p)| p.get() != 0) {
-            gone.add(pointed(&self.volume.sb, list.get(n..).unwrap_or_default(), place)?, 1);
+            gone.add(pointed(&self.volume.sb, list.get(n..).unwrap_or_default(), place)?, 1, at + n as u64);
         }
         for (first, count) in gone.runs() {
             self.prepare_to_free(first, count)?;
@@ -286,7 +293,7 @@ impl Change<'_> {
             if others.any(|(_, p)| p.get() != 0) {
                 return self.edit(*block, tag, |bytes| set_pointers(bytes, index, count, None));
             }
-            self.free(*block, 1, Purpose::Metadata)?;
+            self.free_indirect(owner, *block)?;
             self.volume.count_blocks(buf, 0, 1)?;
             count = 1;
         }

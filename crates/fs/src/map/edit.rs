@@ -12,7 +12,7 @@ use format::feature::{Incompat, RoCompat};
 use format::inode::InodeBuf;
 use format::{FileBlock, FsBlock};
 use std::sync::Arc;
-use store::{Kind, Tag};
+use store::{Kind, Part, Tag};
 
 /// Metadata blocks a change of one place in a map may dirty: two nodes on each level of a tree and a new root, and the
 /// inode.
@@ -64,25 +64,25 @@ impl Steps {
     }
 }
 
-/// Blocks that a map does not need any more.
+/// Blocks that a map does not need any more: the first of each run, its length, and the block of the file that it was.
 #[derive(Default)]
-pub(crate) struct Freed(Vec<(FsBlock, u64)>);
+pub(crate) struct Freed(Vec<(FsBlock, u64, u64)>);
 
 impl Freed {
-    pub(crate) fn add(&mut self, first: FsBlock, count: u64) {
+    pub(crate) fn add(&mut self, first: FsBlock, count: u64, at: u64) {
         match self.0.last_mut() {
-            Some((before, n)) if before.get() + *n == first.get() => *n += count,
-            _ => self.0.push((first, count)),
+            Some((before, n, from)) if (before.get() + *n, *from + *n) == (first.get(), at) => *n += count,
+            _ => self.0.push((first, count, at)),
         }
     }
 
     /// The first block of each run, and its length.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (FsBlock, u64)> {
-        self.0.iter().copied()
+        self.0.iter().map(|(first, count, _)| (*first, *count))
     }
 
     pub(crate) fn append(&mut self, other: Self) {
-        other.0.into_iter().for_each(|(first, count)| self.add(first, count));
+        other.0.into_iter().for_each(|(first, count, at)| self.add(first, count, at));
     }
 }
 
@@ -154,13 +154,15 @@ impl Change<'_> {
         want: u64,
         unwritten: bool,
     ) -> Result<Extent> {
-        if by_extents(buf) {
+        let run = if by_extents(buf) {
             self.extents_allocate(owner, buf, at, want, unwritten)
         } else if unwritten {
             Err(Error::Unsupported("unwritten blocks in a file without extents".into()))
         } else {
             self.indirect_allocate(owner, buf, at, want)
-        }
+        }?;
+        self.note_run(owner.number, Part::Content(at.get()), (run.physical, run.len.into()), true);
+        Ok(run)
     }
 
     /// Gives written blocks from `at` on another place, at most `want` and as many as lie in one piece before and after; the
@@ -172,7 +174,9 @@ impl Change<'_> {
         if !by_extents(buf) {
             return Err(Error::Unsupported("copying the content of a file without extents".into()));
         }
-        self.extents_replace(owner, buf, at, want)
+        let run = self.extents_replace(owner, buf, at, want)?;
+        self.note_run(owner.number, Part::Content(at.get()), (run.physical, run.len.into()), true);
+        Ok(run)
     }
 
     /// Marks mapped blocks, which are part of one run, as written or unwritten.
@@ -198,8 +202,9 @@ impl Change<'_> {
 
     /// Frees blocks that were taken out of a map.
     pub(crate) fn release(&self, owner: &Inode, buf: &mut InodeBuf, freed: Freed) -> Result<()> {
-        for (first, count) in freed.0 {
+        for (first, count, at) in freed.0 {
             self.volume.count_blocks(buf, 0, count)?;
+            self.note_run(owner.number, Part::Content(at), (first, count), false);
             self.free(first, count, role(owner).purpose())?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use format::inline::DATA_XATTR;
 use format::inode::InodeBuf;
 use format::xattr::{entry_hash, inode_value_hash};
 use std::sync::Arc;
-use store::{Kind, Tag};
+use store::{Kind, Part, Tag};
 
 /// Values shorter than this never get an inode of their own.
 const INODE_VALUE_MIN: usize = 128;
@@ -184,6 +184,7 @@ impl Xattrs {
                 _ => {
                     if !block.is_empty() {
                         let new = change.allocate(inode.number, self.goal(inode), 1, Role::Metadata)?.first;
+                        change.note_run(inode.number, Part::Attributes, (new, 1), true);
                         change.fresh(new, tag, |bytes| pack::pack_block(bytes, block)).ok_or(Error::NoSpace)?;
                         file_acl = new.get();
                         more += 1;
@@ -223,6 +224,7 @@ impl Xattrs {
         change.prepare_to_free(at, 1)?;
         let left = change.edit(at, tag, pack::unshare)?;
         if left == 0 {
+            change.note_run(tag.owner, Part::Attributes, (at, 1), false);
             change.free(at, 1, Purpose::Metadata)?;
         }
         Ok(left == 0)

@@ -5,49 +5,62 @@
 //! 2. The number that the log goes on with was never used: blocks of a transaction that was cut cannot be taken for part
 //!    of a later one.
 
-use super::Recovered;
-use super::replayed::ESCAPED;
+use super::replayed::{ESCAPED, Replayed};
+use super::{Recovered, Recovery};
 use crate::{Error, Result};
 use blockdev::{BlockDevice, Read, Write};
 use format::feature::Incompat;
 use format::superblock::{self, DiskSuperblock, State};
 use format::{FsBlock, Structure};
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Bytes copied at a time.
 const BATCH: usize = 8 << 20;
 
-/// Writes what the journal holds to its home places on `volume`, empties the journal, and takes the mark that asks for a
-/// replay off the volume's superblock. Afterwards the volume is what the kernel's replay would have made of it.
-///
-/// An error that made the kernel give the journal up ([`Recovered::errno`]) moves into the volume's superblock: it is
-/// marked as having errors.
-///
-/// # Errors
-/// [`Error::Journal`] where the log is damaged or holds fast commits, before anything is written. Those of the devices.
-/// `Corrupt` where the volume has no superblock when the copies are home.
-pub fn apply(recovered: &Recovered, volume: &dyn BlockDevice) -> Result<()> {
-    if let Some(first) = recovered.damage.first() {
-        let more = match recovered.damage.len() {
-            1 => String::new(),
-            n => format!(" (and {} more)", n - 1),
-        };
-        return Err(Error::Journal(format!("the journal is damaged and was not replayed: {first}{more}")));
+impl Recovery for Recovered {
+    /// No block of the volume has a newer copy in the journal.
+    fn is_empty(&self) -> bool {
+        self.copies.is_empty()
     }
-    if recovered.fast_commits > 0 {
-        let what = "the journal holds fast commits, which only the kernel or e2fsck can replay; nothing was written";
-        return Err(Error::Journal(what.to_owned()));
+
+    fn overlay(&self, volume: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+        Arc::new(Replayed::new(volume, self))
     }
-    write_home(recovered, volume)?;
-    if recovered.errno != 0 {
-        edit_superblock(volume, |sb| sb.s_state = (sb.s_state.get() | State::ERROR.bits()).into())?;
+
+    /// Writes what the journal holds to its home places on `volume`, empties the journal, and takes the mark that asks for a
+    /// replay off the volume's superblock. Afterwards the volume is what the kernel's replay would have made of it.
+    ///
+    /// An error that made the kernel give the journal up ([`Recovered::errno`]) moves into the volume's superblock: it is
+    /// marked as having errors.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] where the log is damaged or holds fast commits, before anything is written. Those of the devices.
+    /// `Corrupt` where the volume has no superblock when the copies are home.
+    fn apply(&self, volume: &dyn BlockDevice) -> Result<()> {
+        if let Some(first) = self.damage.first() {
+            let more = match self.damage.len() {
+                1 => String::new(),
+                n => format!(" (and {} more)", n - 1),
+            };
+            return Err(Error::Journal(format!("the journal is damaged and was not replayed: {first}{more}")));
+        }
+        if self.fast_commits > 0 {
+            let what =
+                "the journal holds fast commits, which only the kernel or e2fsck can replay; nothing was written";
+            return Err(Error::Journal(what.to_owned()));
+        }
+        write_home(self, volume)?;
+        if self.errno != 0 {
+            edit_superblock(volume, |sb| sb.s_state = (sb.s_state.get() | State::ERROR.bits()).into())?;
+        }
+        volume.flush()?;
+        empty_log(self)?;
+        edit_superblock(volume, |sb| {
+            sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
+        })?;
+        Ok(volume.flush()?)
     }
-    volume.flush()?;
-    empty_log(recovered)?;
-    edit_superblock(volume, |sb| {
-        sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
-    })?;
-    Ok(volume.flush()?)
 }
 
 fn write_home(recovered: &Recovered, volume: &dyn BlockDevice) -> Result<()> {

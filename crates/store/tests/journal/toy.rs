@@ -3,7 +3,7 @@
 use crate::common::{block_size, content, journal_runs, runs_of};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_store::engine::{Journal, JournalOptions};
-use extant_store::recovery::{self, Run};
+use extant_store::recovery::{self, Recovery, Run};
 use extant_store::{Closing, CommitHooks, Kind, Result, StateSource, Store, Tag, VolumeState};
 use format::feature::{Incompat, RoCompat};
 use format::jbd2;
@@ -71,7 +71,7 @@ impl Volume {
     /// Recovers and writes home.
     pub(crate) fn replay(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let recovered = recovery::recover(&self.place(Arc::clone(device)), self.bytes.len() as u64 / self.size as u64)?;
-        recovery::apply(&recovered, &**device)
+        recovered.apply(&**device)
     }
 
     pub(crate) fn read(&self, device: &dyn BlockDevice, block: u64) -> Vec<u8> {

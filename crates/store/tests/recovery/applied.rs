@@ -2,7 +2,6 @@
 
 use super::written::{Sums, Writer, transactions};
 use super::*;
-use extant_store::recovery::apply;
 use extant_store::{Error, Result};
 use format::feature::Incompat;
 use format::jbd2;
@@ -15,7 +14,7 @@ pub(crate) fn applied(bytes: &[u8], runs: &[Run]) -> Result<Vec<u8>> {
     let size = block_size(bytes);
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.to_vec()));
     let journal = Journal::internal(Arc::clone(&device), size, runs.iter().copied());
-    apply(&recover(&journal, bytes.len() as u64 / u64::from(size))?, &*device)?;
+    recover(&journal, bytes.len() as u64 / u64::from(size))?.apply(&*device)?;
     let mut whole = vec![0; bytes.len()];
     device.read(0, &mut whole)?;
     Ok(whole)
@@ -133,7 +132,7 @@ fn a_journal_on_its_own_device_is_applied() {
     let volume = MemoryDevice::from_vec(base);
     let recovered = recover(&journal(&device), 24 << 10).unwrap();
     assert_eq!((recovered.transactions, recovered.damage.len()), (1, 0));
-    apply(&recovered, &volume).unwrap();
+    recovered.apply(&volume).unwrap();
     let mut read = vec![0; 1024];
     volume.read(9000 * 1024, &mut read).unwrap();
     assert!(read == data);

@@ -10,7 +10,7 @@ mod written;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{block_size, content, journal_runs};
-use extant_store::recovery::{Journal, Recovered, Replayed, Run, recover};
+use extant_store::recovery::{Journal, Recovered, Recovery, Replayed, Run, recover};
 use format::FsBlock;
 use std::collections::BTreeMap;
 use std::sync::Arc;

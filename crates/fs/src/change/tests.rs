@@ -1,0 +1,135 @@
+//! Notes: what an engine that wants them learns is what the file system did.
+
+use crate::open;
+use crate::writer::Writer;
+use crate::{
+    Consistency, FileBlock, FileKind, FsBlock, GroupNo, InodeNo, NewFile, OpenOptions, Place, Volume, WriteOptions,
+    XattrMode,
+};
+use blockdev::{BlockDevice, FileDevice};
+use format::inode::RawInode;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::engine::{DirtyBit, Idle, Limits};
+use store::{ClosedGeneration, Engine, Note, Part, Plan, StateSource};
+use testkit::{Image, need};
+
+/// The dirty bit, and what it was told.
+struct Noting {
+    engine: DirtyBit,
+    notes: Arc<Mutex<Vec<Note>>>,
+}
+
+impl Engine for Noting {
+    fn limits(&self) -> Limits {
+        Limits { wants_notes: true, ..self.engine.limits() }
+    }
+
+    fn open(&mut self, superblock: &dyn StateSource) -> store::Result<Plan> {
+        self.engine.open(superblock)
+    }
+
+    fn plan(&mut self, mut closed: ClosedGeneration, superblock: &dyn StateSource) -> store::Result<Plan> {
+        self.notes.lock().unwrap().append(&mut closed.notes);
+        self.engine.plan(closed, superblock)
+    }
+
+    fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle {
+        self.engine.idle(quiet, dirty, superblock)
+    }
+
+    fn close(&mut self, superblock: &dyn StateSource) -> store::Result<Plan> {
+        self.engine.close(superblock)
+    }
+}
+
+fn open(image: &Image) -> (Volume, Arc<Mutex<Vec<Note>>>) {
+    let writable = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image.path(), writable).expect("an image"));
+    let (mut base, _) = open::open(device, &OpenOptions::default()).expect("a volume");
+    let notes = Arc::default();
+    let engine = DirtyBit::new(base.sb.geometry.block_size, 4096);
+    let engine = Box::new(Noting { engine, notes: Arc::clone(&notes) });
+    base.start_with(engine, Consistency::DirtyBit, WriteOptions::default(), 1 << 20).expect("an engine");
+    let mut volume = Volume::over(base);
+    volume.writer = Some(Writer::new(1 << 20, None));
+    (volume, notes)
+}
+
+/// What notes say of an inode.
+#[derive(Default)]
+struct Known {
+    content: BTreeMap<u64, u64>,
+    others: BTreeSet<u64>,
+    slot: Option<Box<[u8]>>,
+}
+
+#[test]
+fn notes_say_what_changed() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    for features in [&["-t", "ext2"][..], &["-t", "ext4", "-O", "^has_journal,^metadata_csum"]] {
+        let image = Image::mke2fs(&[features, &["-b", "1024", "-I", "128"]].concat(), 20 << 20).build();
+        let (volume, notes) = open(&image);
+        let free = volume.group(GroupNo(0)).expect("group 0").free_inodes;
+        let file = NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) };
+        let make = |name: &[u8]| volume.create(InodeNo::ROOT, name, &file).expect("a file").number;
+        let (a, b, gone) = (make(b"a"), make(b"b"), make(b"gone"));
+        for n in 0..90u64 {
+            volume.write_at(a, n * 9000, &[1; 5000]).expect("content");
+            volume.write_at(gone, n * 1024, &[2; 1024]).expect("content");
+        }
+        volume.link(b, InodeNo::ROOT, b"linked").expect("a link");
+        volume.set_xattr(b, b"user.x", &[3; 300], XattrMode::Any).expect("an attribute");
+        volume.sync().expect("a sync");
+        volume.truncate(a, 300_000).expect("shorter");
+        volume.unlink(InodeNo::ROOT, b"gone").expect("one file less");
+        volume.sync().expect("a sync");
+
+        let mut known: BTreeMap<u32, Known> = BTreeMap::new();
+        let mut groups = BTreeMap::new();
+        for note in notes.lock().unwrap().drain(..) {
+            match note {
+                Note::Inode { number, before, after } => {
+                    let slot = &mut known.entry(number.get()).or_default().slot;
+                    assert!(slot.as_ref().is_none_or(|slot| *slot == before), "inode {}", number.get());
+                    *slot = Some(after);
+                }
+                Note::Run { owner, part, first, count, allocated } => {
+                    let of = known.entry(owner.get()).or_default();
+                    for n in 0..count {
+                        let block = first.get() + n;
+                        let fits = match (part, allocated) {
+                            (Part::Content(at), true) => of.content.insert(at + n, block).is_none(),
+                            (Part::Content(at), false) => of.content.remove(&(at + n)) == Some(block),
+                            (_, true) => of.others.insert(block),
+                            (_, false) => of.others.remove(&block),
+                        };
+                        assert!(fits, "{part:?}, block {block}, allocated {allocated}");
+                    }
+                }
+                Note::Group { number, free_inodes, .. } => drop(groups.entry(number).or_insert(free_inodes)),
+            }
+        }
+        assert_eq!(groups.get(&GroupNo(0)), Some(&free), "as it was before");
+        for (number, places) in [(a, true), (b, false)] {
+            let inode = volume.inode(number).expect("the file");
+            let of = &known[&number.get()];
+            let raw = RawInode::from_slot(of.slot.as_deref().expect("its slot")).expect("its slot");
+            assert_eq!(raw.bytes(), inode.raw().bytes());
+            assert_eq!(u64::from(raw.disk.i_blocks_lo.get()), 2 * (of.content.len() + of.others.len()) as u64);
+            for (at, block) in &of.content {
+                let place = volume.map(&inode, FileBlock(*at)).expect("the map").place;
+                assert!(matches!(place, Place::Data(first) if first == FsBlock(*block)));
+            }
+            assert_eq!(!of.content.is_empty(), places);
+            assert!(!of.others.is_empty(), "its map, or its attributes");
+        }
+        let last = &known[&gone.get()];
+        assert!(last.content.is_empty() && last.others.is_empty(), "what was freed");
+        let slot = RawInode::from_slot(last.slot.as_deref().expect("its slot")).expect("its slot");
+        assert_eq!(slot.disk.i_links_count.get(), 0);
+    }
+}
