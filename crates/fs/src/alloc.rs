@@ -1,24 +1,27 @@
 //! The space of a volume that is open for writing: its groups in memory.
 //!
-//! 1. The counts of all groups are in memory, from opening on. Bitmaps are read when they are first needed, verified once,
-//!    and may be dropped again between generations where nothing of them is waiting.
-//! 2. From then on memory is the truth. A bitmap's or descriptor's block in the store is marked as changed at the first
-//!    change in a generation, so that it counts towards the generation's size, and gets its content when the generation
-//!    closes (in [`finish`](crate::finish)).
-//! 3. A group whose bitmap contradicts the volume is left alone: nothing is allocated there, and what is freed there
+//! 1. The counts of all groups are in memory, from opening on. Free space and free inodes of a group are read when they are
+//!    first needed, verified once, and may be dropped again between generations where nothing of them is waiting.
+//! 2. From then on memory is the truth. What is stored of it is announced to the store at the first change in a generation,
+//!    so that it counts towards the generation's size, and gets its content when the generation closes (in
+//!    [`finish`](crate::finish)). How free space is stored, [`record`] alone knows.
+//! 3. A group whose free space contradicts the volume is left alone: nothing is allocated there, and what is freed there
 //!    stays in use until a check. The volume is marked as having errors then.
 //! 4. Locks: a group's lock, then the store's or a counter's. No two groups are locked at once, and no node's lock is
 //!    taken under one.
 
 mod blocks;
+mod bounds;
 mod chunks;
 mod content;
 mod groups;
 mod guard;
+mod inode_bitmaps;
 mod inodes;
-mod kept;
 mod pinned;
 mod placement;
+mod record;
+mod snapshot_pins;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -27,21 +30,23 @@ mod zones;
 pub(crate) use crate::lock::lock;
 pub(crate) use blocks::Reservation;
 pub(crate) use placement::Role;
+pub(crate) use snapshot_pins::{in_use, pinned_alone, used_by};
 pub(crate) use space::Purpose;
 pub(crate) use undo::{Sums, with_errors};
 
 use crate::layout::Layout;
 use crate::{Base, Clock, Error, Placement, Result};
+use bounds::Bounds;
 use content::Runs;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{FsBlock, GroupNo, Structure, Where};
 use groups::GroupState;
-use kept::Kept;
-pub(crate) use kept::{Bits, bits, held_alone, used_by};
 use pinned::Pinned;
-use placement::Rule;
-use space::{Claim, GroupTotals, Policy, Pool, Run, Sum, Totals};
+use placement::{Rule, Try};
+use record::{BlockBitmaps, FreeSpaceRecord};
+use snapshot_pins::SnapshotPins;
+use space::{Claim, GroupTotals, Policy, Pool, RunSet, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -64,8 +69,6 @@ pub(crate) struct GroupCell {
     directories: AtomicU32,
     /// The chunks that are set aside for metadata.
     mask: AtomicU64,
-    /// No run of available blocks is longer than this: of those set aside, of the others, of all.
-    longest: [AtomicU32; 3],
     state: Mutex<GroupState>,
 }
 
@@ -108,27 +111,31 @@ pub(crate) struct Space {
     pub(crate) sb: Superblock,
     pub(crate) options: SpaceOptions,
     groups: Box<[GroupCell]>,
-    zones: Zones,
+    zones: Arc<Zones>,
+    /// Where free space comes from, and where it goes.
+    pub(crate) record: Box<dyn FreeSpaceRecord>,
     /// The journal's blocks, ascending.
     journal: Vec<Range<u64>>,
     layout: Arc<Layout>,
-    /// What snapshots hold; set on a native volume.
-    kept: Option<Kept>,
+    /// What snapshots pin; set where there can be snapshots.
+    snapshot_pins: Option<SnapshotPins>,
     /// Free blocks of a native volume's metadata groups.
     free_metadata: AtomicU64,
     policy: Policy,
     rule: Rule,
+    /// The longest run of each group, by [`Try::class`].
+    bounds: Bounds<{ Try::CLASSES }>,
     pub(crate) pool: Mutex<Pool>,
     pub(crate) free_inodes: AtomicU64,
     directories: AtomicU64,
     /// Groups changed in the open generation, each once.
     changed: Mutex<Vec<u32>>,
-    /// Groups with a bitmap in memory.
+    /// Groups with free space or free inodes in memory.
     loaded: Mutex<BTreeSet<u32>>,
-    /// What was freed and is held, by the generation that freed it.
-    held: Mutex<BTreeMap<u64, Vec<(u32, Run)>>>,
-    /// So with inodes: their group and index.
-    held_inodes: Mutex<BTreeMap<u64, Vec<(u32, u32)>>>,
+    /// What was freed and must not be allocated yet, by the generation that freed it.
+    deferred: Mutex<BTreeMap<u64, RunSet>>,
+    /// So with inodes.
+    deferred_inodes: Mutex<BTreeMap<u64, RunSet>>,
     /// Free inodes that nobody gets.
     pinned: Pinned,
     /// The volume is being put away: no inode is given out, and no content taken in.
@@ -175,9 +182,9 @@ impl Space {
             groups.iter().map(|g| u64::from(g.free_clusters)).sum::<u64>().min(geometry.blocks)
         };
         let free_metadata = AtomicU64::new(free(of_data.end..geometry.groups));
-        let held = (0..).zip(&groups).map(|(n, group)| layout.pinned(n, group)).fold(0, u64::saturating_add);
-        let snapshots = layout.native().map(|native| Kept::new(&native.mapped, held)).transpose()?;
-        let free = free(of_data).saturating_sub(held);
+        let pinned = (0..).zip(&groups).map(|(n, group)| layout.pinned(n, group)).fold(0, u64::saturating_add);
+        let snapshot_pins = layout.native().map(|native| SnapshotPins::new(&native.mapped, pinned)).transpose()?;
+        let free = free(of_data).saturating_sub(pinned);
         let pool = Pool::new(free, layout.reserved_for_extents(), sb.disk.reserved_blocks_count());
         let policy = Policy {
             flex: geometry.flex_groups,
@@ -190,12 +197,16 @@ impl Space {
             let mask = rule.mask(&layout, geometry, (number.get(), group), own_end);
             GroupCell::new(*group, mask, layout.available(number.get(), group))
         });
-        let cells = cells.collect();
+        let cells: Box<[GroupCell]> = cells.collect();
+        let counts: Vec<u32> = cells.iter().map(|cell| cell.blocks.load(Ordering::Relaxed)).collect();
+        let zones = Arc::new(zones);
         Ok(Self {
+            record: Box::new(BlockBitmaps::new(geometry, &zones)),
+            bounds: Bounds::new(&counts, |class| rule.has(class)),
             zones,
             journal,
             layout: Arc::clone(&layout),
-            kept: snapshots,
+            snapshot_pins,
             free_metadata,
             policy,
             rule,
@@ -205,8 +216,8 @@ impl Space {
             groups: cells,
             changed: Mutex::default(),
             loaded: Mutex::default(),
-            held: Mutex::default(),
-            held_inodes: Mutex::default(),
+            deferred: Mutex::default(),
+            deferred_inodes: Mutex::default(),
             pinned: Pinned::default(),
             closing: AtomicBool::new(false),
             superblock: Mutex::new(disk),

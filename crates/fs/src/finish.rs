@@ -18,7 +18,7 @@ impl Space {
     fn close_superblock(&self) -> DiskSuperblock {
         let mut sb = lock(&self.superblock);
         let free = lock(&self.pool).free() * u64::from(self.sb.geometry.cluster_blocks);
-        sb.set_free_blocks_count(free + self.kept_blocks() + self.free_metadata());
+        sb.set_free_blocks_count(free + self.pinned_blocks() + self.free_metadata());
         sb.s_free_inodes_count = (self.free_inodes.load(Ordering::Relaxed) as u32).into();
         let now = (self.options.clock)().seconds;
         sb.s_wtime = (now as u32).into();
@@ -80,6 +80,10 @@ impl CommitHooks for Space {
                 place.copy_from_slice(sb.as_bytes());
             }
         })
+    }
+
+    fn closing_credits(&self) -> usize {
+        self.record.closing_credits()
     }
 
     fn grant_chunks(&self, closing: &Closing<'_>, need: Need<u64>) -> store::Result<Vec<u32>> {

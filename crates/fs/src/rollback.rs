@@ -4,7 +4,7 @@
 //! from the snapshot is little: the data groups' counts of what the other snapshots hold, and the chunks that the new
 //! generation takes for itself. Until it is durable the volume is what it was.
 
-use crate::alloc::{Bits, bits, used_by};
+use crate::alloc::{in_use, used_by};
 use crate::native::find;
 use crate::open::over_map;
 use crate::{Base, Error, OpenOptions, Result, native};
@@ -14,14 +14,13 @@ use format::native::snapshots::Snapshot;
 use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
 use format::superblock::{DiskSuperblock, OFFSET};
 use format::{FsBlock, GroupNo, InodeNo};
+use space::{Container, Run};
 use std::sync::Arc;
 use store::engine::Rollback;
 use store::native::Mapped;
 use store::{BlockWrite, Kind, Tag};
 use zerocopy::IntoBytes;
 
-/// Words of a bitmap in a chunk.
-const WORDS: usize = CHUNK_BLOCKS as usize / 64;
 /// Blocks that are changed beside the descriptors: bitmaps of groups that give chunks, the superblock.
 const OTHERS: usize = 64;
 
@@ -30,7 +29,7 @@ struct Data {
     number: GroupNo,
     descriptor: Group,
     /// The block bitmap, where the group gave chunks.
-    changed: Option<Bits>,
+    changed: Option<Container>,
 }
 
 /// Makes a native volume what it was when a snapshot was made: what was done since is lost, as far as no other snapshot
@@ -77,26 +76,23 @@ impl Base {
         chunks: &mut Vec<u32>,
     ) -> Result<Data> {
         let mut descriptor = self.group(number)?;
-        let mut used = bits(&self.store.block(descriptor.block_bitmap)?);
-        let held = used_by(mapped, others, descriptor.block_bitmap)?;
-        let count = held.iter().zip(&used).map(|(held, used)| u64::from((held & !used).count_ones())).sum();
-        descriptor.set_held(count);
+        let mut used = in_use(&self.store.block(descriptor.block_bitmap)?);
+        let pinned = used_by(mapped, others, descriptor.block_bitmap)?;
+        let mut free = pinned.clone();
+        free.subtract(&used);
+        descriptor.set_held(free.count().into());
         let mut changed = None;
         if want > 0 {
-            let present = bits(&now.store.block(now.group(number)?.block_bitmap)?);
+            let present = in_use(&now.store.block(now.group(number)?.block_bitmap)?);
             let first = number.get() * (GROUP_BLOCKS / CHUNK_BLOCKS);
             let there = self.layout.native().map_or(0, |native| native.shape.chunks().saturating_sub(first));
-            let all = (used.len() / WORDS).min(there as usize);
-            let is_free = |chunk: &usize| {
-                let words = chunk * WORDS..(chunk + 1) * WORDS;
-                [&used, &held, &present]
-                    .iter()
-                    .all(|bits| bits.get(words.clone()).is_some_and(|w| w.iter().all(|w| *w == 0)))
-            };
-            let found: Vec<usize> = (0..all).filter(is_free).take(usize::try_from(want).unwrap_or(all)).collect();
+            let all = (GROUP_BLOCKS / CHUNK_BLOCKS).min(there);
+            let blocks = |chunk: u32| Run { start: chunk * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
+            let is_free = |chunk: &u32| [&used, &pinned, &present].iter().all(|set| !set.intersects(blocks(*chunk)));
+            let found: Vec<u32> = (0..all).filter(is_free).take(usize::try_from(want).unwrap_or(usize::MAX)).collect();
             for chunk in &found {
-                used[chunk * WORDS..(chunk + 1) * WORDS].fill(!0);
-                chunks.push(first + *chunk as u32);
+                used.add(blocks(*chunk));
+                chunks.push(first + chunk);
                 descriptor.free_clusters = descriptor.free_clusters.saturating_sub(CHUNK_BLOCKS);
             }
             if !found.is_empty() {
@@ -131,8 +127,9 @@ impl Base {
             let block = geometry.descriptor_block(first / per_block);
             let mut bytes = self.store.block(block)?.to_vec();
             for Data { number, descriptor, changed } in groups {
-                if let Some(bits) = changed {
-                    let bitmap: Vec<u8> = bits.iter().flat_map(|word| word.to_le_bytes()).collect();
+                if let Some(used) = changed {
+                    let mut bitmap = vec![0; geometry.block_size as usize];
+                    used.complement().write_bitmap(&mut bitmap);
                     descriptor.block_bitmap_csum = bitmap_checksum(geometry, &bitmap, geometry.clusters_per_group());
                     let (block, data) = (descriptor.block_bitmap, bitmap.into());
                     bitmaps.push(BlockWrite { block, tag: tag(Kind::BlockBitmap), data, fresh: false });

@@ -4,7 +4,7 @@
 //! new places in any case, and content that a snapshot holds is copied before it is changed. What is freed and held comes
 //! back when the last snapshot that holds it is deleted.
 
-use crate::alloc::{held_alone, lock};
+use crate::alloc::{lock, pinned_alone};
 use crate::native::{Native, find};
 use crate::open::over_map;
 use crate::{Error, OpenOptions, Result, Volume, memory};
@@ -101,12 +101,12 @@ impl Volume {
         let snapshot = find(&native.mapped, name)?;
         let others = others(&native.mapped, name)?;
         let space = self.space()?;
-        let only = space.held_only_by(&self.store, &snapshot, &others)?;
+        let (only, looked) = space.pinned_only_by(&self.store, &snapshot, &others)?;
         let per_block = self.sb.geometry.descriptors_per_block();
-        let descriptors: HashSet<u32> = only.keys().map(|group| group / per_block).collect();
+        let descriptors: HashSet<u32> = looked.iter().map(|group| group / per_block).collect();
         let change = self.change_deleting(descriptors.len())?;
         let generation = change.generation();
-        space.let_go(&change, &snapshot, others, only)?;
+        space.unpin_snapshot(&change, &snapshot, others, (only, looked))?;
         native.mapped.request(generation, SnapshotChange::Delete { name: name.to_vec() });
         drop(change);
         Ok(self.store.sync_generation(generation)?)
@@ -141,7 +141,7 @@ impl Volume {
                 continue;
             }
             let live = self.store.block(block)?;
-            blocks = blocks.saturating_add(held_alone(&native.mapped, &snapshot, &others, block, &live)?);
+            blocks = blocks.saturating_add(pinned_alone(&native.mapped, &snapshot, &others, block, &live)?);
         }
         Ok(blocks.saturating_mul(BLOCK_SIZE.into()))
     }

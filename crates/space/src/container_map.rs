@@ -1,14 +1,14 @@
 //! The free space of a group as containers.
 
-use crate::{Container, FreeMap, Run};
+use crate::{Container, Run};
 use std::ops::Range;
 
 /// Runs with which a map in use becomes bits: from here on these are changed faster.
 const RUNS: u32 = 16;
 
-/// What is free in a group, as sets that are each in their smallest form: what [`GroupMap`](crate::GroupMap) is as a bitmap.
+/// What is free in a group, as sets that are each in their smallest form.
 ///
-/// A unit is in at most one of three sets: *available*; *deferred*, freed but not to be allocated yet; *pinned and free*,
+/// What is stored shows deferred and pinned units as free. A unit is in at most one of three sets: *available*; *deferred*, freed but not to be allocated yet; *pinned and free*,
 /// freed but used by an older version of the volume. In none of them it is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerMap {
@@ -204,34 +204,47 @@ impl ContainerMap {
     pub fn next_run(&self, range: Range<u32>, least: u32) -> Option<Run> {
         self.available.next_run(range, least)
     }
-}
 
-impl FreeMap for ContainerMap {
-    fn units(&self) -> u32 {
+    /// Units of the group.
+    #[must_use]
+    pub fn units(&self) -> u32 {
         self.available.units()
     }
 
-    fn free(&self) -> u32 {
+    /// Units that what is stored shows as free: available, deferred, and pinned ones.
+    #[must_use]
+    pub fn free(&self) -> u32 {
         self.available.count() + self.deferred() + self.pinned()
     }
 
-    fn available(&self) -> u32 {
+    /// Units that may be allocated.
+    #[must_use]
+    pub fn available(&self) -> u32 {
         self.available.count()
     }
 
-    fn run_at(&self, at: u32, most: u32) -> u32 {
+    /// Available units from `at` on, at most `most` of them.
+    #[must_use]
+    pub fn run_at(&self, at: u32, most: u32) -> u32 {
         self.available.run_at(at, most)
     }
 
-    fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
+    /// The first run of `want` available units at or behind `from`, then before it; as [`Container::find`].
+    #[must_use]
+    pub fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
         self.available.find(within, from, want)
     }
 
-    fn take(&mut self, run: Run) -> bool {
+    /// Allocates a run. False, with nothing changed, where not all of it is available.
+    #[must_use]
+    pub fn take(&mut self, run: Run) -> bool {
         run.start < self.available.units() && self.available.remove(run).is_ok()
     }
 
-    fn give(&mut self, run: Run, deferred: bool) -> bool {
+    /// Frees a run. What of it is pinned stays so; the rest is available, or `deferred` until [`ContainerMap::release`].
+    /// False, with nothing changed, where not all of it is in use.
+    #[must_use]
+    pub fn give(&mut self, run: Run, deferred: bool) -> bool {
         let units = self.available.units();
         if run.start >= units || run.len > units - run.start {
             return false;
@@ -271,7 +284,8 @@ impl FreeMap for ContainerMap {
         true
     }
 
-    fn release(&mut self, run: Run) {
+    /// What is deferred of a run becomes available.
+    pub fn release(&mut self, run: Run) {
         let Some(deferred) = &mut self.deferred else { return };
         if deferred.remove(run).is_ok() {
             self.available.add(run);

@@ -1,7 +1,7 @@
 //! Free space: what is free, where to look first, and what is promised.
 //!
-//! - A [`FreeMap`] knows what is free in one group of the volume, and is the only one that allocates. [`GroupMap`] is one
-//!   as a bitmap, [`ContainerMap`] one of [`Container`]s, each of which is a set of units in its smallest form.
+//! - A [`ContainerMap`] knows what is free in one group of the volume, and alone allocates. It consists of [`Container`]s,
+//!   each of which is a set of units in its smallest form.
 //! - [`Longest`] finds the next group that may have a run long enough, and [`RunSet`] is a set of blocks of a whole volume.
 //! - A [`Policy`] sees totals for each group and names groups in the order in which they should be tried. A wrong policy
 //!   can be slow, never corrupt.
@@ -14,15 +14,15 @@
 mod container;
 mod container_map;
 mod longest;
-mod map;
 mod policy;
 mod pool;
+mod run;
 mod run_set;
 
 pub use container::{Container, Form, SetError};
 pub use container_map::ContainerMap;
 pub use longest::Longest;
-pub use map::{FreeMap, GroupMap, Run};
 pub use policy::{GroupTotals, Policy, Sum, Totals};
 pub use pool::{Claim, Pool, Purpose};
+pub use run::Run;
 pub use run_set::{BlockRun, RunSet};

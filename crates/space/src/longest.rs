@@ -13,18 +13,22 @@ pub struct Longest {
     levels: Vec<Box<[u32]>>,
 }
 
+impl From<Vec<u32>> for Longest {
+    /// The bounds of all groups.
+    fn from(bounds: Vec<u32>) -> Self {
+        let mut levels: Vec<Box<[u32]>> = vec![bounds.into()];
+        while let Some(below) = levels.last().filter(|level| level.len() > 1) {
+            levels.push(below.chunks(FAN).map(|children| children.iter().copied().max().unwrap_or(0)).collect());
+        }
+        Self { levels }
+    }
+}
+
 impl Longest {
     /// The same bound for each of `groups` groups.
     #[must_use]
     pub fn new(groups: u32, bound: u32) -> Self {
-        let mut levels: Vec<Box<[u32]>> = vec![vec![bound; groups.max(1) as usize].into()];
-        while let Some(len) = levels.last().map(|level| level.len()).filter(|len| *len > 1) {
-            levels.push(vec![bound; len.div_ceil(FAN)].into());
-        }
-        if groups == 0 {
-            levels = vec![Box::default()];
-        }
-        Self { levels }
+        Self::from(vec![bound; groups as usize])
     }
 
     /// How many groups there are.

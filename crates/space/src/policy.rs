@@ -4,6 +4,8 @@
 //! room (as the Orlov allocator of ext4 does); files go where their directory is, and their content near their inode.
 //! Flexible groups count as one where it matters, because their inode tables lie together.
 
+use std::ops::Range;
+
 /// What a policy sees of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupTotals {
@@ -67,7 +69,7 @@ impl Policy {
         self.flex.max(1)
     }
 
-    fn mates(&self, unit: u32, groups: u32) -> std::ops::Range<u32> {
+    fn mates(&self, unit: u32, groups: u32) -> Range<u32> {
         let first = unit.saturating_mul(self.flex());
         first.min(groups)..first.saturating_add(self.flex()).min(groups)
     }
@@ -136,8 +138,9 @@ impl Policy {
     }
 
     /// All groups, in the order in which they should be tried for blocks.
-    pub fn groups_from(&self, groups: u32, goal: u32) -> impl Iterator<Item = u32> + use<> {
+    #[must_use]
+    pub fn groups_from(&self, groups: u32, goal: u32) -> [Range<u32>; 2] {
         let goal = goal.min(groups.saturating_sub(1));
-        (goal..groups).chain(0..goal)
+        [goal..groups, 0..goal]
     }
 }

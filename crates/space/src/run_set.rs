@@ -89,6 +89,14 @@ impl RunSet {
         self.count += u64::from(there.count() - before);
     }
 
+    /// Adds units of a group; how many of them are new.
+    pub fn add_units(&mut self, group: u64, run: Run) -> u32 {
+        let units = self.group_blocks;
+        let new = self.groups.entry(group).or_insert_with(|| Container::empty(units)).add(run);
+        self.count += u64::from(new);
+        new
+    }
+
     /// The parts of a run in each group.
     fn parts(&self, run: BlockRun) -> impl Iterator<Item = (u64, Run)> + use<> {
         let size = u64::from(self.group_blocks);
@@ -177,13 +185,13 @@ impl RunSet {
         for (group, part) in self.parts(run) {
             if part.len == units {
                 let before = self.groups.insert(group, Container::full(units));
-                new += u64::from(units - before.map_or(0, |before| before.count()));
+                let added = u64::from(units - before.map_or(0, |before| before.count()));
+                self.count += added;
+                new += added;
             } else {
-                let blocks = self.groups.entry(group).or_insert_with(|| Container::empty(units));
-                new += u64::from(blocks.add(part));
+                new += u64::from(self.add_units(group, part));
             }
         }
-        self.count += new;
         new
     }
 

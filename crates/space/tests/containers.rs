@@ -1,6 +1,6 @@
 //! Containers, sets of a volume and the tree of bounds, each beside a plain model.
 
-use extant_space::{BlockRun, Container, ContainerMap, Form, FreeMap, Longest, Run, RunSet, SetError};
+use extant_space::{BlockRun, Container, ContainerMap, Form, Longest, Run, RunSet, SetError};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use testkit::Rng;

@@ -170,17 +170,20 @@ impl Store {
     ) -> Result<()> {
         engine.open(&*hooks)?.execute(&*self.storage)?;
         let dirty_limits = engine.metadata_space().map_or(DirtyLimits::ANY, |space| space.limits());
+        let limits = engine.limits();
+        // those of the close are announced as long as the volume is open
+        let credits = hooks.closing_credits().min(limits.dirty_blocks / 4);
         let writer = Writer {
             dirty_limits: Mutex::new(dirty_limits),
             hooks,
-            limits: engine.limits(),
-            most_dirty: AtomicUsize::new(engine.limits().dirty_blocks),
+            limits,
+            most_dirty: AtomicUsize::new(limits.dirty_blocks),
             interval,
             generation: RwLock::new(1),
             committer: Mutex::new(Committer { engine, clock: Clock::default() }),
             in_transaction: AtomicBool::new(false),
             durable: AtomicU64::new(0),
-            credits: AtomicUsize::new(0),
+            credits: AtomicUsize::new(credits),
             operations: AtomicU64::new(0),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),

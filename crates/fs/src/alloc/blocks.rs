@@ -4,13 +4,13 @@
 //! free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few groups have
 //! no such run, the longest that was seen.
 
-use super::groups::{Bitmap, GroupState};
+use super::groups::GroupState;
 use super::placement::{Role, Try};
 use super::{GroupCell, Space, lock};
 use crate::change::Change;
 use crate::{Base, Error, FileKind, Inode, Result};
 use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
-use space::{Claim, FreeMap, Purpose, Run};
+use space::{Claim, ContainerMap, Purpose, Run, RunSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -78,7 +78,7 @@ impl Change<'_> {
         let last = FsBlock(first.get() + count.saturating_sub(1));
         let Some((from, to)) = groups.group_of(first).zip(groups.group_of(last)) else { return Ok(()) };
         for group in from.get()..=to.get() {
-            space.lock_with(self.operation().store(), group, Bitmap::Blocks)?;
+            space.lock_space(self.operation().store(), group)?;
         }
         Ok(())
     }
@@ -128,48 +128,55 @@ impl Space {
     fn give_back(&self, change: &Change<'_>, group: GroupNo, run: Run, held: bool) -> Result<()> {
         let op = change.operation();
         let Some(cell) = self.cell(group) else { return Ok(()) };
-        let Some(mut state) = self.lock_to_free(op.store(), group.get(), Bitmap::Blocks) else { return Ok(()) };
-        if !state.blocks.as_ref().is_some_and(|map| map.is_used(run)) {
-            self.spoil(cell, group.get(), &mut state, "blocks of a file are free in its block bitmap");
+        let Some(mut state) = self.lock_space_to_free(op.store(), group.get()) else { return Ok(()) };
+        if !state.space.free.as_ref().is_some_and(|free| free.is_used(run)) {
+            self.mark_corrupt(cell, group.get(), &mut state, "blocks of a file are free in its block bitmap");
             return Ok(());
         }
-        self.touch(op, group.get(), &mut state, Bitmap::Blocks)?;
+        self.touch_space(op, group.get(), &mut state)?;
         let held = held.then(|| change.generation());
         self.put_back(cell, group.get(), &mut state, run, held);
         Ok(())
     }
 
-    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is held by it; the rest may be
-    /// given out when the generation `held` is durable, without one at once.
-    pub(super) fn put_back(&self, cell: &GroupCell, group: u32, state: &mut GroupState, run: Run, held: Option<u64>) {
+    /// Makes blocks of a group that are in use free, in memory. What a snapshot uses is pinned; the rest may be allocated
+    /// when the generation `deferred` is durable, without one at once.
+    pub(super) fn put_back(
+        &self,
+        cell: &GroupCell,
+        group: u32,
+        state: &mut GroupState,
+        run: Run,
+        deferred: Option<u64>,
+    ) {
         let counts = self.layout.is_pool_group(group);
         let mut at = run.start;
         while at < run.end() {
-            let Some(map) = &mut state.blocks else { return };
-            let (len, is_kept) = map.kept_at(Run { start: at, len: run.end() - at });
+            let Some(free) = &mut state.space.free else { return };
+            let (len, is_pinned) = free.pinned_at(Run { start: at, len: run.end() - at });
             let part = Run { start: at, len };
             at += len;
-            let given = map.give(part, held.is_some() && !is_kept);
-            debug_assert!(given, "all of the run is used");
+            let freed = free.give(part, deferred.is_some());
+            debug_assert!(freed, "all of the run is used");
             state.descriptor.free_clusters += len;
             if !counts {
                 self.free_metadata.fetch_add(u64::from(len), Ordering::Relaxed);
             }
-            match held {
-                _ if is_kept => {
+            match deferred {
+                _ if is_pinned => {
                     let all = state.descriptor.held() + u64::from(len);
                     state.descriptor.set_held(all);
-                    self.note_kept(len);
+                    self.note_pinned(len);
                 }
                 Some(generation) => {
-                    lock(&self.held).entry(generation).or_default().push((group, part));
+                    self.defer(generation, |deferred| deferred.add_units(group.into(), part));
                     if counts {
                         lock(&self.pool).hold(u64::from(len));
                     }
                 }
                 None => {
                     cell.blocks.fetch_add(len, Ordering::Relaxed);
-                    cell.forget_bounds();
+                    self.bounds.raise(group);
                     if counts {
                         lock(&self.pool).give(u64::from(len));
                     }
@@ -178,22 +185,30 @@ impl Space {
         }
     }
 
-    /// What was freed up to a generation may be given out again.
+    /// Adds to what was freed in a generation and is deferred until it is durable.
+    pub(super) fn defer<R>(&self, generation: u64, add: impl FnOnce(&mut RunSet) -> R) {
+        let units = self.sb.geometry.clusters_per_group();
+        add(lock(&self.deferred).entry(generation).or_insert_with(|| RunSet::new(units)));
+    }
+
+    /// What was freed up to a generation may be allocated again.
     pub(crate) fn release(&self, generation: u64) {
-        fn due<T>(held: &Mutex<BTreeMap<u64, Vec<T>>>, generation: u64) -> impl Iterator<Item = T> + use<T> {
-            let mut all = lock(held);
+        fn due(deferred: &Mutex<BTreeMap<u64, RunSet>>, generation: u64) -> impl Iterator<Item = RunSet> + use<> {
+            let mut all = lock(deferred);
             let later = all.split_off(&generation.saturating_add(1));
-            std::mem::replace(&mut *all, later).into_values().flatten()
+            std::mem::replace(&mut *all, later).into_values()
         }
-        for (group, index) in due(&self.held_inodes, generation) {
-            self.release_inode(group, index);
+        for set in due(&self.deferred_inodes, generation) {
+            set.groups().for_each(|(group, inodes)| self.release_inodes(group as u32, inodes));
         }
-        for (group, run) in due(&self.held, generation) {
-            self.release_run(group, run);
+        for set in due(&self.deferred, generation) {
+            set.groups().for_each(|(group, blocks)| {
+                self.release_blocks(group as u32, blocks.count(), |free| free.release_set(blocks));
+            });
         }
     }
 
-    /// Holds the first free run of at least `least` blocks that begins in a range of a group, until [`Space::release_run`];
+    /// Defers the first free run of at least `least` blocks that begins in a range of a group, until [`Space::release_run`];
     /// `None` where there is none, or all is promised.
     pub(crate) fn set_aside(
         &self,
@@ -203,14 +218,12 @@ impl Space {
         least: u32,
     ) -> Result<Option<Run>> {
         let Some(cell) = self.cell(group) else { return Ok(None) };
-        let Some(mut state) = self.lock_with(change.operation().store(), group.get(), Bitmap::Blocks)? else {
-            return Ok(None);
-        };
-        let Some(map) = &mut state.blocks else { return Ok(None) };
-        let Some(mut run) = map.next_run(range, least) else { return Ok(None) };
+        let Some(mut state) = self.lock_space(change.operation().store(), group.get())? else { return Ok(None) };
+        let Some(free) = &mut state.space.free else { return Ok(None) };
+        let Some(mut run) = free.next_run(range, least) else { return Ok(None) };
         let mut pool = lock(&self.pool);
         run.len = pool.take(u64::from(run.len), Claim::Superuser) as u32;
-        let set_aside = run.len > 0 && map.take(run) && map.give(run, true);
+        let set_aside = run.len > 0 && free.take(run) && free.give(run, true);
         if !set_aside {
             pool.give(u64::from(run.len));
             return Ok(None);
@@ -220,24 +233,29 @@ impl Space {
         Ok(Some(run))
     }
 
-    /// Blocks that were held may be given out again.
+    /// Blocks that were set aside may be allocated again.
     pub(crate) fn release_run(&self, group: u32, run: Run) {
+        self.release_blocks(group, run.len, |free| free.release(run));
+    }
+
+    /// So many blocks of a group that were deferred may be allocated again.
+    fn release_blocks(&self, group: u32, count: u32, release: impl FnOnce(&mut ContainerMap)) {
         let Some(cell) = self.cell(GroupNo(group)) else { return };
         let mut state = lock(&cell.state);
-        // the map is there: one that holds something is not dropped
-        if let Some(map) = &mut state.blocks {
-            map.release(run);
+        // it is there: what defers something is not dropped
+        if let Some(free) = &mut state.space.free {
+            release(free);
         }
         let counts = self.layout.is_pool_group(group);
         let mut pool = lock(&self.pool);
         if counts {
-            pool.release(u64::from(run.len));
+            pool.release(u64::from(count));
         }
-        if state.is_damaged() {
-            pool.lose(if counts { u64::from(run.len) } else { 0 });
+        if state.is_corrupt() {
+            pool.lose(if counts { u64::from(count) } else { 0 });
         } else {
-            cell.blocks.fetch_add(run.len, Ordering::Relaxed);
-            cell.forget_bounds();
+            cell.blocks.fetch_add(count, Ordering::Relaxed);
+            self.bounds.raise(group);
         }
     }
 
@@ -274,20 +292,30 @@ impl Space {
         enough: u32,
     ) -> Result<Option<(u32, Run)>> {
         let chunk = self.sb.geometry.chunk_blocks();
-        let groups = if kind == Try::InsideHere { 1 } else { usize::MAX };
+        let mut order = self.policy.groups_from(self.sb.geometry.groups, goal);
+        if kind == Try::InsideHere {
+            order = [order[0].start..order[0].end.min(order[0].start + 1), 0..0];
+        }
         let mut best: Option<(u32, Run)> = None;
         let mut unread = None;
         let mut looked = 0;
-        for group in self.policy.groups_from(self.sb.geometry.groups, goal).take(groups) {
-            if looked >= LOOK && (best.is_some() || unread.is_some()) {
+        while looked < LOOK || best.is_none() && unread.is_none() {
+            // only what is longer than what was seen is looked at
+            let least = best.map_or(0, |(_, run)| run.len) + 1;
+            let Some(group) = order.iter_mut().find_map(|range| {
+                let group = self.bounds.next(kind.class(), range.clone(), least);
+                range.start = group.map_or(range.end, |group| group + 1);
+                group
+            }) else {
                 break;
-            }
+            };
             let Some(cell) = self.cell(GroupNo(group)) else { break };
-            let longest = cell.bound(kind);
-            if longest <= best.map_or(0, |(_, run)| run.len) {
+            let longest = self.bound(kind, group, cell);
+            if longest < least {
+                self.bounds.pass_over(kind.class(), group, || cell.most(kind));
                 continue;
             }
-            let mut state = match self.lock_with(change.operation().store(), group, Bitmap::Blocks) {
+            let mut state = match self.lock_space(change.operation().store(), group) {
                 Ok(Some(state)) => state,
                 Ok(None) => continue,
                 Err(e) => {
@@ -296,7 +324,7 @@ impl Space {
                     continue;
                 }
             };
-            let Some(map) = &state.blocks else { continue };
+            let Some(map) = &state.space.free else { continue };
             let within = kind.within(cell.mask.load(Ordering::Relaxed), chunk, map.units());
             let from = if group == goal { unit } else { 0 };
             let here = within.iter().find(|run| group == goal && run.start <= from && from < run.end());
@@ -310,7 +338,7 @@ impl Space {
             let len = found.map_or(0, |run| run.len);
             if len < hoped {
                 // `find` had to look at every run: none is longer
-                cell.set_bound(kind, len);
+                self.bounds.lower(kind.class(), group, len);
             }
             if let Some(run) = found {
                 if len == want {
@@ -344,14 +372,14 @@ impl Space {
     fn take(&self, change: &Change<'_>, group: u32, run: Run) -> Result<Option<Run>> {
         let op = change.operation();
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
-        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Blocks)? else { return Ok(None) };
-        let len = state.blocks.as_ref().map_or(0, |map| map.run_at(run.start, run.len));
+        let Some(mut state) = self.lock_space(op.store(), group)? else { return Ok(None) };
+        let len = state.space.free.as_ref().map_or(0, |free| free.run_at(run.start, run.len));
         if len == 0 {
             return Ok(None);
         }
         let run = Run { start: run.start, len };
-        self.touch(op, group, &mut state, Bitmap::Blocks)?;
-        let taken = state.blocks.as_mut().is_some_and(|map| map.take(run));
+        self.touch_space(op, group, &mut state)?;
+        let taken = state.space.free.as_mut().is_some_and(|free| free.take(run));
         debug_assert!(taken, "all of the run is free");
         state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(len);
         if !self.layout.is_pool_group(group) {
@@ -431,7 +459,7 @@ impl Base {
         let space = self.space()?;
         // the first lock is given back before the second is taken
         let held = lock(&space.pool).held() > 0;
-        if held || !lock(&space.held_inodes).is_empty() {
+        if held || !lock(&space.deferred_inodes).is_empty() {
             self.store.sync()?;
         }
         Ok(())

@@ -1,10 +1,9 @@
 //! Chunks of a native volume's data groups, for its metadata regions.
 
-use super::groups::Bitmap;
 use super::{Space, lock};
 use format::GroupNo;
 use format::native::{CHUNK_BLOCKS, GROUP_BLOCKS};
-use space::{Claim, FreeMap, Run};
+use space::{Claim, Run};
 use std::sync::atomic::Ordering;
 use store::{Closing, Need};
 
@@ -50,12 +49,17 @@ impl Space {
             let run = Run { start: chunk % CHUNKS * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
             let Some(cell) = self.cell(GroupNo(group)) else { continue };
             // a group that cannot be read, or contradicts itself, keeps them until a check
-            let Some(mut state) = self.lock_to_free(closing.store(), group, Bitmap::Blocks) else { continue };
-            if !state.blocks.as_ref().is_some_and(|map| map.is_used(run)) {
-                self.spoil(cell, group, &mut state, "a chunk of the metadata regions is free in its block bitmap");
+            let Some(mut state) = self.lock_space_to_free(closing.store(), group) else { continue };
+            if !state.space.free.as_ref().is_some_and(|free| free.is_used(run)) {
+                self.mark_corrupt(
+                    cell,
+                    group,
+                    &mut state,
+                    "a chunk of the metadata regions is free in its block bitmap",
+                );
                 continue;
             }
-            self.touch_to_close(closing, group, &mut state)?;
+            self.touch_space_to_close(closing, group, &mut state)?;
             self.put_back(cell, group, &mut state, run, None);
         }
         Ok(())
@@ -64,17 +68,17 @@ impl Space {
     /// Takes a wholly free chunk of a group; its number there.
     fn take_chunk(&self, closing: &Closing<'_>, group: u32) -> store::Result<Option<u32>> {
         // a group whose bitmap cannot be read is passed over
-        let Ok(Some(mut state)) = self.lock_with(closing.store(), group, Bitmap::Blocks) else { return Ok(None) };
-        let Some(map) = &mut state.blocks else { return Ok(None) };
-        let whole = |chunk: &u32| map.run_at(chunk * CHUNK_BLOCKS, CHUNK_BLOCKS) == CHUNK_BLOCKS;
+        let Ok(Some(mut state)) = self.lock_space(closing.store(), group) else { return Ok(None) };
+        let Some(free) = &mut state.space.free else { return Ok(None) };
+        let whole = |chunk: &u32| free.run_at(chunk * CHUNK_BLOCKS, CHUNK_BLOCKS) == CHUNK_BLOCKS;
         let Some(chunk) = (0..CHUNKS).find(whole) else { return Ok(None) };
         let run = Run { start: chunk * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
-        if !map.take(run) {
+        if !free.take(run) {
             return Ok(None);
         }
         state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(run.len);
         state.block_bitmap_is_there();
-        self.touch_to_close(closing, group, &mut state)?;
+        self.touch_space_to_close(closing, group, &mut state)?;
         if let Some(cell) = self.cell(GroupNo(group)) {
             cell.blocks.fetch_sub(run.len, Ordering::Relaxed);
         }

@@ -44,7 +44,7 @@ impl Runs {
 impl Base {
     /// Whether there are things on this volume that can keep content in its place: snapshots, transactions, an option.
     pub(crate) fn may_have_to_copy(&self) -> bool {
-        self.space().is_ok_and(|space| space.kept.is_some())
+        self.space().is_ok_and(|space| space.snapshot_pins.is_some())
     }
 }
 
@@ -57,9 +57,9 @@ impl Space {
         if self.options.overwrite_kept {
             return Ok((true, len));
         }
-        let (unkept, len) = self.is_unkept(op.store(), first, len)?;
-        if !unkept || !self.copies.load(Ordering::Acquire) {
-            return Ok((unkept, len));
+        let (unpinned, len) = self.is_unpinned(op.store(), first, len)?;
+        if !unpinned || !self.copies.load(Ordering::Acquire) {
+            return Ok((unpinned, len));
         }
         Ok(lock(&self.given).answer(first.get(), len))
     }
@@ -81,7 +81,7 @@ impl Change<'_> {
     /// As [`Change::in_place`], for blocks that were never written here. In a snapshot they may be content all the
     /// same, after the volume went back to an older one.
     pub(crate) fn unwritten_in_place(&self, first: FsBlock, len: u64) -> Result<(bool, u64)> {
-        self.volume.space()?.is_unkept(self.operation().store(), first, len)
+        self.volume.space()?.is_unpinned(self.operation().store(), first, len)
     }
 
     /// See [`Space::in_place`].

@@ -3,13 +3,13 @@
 //! The part of an inode table that was never used may hold anything (lazy initialisation): its blocks are zeroed when their
 //! first inode is allocated, and never read.
 
-use super::groups::{Bitmap, GroupState};
+use super::groups::GroupState;
 use super::{Space, lock};
 use crate::change::Change;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result};
 use format::group::GroupFlags;
 use format::{FsBlock, GroupNo, Structure, Where};
-use space::{FreeMap, Run};
+use space::{Container, Run, RunSet};
 use std::sync::atomic::Ordering;
 use store::{Kind, Tag};
 
@@ -43,7 +43,7 @@ impl Change<'_> {
         };
         // a group whose bitmap cannot be read is passed over; that is an error only where no other has an inode
         let mut unread = Vec::new();
-        for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)) {
+        for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)).into_iter().flatten() {
             if space.cell(GroupNo(group)).is_none_or(|cell| cell.inodes.load(Ordering::Relaxed) == 0) {
                 continue;
             }
@@ -69,7 +69,7 @@ impl Change<'_> {
     pub(crate) fn prepare_to_free_inode(&self, number: InodeNo) -> Result<()> {
         let space = self.volume.space()?;
         let Some(slot) = space.sb.geometry.inode_slot(number) else { return Ok(()) };
-        space.lock_with(self.operation().store(), slot.group.get(), Bitmap::Inodes).map(drop)
+        space.lock_inodes(self.operation().store(), slot.group.get()).map(drop)
     }
 
     /// Frees an inode. Its number is given out again when the change is over, so that nobody else writes the slot that this
@@ -85,13 +85,14 @@ impl Change<'_> {
         };
         let op = self.operation();
         let Some(cell) = space.cell(slot.group) else { return Ok(()) };
-        let Some(mut state) = space.lock_to_free(op.store(), slot.group.get(), Bitmap::Inodes) else { return Ok(()) };
+        let locked = space.lock_inodes(op.store(), slot.group.get());
+        let Some(mut state) = space.or_note(locked) else { return Ok(()) };
         let run = Run { start: slot.index, len: 1 };
-        if !state.inodes.as_ref().is_some_and(|map| map.is_used(run)) {
-            space.spoil(cell, slot.group.get(), &mut state, "an inode in use is free in its inode bitmap");
+        if !state.inodes.free.as_ref().is_some_and(|free| free.is_used(run)) {
+            space.mark_corrupt(cell, slot.group.get(), &mut state, "an inode in use is free in its inode bitmap");
             return Ok(());
         }
-        space.touch(op, slot.group.get(), &mut state, Bitmap::Inodes)?;
+        space.touch_inodes(op, slot.group.get(), &mut state)?;
         drop(state);
         self.free_at_end(number, was_directory);
         Ok(())
@@ -105,28 +106,29 @@ impl Space {
         let op = change.operation();
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         // an inode takes a group into use, its block bitmap as well
-        if self.has_descriptor_checksums() && self.lock_with(op.store(), group, Bitmap::Blocks)?.is_none() {
+        if self.has_descriptor_checksums() && self.lock_space(op.store(), group)?.is_none() {
             return Ok(None);
         }
-        let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Inodes)? else { return Ok(None) };
+        let Some(mut state) = self.lock_inodes(op.store(), group)? else { return Ok(None) };
         // asked with the lock: what is freed when the volume is put away is not found here any more
         self.is_open()?;
         let reserved = (geometry.first_inode - 1).saturating_sub(group.saturating_mul(geometry.inodes_per_group));
-        let found = state.inodes.as_ref().and_then(|map| map.find(&[Run { start: 0, len: map.units() }], reserved, 1));
+        let found =
+            state.inodes.free.as_ref().and_then(|free| free.find(&[Run { start: 0, len: free.units() }], reserved, 1));
         let Some(run) = found.filter(|run| run.start >= reserved) else { return Ok(None) };
         if let Some(what) = self.contradicts(change, group, &state, run.start) {
-            self.spoil(cell, group, &mut state, what);
+            self.mark_corrupt(cell, group, &mut state, what);
             return Ok(None);
         }
-        self.touch(op, group, &mut state, Bitmap::Inodes)?;
+        self.touch_inodes(op, group, &mut state)?;
         if self.has_descriptor_checksums() {
-            if state.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) && state.blocks.is_some() {
-                self.touch(op, group, &mut state, Bitmap::Blocks)?;
+            if state.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) && state.space.free.is_some() {
+                self.touch_space(op, group, &mut state)?;
                 state.block_bitmap_is_there();
             }
             self.begin_table(change, &mut state, run.start);
         }
-        let taken = state.inodes.as_mut().is_some_and(|map| map.take(run));
+        let taken = state.inodes.free.as_mut().is_some_and(|free| free.take(run));
         debug_assert!(taken, "the inode is free");
         let descriptor = &mut state.descriptor;
         descriptor.free_inodes = descriptor.free_inodes.saturating_sub(1);
@@ -184,7 +186,7 @@ impl Space {
         // the map is there: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
         let held = held || self.options.hold_inodes && !self.options.hold_nothing;
-        if state.is_damaged() || !state.inodes.as_mut().is_some_and(|map| map.give(run, held)) {
+        if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.give(run, held)) {
             return;
         }
         let descriptor = &mut state.descriptor;
@@ -195,21 +197,23 @@ impl Space {
         self.directories.fetch_sub(u64::from(directories), Ordering::Relaxed);
         self.free_inodes.fetch_add(1, Ordering::Relaxed);
         if held {
-            lock(&self.held_inodes).entry(generation).or_default().push((slot.group.get(), slot.index));
+            let all = self.sb.geometry.inodes_per_group;
+            let mut deferred = lock(&self.deferred_inodes);
+            deferred.entry(generation).or_insert_with(|| RunSet::new(all)).add_units(slot.group.get().into(), run);
         } else {
             cell.inodes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The number of an inode that was held may be used again.
-    pub(super) fn release_inode(&self, group: u32, index: u32) {
+    /// The numbers of inodes of a group that were deferred may be used again.
+    pub(super) fn release_inodes(&self, group: u32, inodes: &Container) {
         let Some(cell) = self.cell(GroupNo(group)) else { return };
         let mut state = lock(&cell.state);
-        if let Some(map) = &mut state.inodes {
-            map.release(Run { start: index, len: 1 });
+        if let Some(free) = &mut state.inodes.free {
+            free.release_set(inodes);
         }
-        if !state.is_damaged() {
-            cell.inodes.fetch_add(1, Ordering::Relaxed);
+        if !state.is_corrupt() {
+            cell.inodes.fetch_add(inodes.count(), Ordering::Relaxed);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Numbers of inodes that are free and not given out: files that a rollback took back had them, and somebody outside goes
 //! on asking for these files. Under another file's number it would get that file.
 //!
-//! A pinned number is held in its group's map, so the search for a free inode does not see it. Nothing of it is on the
-//! device: when the volume is opened again nobody holds anything.
+//! A pinned number is deferred in its group's free inodes, so the search for one does not see it. Nothing of it is on the
+//! device: when the volume is opened again no process uses any.
 
 use super::{Space, lock};
 use crate::InodeNo;
-use space::{FreeMap, GroupMap, Run};
+use space::{ContainerMap, Run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,9 +32,9 @@ impl Space {
         if lock(&self.pinned.groups).entry(slot.group.get()).or_default().insert(slot.index) {
             self.pinned.count.fetch_add(1, Ordering::Release);
         }
-        // else it is held when the map is read
-        if let Some(map) = &mut state.inodes {
-            map.hold_free(one(slot.index));
+        // else it is deferred when the bitmap is read
+        if let Some(free) = &mut state.inodes.free {
+            free.defer_available(one(slot.index));
         }
     }
 
@@ -52,8 +52,8 @@ impl Space {
         if group.is_empty() {
             groups.remove(&slot.group.get());
         }
-        if let Some(map) = &mut state.inodes {
-            map.release(one(slot.index));
+        if let Some(free) = &mut state.inodes.free {
+            free.release(one(slot.index));
         }
     }
 
@@ -70,12 +70,12 @@ impl Space {
         lock(&self.pinned.groups).get(&slot.group.get()).is_some_and(|group| group.contains(&slot.index))
     }
 
-    /// Holds what is pinned in the map of a group's inodes that was just read, by whoever has the group locked.
-    pub(super) fn hold_pinned(&self, group: u32, map: &mut GroupMap) {
+    /// Defers what is pinned of a group's free inodes that were just read, by the holder of the group's lock.
+    pub(super) fn defer_pinned(&self, group: u32, free: &mut ContainerMap) {
         if self.any_pinned()
             && let Some(pinned) = lock(&self.pinned.groups).get(&group)
         {
-            pinned.iter().for_each(|index| map.hold_free(one(*index)));
+            pinned.iter().for_each(|index| free.defer_available(one(*index)));
         }
     }
 }

@@ -5,7 +5,6 @@
 //! where then. Each of them may look at all groups. The last one finds whatever is free, so that there is no space only
 //! where there is none.
 
-use super::groups::Bitmap;
 use super::{GroupCell, Space};
 use crate::Placement;
 use crate::Result;
@@ -14,7 +13,7 @@ use crate::layout::{Layout, MetadataGoes};
 use format::group::{Group, mask_runs};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
-use space::{FreeMap, Purpose, Run};
+use space::{Purpose, Run};
 use std::sync::atomic::Ordering;
 
 /// The share of a group that is set aside for metadata where it is only a hint, in chunks: about 4 %.
@@ -93,6 +92,12 @@ impl Rule {
         }
     }
 
+    /// Whether a block is ever looked for by an attempt of this class.
+    pub(super) fn has(self, class: usize) -> bool {
+        let roles = [Role::Content, Role::FirstIndirect, Role::Metadata];
+        roles.iter().any(|role| self.tries(*role).iter().any(|kind| kind.class() == class))
+    }
+
     /// Whether such a block lies near its inode, and not near what it belongs to.
     fn is_near_inode(self, role: Role) -> bool {
         matches!(self.tries(role).first(), Some(Try::InsideHere | Try::Inside))
@@ -121,7 +126,10 @@ impl Rule {
 }
 
 impl Try {
-    /// Which of a group's bounds ([`GroupCell::longest`]) belongs to it.
+    /// How many classes there are.
+    pub(super) const CLASSES: usize = 3;
+
+    /// Which of the [`Bounds`](super::bounds::Bounds) of groups belong to it.
     pub(super) fn class(self) -> usize {
         match self {
             Try::InsideHere | Try::Inside | Try::Grow => 0,
@@ -172,19 +180,24 @@ impl Space {
         if group != home && self.lies_apart(role) { (home, 0) } else { (group, unit) }
     }
 
+    /// No run of available blocks of a group is longer than this where it is looked for so.
+    pub(super) fn bound(&self, kind: Try, group: u32, cell: &GroupCell) -> u32 {
+        self.bounds.bound(kind.class(), group).min(cell.most(kind))
+    }
+
     /// Sets a chunk more aside for metadata, in the first group from `home` on that has one that is wholly free; gives the
     /// group.
     pub(super) fn grow_region(&self, change: &Change<'_>, home: u32) -> Result<Option<u32>> {
         let chunk = self.sb.geometry.chunk_blocks();
-        for group in self.policy.groups_from(self.sb.geometry.groups, home) {
+        for group in self.policy.groups_from(self.sb.geometry.groups, home).into_iter().flatten() {
             let Some(cell) = self.cell(GroupNo(group)) else { break };
-            if cell.bound(Try::Outside) < chunk || cell.mask.load(Ordering::Relaxed) == !0 {
+            if self.bound(Try::Outside, group, cell) < chunk || cell.mask.load(Ordering::Relaxed) == !0 {
                 continue;
             }
             let op = change.operation();
-            let Some(mut state) = self.lock_with(op.store(), group, Bitmap::Blocks)? else { continue };
+            let Some(mut state) = self.lock_space(op.store(), group)? else { continue };
             let mask = state.descriptor.regions;
-            let Some(map) = &state.blocks else { continue };
+            let Some(map) = &state.space.free else { continue };
             let is_free = |bit: &u32| mask & 1 << bit == 0 && map.run_at(bit * chunk, chunk) == chunk;
             // next to the region that is there, where that is possible
             let first = mask.trailing_zeros().min(63);
@@ -192,10 +205,10 @@ impl Space {
                 self.drop_if_many(group, &mut state);
                 continue;
             };
-            self.touch(op, group, &mut state, Bitmap::Blocks)?;
+            self.touch_space(op, group, &mut state)?;
             state.descriptor.regions |= 1 << bit;
             cell.mask.store(state.descriptor.regions, Ordering::Relaxed);
-            cell.forget_bounds();
+            self.bounds.raise(group);
             return Ok(Some(group));
         }
         Ok(None)
@@ -203,26 +216,13 @@ impl Space {
 }
 
 impl GroupCell {
-    /// No run of available blocks is longer than this where it is looked for so.
-    pub(super) fn bound(&self, kind: Try) -> u32 {
+    /// The most blocks that there can be where it is looked for so, by the group's own counts.
+    pub(super) fn most(&self, kind: Try) -> u32 {
         match (kind, self.mask.load(Ordering::Relaxed)) {
             // nothing is there to be looked at
-            (Try::InsideHere | Try::Inside, 0) | (Try::Outside, u64::MAX) => return 0,
-            _ => {}
+            (Try::InsideHere | Try::Inside, 0) | (Try::Outside, u64::MAX) => 0,
+            _ => self.blocks.load(Ordering::Relaxed),
         }
-        let known = self.longest.get(kind.class()).map_or(0, |longest| longest.load(Ordering::Relaxed));
-        known.min(self.blocks.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn set_bound(&self, kind: Try, longest: u32) {
-        if let Some(bound) = self.longest.get(kind.class()) {
-            bound.store(longest, Ordering::Relaxed);
-        }
-    }
-
-    /// Blocks came back, or what is set aside changed.
-    pub(super) fn forget_bounds(&self) {
-        self.longest.iter().for_each(|bound| bound.store(u32::MAX, Ordering::Relaxed));
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Sums {
     pool: Pool,
     free_metadata: u64,
-    kept: u64,
+    pinned: u64,
     free_inodes: u64,
     directories: u64,
     superblock: DiskSuperblock,
@@ -28,7 +28,7 @@ impl Space {
         Sums {
             pool: lock(&self.pool).clone(),
             free_metadata: self.free_metadata.load(Ordering::Relaxed),
-            kept: self.kept_blocks(),
+            pinned: self.pinned_blocks(),
             free_inodes: self.free_inodes.load(Ordering::Relaxed),
             directories: self.directories.load(Ordering::Relaxed),
             superblock: *lock(&self.superblock),
@@ -41,12 +41,12 @@ impl Space {
     /// # Errors
     /// Those of reading the descriptors of groups that were changed: then nothing in memory can be trusted.
     pub(crate) fn undo(&self, volume: &Disk, sums: Sums) -> Result<()> {
-        lock(&self.held).clear();
-        lock(&self.held_inodes).clear();
+        lock(&self.deferred).clear();
+        lock(&self.deferred_inodes).clear();
         self.forget_given();
         *lock(&self.pool) = sums.pool;
         self.free_metadata.store(sums.free_metadata, Ordering::Relaxed);
-        self.set_kept_blocks(sums.kept);
+        self.set_pinned_blocks(sums.pinned);
         self.free_inodes.store(sums.free_inodes, Ordering::Relaxed);
         self.directories.store(sums.directories, Ordering::Relaxed);
         let mut superblock = sums.superblock;
@@ -59,6 +59,7 @@ impl Space {
             if let Some(cell) = self.cell(GroupNo(group)) {
                 lock(&self.loaded).remove(&group);
                 cell.reset(descriptor, self.layout.available(group, &descriptor));
+                self.bounds.raise(group);
             }
         }
         let damaged: Vec<GroupNo> =

@@ -24,7 +24,8 @@ impl Container {
     }
 
     /// The first run of `want` units at or behind `from`, then before it; where there is none the longest run there is,
-    /// at most `want` long. As [`FreeMap::find`](crate::FreeMap::find).
+    /// at most `want` long. Only units of `within` are returned, which are runs in ascending order, and a run is part of one
+    /// of these. `None` where nothing of the set is there.
     #[must_use]
     pub fn find(&self, within: &[Run], from: u32, want: u32) -> Option<Run> {
         if self.count == 0 || want == 0 {

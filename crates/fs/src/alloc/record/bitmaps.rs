@@ -1,0 +1,116 @@
+//! Block bitmaps: a block for each group, as ext2, ext3 and ext4 have them, and formats above a map.
+
+use super::{FreeSpaceRecord, LoadError};
+use crate::alloc::zones::Zones;
+use format::group::{Group, GroupFlags, bitmap_checksum};
+use format::superblock::Geometry;
+use format::{FsBlock, GroupNo, InodeNo};
+use space::{ContainerMap, Run};
+use std::ops::Range;
+use std::sync::Arc;
+use store::{Closing, Kind, Operation, Store, Tag};
+
+const TAG: Tag = Tag { kind: Kind::BlockBitmap, owner: InodeNo(0), seed: 0 };
+
+/// The block bitmaps of a volume.
+pub(crate) struct BlockBitmaps {
+    geometry: Geometry,
+    zones: Arc<Zones>,
+}
+
+impl BlockBitmaps {
+    /// Those of a volume whose own structures lie in these zones.
+    pub(crate) fn new(geometry: &Geometry, zones: &Arc<Zones>) -> Self {
+        Self { geometry: geometry.clone(), zones: Arc::clone(zones) }
+    }
+
+    /// The volume's own structures in a group.
+    fn own(&self, blocks: &Range<u64>) -> impl Iterator<Item = Run> {
+        let start = blocks.start;
+        self.zones
+            .within(blocks.clone())
+            .map(move |zone| Run { start: (zone.start - start) as u32, len: (zone.end - zone.start) as u32 })
+    }
+
+    /// The free space of a group whose bitmap was never written.
+    fn first(&self, group: GroupNo, descriptor: &Group) -> Result<ContainerMap, &'static str> {
+        let blocks = self.geometry.group_blocks(group);
+        let mut free = ContainerMap::new((blocks.end - blocks.start) as u32);
+        if !self.own(&blocks).all(|zone| free.take(zone)) {
+            return Err("its own structures overlap");
+        }
+        if free.free() != descriptor.free_clusters {
+            return Err("its count of free blocks does not fit BLOCK_UNINIT");
+        }
+        Ok(free)
+    }
+
+    /// What a bitmap says, if it can be trusted.
+    fn accept(&self, group: GroupNo, descriptor: &Group, bytes: &[u8]) -> Result<ContainerMap, &'static str> {
+        let geometry = &self.geometry;
+        if !check_bitmap(geometry, bytes, geometry.clusters_per_group(), descriptor.block_bitmap_csum) {
+            return Err("the checksum of its block bitmap does not match");
+        }
+        let blocks = geometry.group_blocks(group);
+        let free = ContainerMap::from_bytes(bytes, (blocks.end - blocks.start) as u32);
+        if free.free() != descriptor.free_clusters {
+            return Err("its block bitmap and its count of free blocks contradict each other");
+        }
+        if !self.own(&blocks).all(|zone| free.is_used(zone)) {
+            return Err("its block bitmap shows the volume's own structures as free");
+        }
+        Ok(free)
+    }
+}
+
+impl FreeSpaceRecord for BlockBitmaps {
+    fn load(&self, store: &Store, group: GroupNo, descriptor: &Group) -> Result<ContainerMap, LoadError> {
+        let geometry = &self.geometry;
+        let has_flags = geometry.metadata_csum || geometry.gdt_csum;
+        let free = if has_flags && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            self.first(group, descriptor)
+        } else {
+            let bytes = store.block(descriptor.block_bitmap).map_err(LoadError::read)?;
+            self.accept(group, descriptor, &bytes)
+        };
+        free.map_err(LoadError::Corrupt)
+    }
+
+    fn announce(&self, op: &Operation<'_>, descriptor: &Group, free: &ContainerMap) {
+        op.replace(descriptor.block_bitmap, TAG, |bytes| free.write(bytes));
+    }
+
+    fn announce_closing(&self, closing: &Closing<'_>, descriptor: &Group) {
+        closing.replace(descriptor.block_bitmap, TAG, |_| ());
+    }
+
+    fn write(&self, closing: &Closing<'_>, descriptor: &mut Group, free: &ContainerMap) {
+        let bits = self.geometry.clusters_per_group();
+        descriptor.block_bitmap_csum =
+            write_bitmap(closing, &self.geometry, (descriptor.block_bitmap, TAG), bits, free);
+    }
+
+    fn closing_credits(&self) -> usize {
+        // every bitmap was announced
+        0
+    }
+}
+
+/// Whether a bitmap of so many bits has the checksum that its group's descriptor says.
+pub(crate) fn check_bitmap(geometry: &Geometry, bytes: &[u8], bits: u32, stored: u32) -> bool {
+    !geometry.metadata_csum || bitmap_checksum(geometry, bytes, bits) == stored
+}
+
+/// Brings a bitmap into the closing generation; its checksum, 0 on volumes without.
+pub(crate) fn write_bitmap(
+    closing: &Closing<'_>,
+    geometry: &Geometry,
+    (block, tag): (FsBlock, Tag),
+    bits: u32,
+    free: &ContainerMap,
+) -> u32 {
+    closing.replace(block, tag, |bytes| {
+        free.write(bytes);
+        if geometry.metadata_csum { bitmap_checksum(geometry, bytes, bits) } else { 0 }
+    })
+}
