@@ -173,9 +173,17 @@ pub(crate) fn locate(device: &dyn BlockDevice, force: bool) -> Result<Located> {
             expected: placeholder.blocks.saturating_mul(BLOCK),
         });
     }
-    let mut located = superblocks_at(device, placeholder.superblocks)?;
+    // on a device of its own the log may be another's, or none
+    let elsewhere = placeholder.split > 0;
+    let mut located = superblocks_at(device, placeholder.superblocks).map_err(|error| match error {
+        Error::Corrupt(_) if elsewhere => Error::WrongLog,
+        error => error,
+    })?;
     for superblock in &mut located.superblocks {
         *superblock = superblock.filter(|superblock| superblock.uuid == placeholder.uuid);
+    }
+    if located.newest.uuid != placeholder.uuid && elsewhere {
+        return Err(Error::WrongLog);
     }
     if located.newest.uuid != placeholder.uuid {
         return Err(Corrupt { what: "superblocks of another layer", offset: placeholder.superblocks[0] * BLOCK }.into());
@@ -259,6 +267,7 @@ impl<D: BlockDevice> Kero<D> {
             hot: options.hot,
             failed: None,
             refused: found.refused,
+            unproved: Some(found.unproved),
             next_superblock: found.used ^ 1,
             generation: located.newest.generation,
             mutant: options.mutant,

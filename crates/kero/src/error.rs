@@ -78,6 +78,11 @@ pub enum Error {
     /// The log lies on another device, which was not named.
     #[error("its log lies on another device: name that as well, kero:log=LOG,DEVICE")]
     LogElsewhere,
+    /// The device that was named for the log has none, or that of another layer.
+    #[error(
+        "the device named as its log contains none, or that of another layer: name the one it was formatted with, kero:log=LOG,DEVICE"
+    )]
+    WrongLog,
     /// No thread could be started.
     #[error("cannot start the background thread of the layer: {0}")]
     Thread(String),

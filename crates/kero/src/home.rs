@@ -39,7 +39,7 @@ impl State {
     }
 
     fn try_ensure_space(&mut self, device: &dyn BlockDevice, cost: u32) -> Result<()> {
-        self.make_void(device)?;
+        self.settle(device)?;
         let least = cost.saturating_add(self.reserve());
         let wanted = least.max(self.layout.log / 5);
         let mut checkpoints = 0;
@@ -169,7 +169,7 @@ impl State {
 
     fn try_go_home(&mut self, device: &dyn BlockDevice, budget: usize) -> Result<usize> {
         self.write_late(device)?;
-        self.make_void(device)?;
+        self.settle(device)?;
         // the open group must stay one that fits
         let space = self.layout.group().saturating_sub(self.open.cost(&self.layout)) / 2;
         let scattered = MOST_SCATTERED.saturating_sub(self.open.scattered) as usize;

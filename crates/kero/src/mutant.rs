@@ -31,4 +31,6 @@ pub enum Mutant {
     FreshOverLast,
     /// A group that opening refused is not made void before other writes.
     RefusedStays,
+    /// What opening read counts as durable.
+    BelievesMemory,
 }

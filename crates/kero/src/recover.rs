@@ -1,4 +1,5 @@
-//! Opening: the newest whole checkpoint, then the records behind it. Nothing is written.
+//! Opening: the newest whole checkpoint, then the records behind it. Nothing is written; what only reading vouches for is
+//! written again before the first change.
 //!
 //! 1. A record continues the log when its sequence is the next, it names the checksum of the header before, and its group is
 //!    the open one with the same epoch, or the next one behind a whole group.
@@ -39,6 +40,48 @@ pub(crate) struct Found {
     pub(crate) used: usize,
     /// Whether a group was refused of which all headers are whole: later writes must not make it whole.
     pub(crate) refused: bool,
+    /// What was believed as it was read, and is written again before anything else.
+    pub(crate) unproved: Unproved,
+}
+
+/// What no later header proves, and may be in the memory of the system alone. A flush that fails leaves pages there that
+/// the device lacks, and that count as written: the next flush returns without them, and reading cannot tell.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unproved {
+    /// The last group, where it is not a checkpoint that a superblock names.
+    group: Option<(Position, u64)>,
+    /// Which superblock was used.
+    superblock: usize,
+}
+
+impl Unproved {
+    /// Writes it again as it is read now; a flush has to follow.
+    ///
+    /// # Errors
+    /// Those of the device, and [`Corrupt`] where the group is no longer there: it was in memory alone.
+    pub(crate) fn write_again(
+        &self,
+        device: &dyn BlockDevice,
+        (layout, uuid): (Layout, [u8; 16]),
+        mutant: Mutant,
+    ) -> Result<()> {
+        let walk = Walk { device, layout, uuid, mutant, ahead: RefCell::default() };
+        if let Some((at, number)) = self.group {
+            let gone = || walk.corrupt("last group that is gone since the layer was opened", at.slot);
+            let (Some((group, _)), _) = walk.group(at, number)? else { return Err(gone()) };
+            let headers =
+                group.iter().try_for_each(|(_, slot)| Ok(device.write(layout.slot(*slot), &walk.block(*slot)?)?));
+            headers
+                .and_then(|()| walk.verified(&group, |at, bytes| Ok(device.write(at, bytes)?)))?
+                .then_some(())
+                .ok_or_else(gone)?;
+        }
+        let at = layout.superblocks().get(self.superblock).copied().unwrap_or_default() * BLOCK;
+        let mut bytes = vec![0; BLOCK as usize];
+        device.read(at, &mut bytes)?;
+        Superblock::parse(&bytes).map_err(|what| Corrupt { what, offset: at })?;
+        Ok(device.write(at, &bytes)?)
+    }
 }
 
 /// A position in the log: where a record may be, and what it must say.
@@ -142,15 +185,22 @@ impl Walk<'_> {
 
     /// Whether all that a group says is on the device.
     fn verify(&self, group: &Group) -> Result<bool> {
+        self.verified(group, |_, _| Ok(()))
+    }
+
+    /// As [`Walk::verify`]; shows all blocks but the headers, with where they are.
+    fn verified(&self, group: &Group, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<bool> {
         for (record, at) in group {
             let mut slot = *at;
             for entry in &record.entries {
                 match *entry {
                     Entry::Block { checksum, .. } | Entry::Part { checksum, .. } => {
                         slot += 1;
-                        if crc32c::crc32c(&self.block(slot)?) != checksum {
+                        let bytes = self.block(slot)?;
+                        if crc32c::crc32c(&bytes) != checksum {
                             return Ok(false);
                         }
+                        see(self.layout.slot(slot), &bytes)?;
                     }
                     Entry::Home { address, count, checksum } if self.mutant != Mutant::HomeUnverified => {
                         let addresses: Vec<u32> = (address..address.saturating_add(u32::from(count))).collect();
@@ -162,6 +212,7 @@ impl Walk<'_> {
                                 let first = part.first().copied().unwrap_or_default();
                                 self.device.read(self.layout.home(first), &mut bytes)?;
                                 found = crc32c::crc32c_append(found, &bytes);
+                                see(self.layout.home(first), &bytes)?;
                             }
                         }
                         if found != checksum {
@@ -280,6 +331,7 @@ pub(crate) fn recover(
     let mut number = superblock.group;
     let mut homes = Runs::default();
     let mut waiting: Option<(Group, Position)> = None;
+    let mut unproved = Unproved { group: None, superblock: used };
     let mut blocks = 0;
     let (broken, refused) = loop {
         let at = waiting.as_ref().map_or(position, |(_, behind)| *behind);
@@ -296,6 +348,7 @@ pub(crate) fn recover(
             let whole = number < durable || walk.verify(&last)?;
             if whole {
                 apply(&last, &mut table, &mut homes);
+                unproved.group = Some((position, number + 1));
                 (number, position) = (number + 1, behind);
             }
             break (at.slot, !whole);
@@ -326,5 +379,6 @@ pub(crate) fn recover(
         checkpoints: [superblock.checkpoint, older],
         used,
         refused,
+        unproved,
     })
 }

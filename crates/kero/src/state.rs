@@ -6,7 +6,9 @@
 //!    it for as long as the group may be the last.
 //! 4. A group that opening refused, though all its headers are whole, is made void before anything else is written: what is
 //!    written later might be just what it lacked.
-//! 5. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since. Only
+//! 5. What opening believed because it could be read is written again before the first change: the system may remember
+//!    what the device never got, and the next header would prove it.
+//! 6. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since. Only
 //!    there, and where the caller says that nothing counts, is anything written in its own place before it is in a record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::group::{MOST_HOMES, Open, Runs, device_runs};
 use crate::layout::{BLOCK, Layout, MIB, MOVED};
 use crate::mutant::Mutant;
+use crate::recover::Unproved;
 use crate::ring::{Ring, Segment};
 use crate::table::Table;
 
@@ -82,6 +85,8 @@ pub(crate) struct State {
     pub(crate) failed: Option<String>,
     /// A group was refused at opening of which all headers are whole.
     pub(crate) refused: bool,
+    /// What opening believed and was not written again yet.
+    pub(crate) unproved: Option<Unproved>,
     /// Which superblock is written next, and the newest generation.
     pub(crate) next_superblock: usize,
     pub(crate) generation: u64,
@@ -353,8 +358,18 @@ impl State {
         unsaid
     }
 
+    /// What comes before the first change: makes durable what opening believed, and void what it refused.
+    pub(crate) fn settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        if let Some(unproved) = self.unproved.filter(|_| self.mutant != Mutant::BelievesMemory) {
+            unproved.write_again(device, (self.layout, self.uuid), self.mutant)?;
+            device.flush()?;
+        }
+        self.unproved = None;
+        self.make_void(device)
+    }
+
     /// Writes an empty group over one that opening refused.
-    pub(crate) fn make_void(&mut self, device: &dyn BlockDevice) -> Result<()> {
+    fn make_void(&mut self, device: &dyn BlockDevice) -> Result<()> {
         if !std::mem::take(&mut self.refused) || self.mutant == Mutant::RefusedStays {
             return Ok(());
         }

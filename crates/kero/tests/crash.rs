@@ -111,6 +111,8 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
     kero.write(5 * BLOCK, &[2; 2 * BLOCK as usize]).unwrap();
     kero.flush().unwrap();
     let group = writes(&record);
+    // what opening believed comes before: ones, and a superblock
+    let group = &group[group.len() - 3..];
     assert_eq!(group.len(), 3, "a header and two blocks");
     group[0].apply(&crashed, None);
     group[2].apply(&crashed, None);
@@ -128,6 +130,10 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
     kero.flush().unwrap();
     for piece in writes(&record) {
         // the block itself, not the headers
+        let is_superblock = |at: &u64| kero.layout().superblocks().contains(&(at / BLOCK));
+        if matches!(&piece, Piece::Write(at, _) if is_superblock(at)) {
+            continue;
+        }
         if matches!(&piece, Piece::Write(_, bytes) if bytes[..] == [2; BLOCK as usize]) {
             piece.apply(&again, None);
         } else if mutant == Mutant::Identity {

@@ -1,6 +1,7 @@
 //! Every instrument passes on what the device below promises.
 
-use extant_simdev::{Faulty, FlashParameters, Model, Parameters, Record, Trace};
+use blockdev::MemoryDevice;
+use extant_simdev::{Faulty, FlashParameters, Model, PageCache, Parameters, Record, Trace};
 use testkit::device::forwards_groups;
 
 #[test]
@@ -9,4 +10,9 @@ fn groups_and_fresh_writes_are_passed_on() {
     forwards_groups(Record::in_memory);
     forwards_groups(|below| Faulty::new(below, Vec::new()));
     forwards_groups(|below| Model::new(below, &Parameters::Flash(FlashParameters::default())).unwrap());
+}
+
+#[test]
+fn a_page_cache_is_a_device() {
+    testkit::device::conforms(&PageCache::new(MemoryDevice::zeroed(300_001).unwrap()));
 }
