@@ -3,7 +3,7 @@
 
 use crate::gate::{self, Before, Broken, Gate, Pass, Touched};
 use crate::layers::stands_on;
-use crate::{Base, Error, FileKind, InodeNo, Orphans, Result};
+use crate::{Error, FileKind, InodeNo, Maps, Orphans, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub struct Admission {
 stands_on!(Admission, orphans: Orphans);
 
 impl Admission {
-    pub(crate) fn over(base: Base) -> Self {
-        Self { orphans: Orphans::over(base) }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { orphans: Orphans::over(maps) }
     }
 
     /// To be held during several calls that change the volume, so that no transaction begins between them; and by whoever

@@ -21,13 +21,13 @@ mod inodes;
 mod pinned;
 mod placement;
 mod record;
+mod requests;
 mod snapshot_pins;
 #[cfg(test)]
 mod tests;
 mod undo;
 mod zones;
 
-pub(crate) use crate::lock::lock;
 pub(crate) use blocks::Reservation;
 pub(crate) use placement::Role;
 pub(crate) use snapshot_pins::{in_use, pinned_alone, used_by};
@@ -35,7 +35,8 @@ pub(crate) use space::Purpose;
 pub(crate) use undo::{Sums, with_errors};
 
 use crate::layout::Layout;
-use crate::{Base, Clock, Error, Placement, Result};
+use crate::lock::lock;
+use crate::{Clock, Disk, Error, Placement, Result};
 use bounds::Bounds;
 use content::Runs;
 use format::group::Group;
@@ -83,6 +84,8 @@ pub struct DamagedGroup {
 
 /// How a volume's space is to be kept.
 pub(crate) struct SpaceOptions {
+    /// The journal's blocks, ascending.
+    pub(crate) journal: Vec<Range<u64>>,
     /// What the superblock says while generations are written.
     pub(crate) in_use: VolumeState,
     /// The volume was sound when it was opened, so it may be called so again.
@@ -114,8 +117,6 @@ pub(crate) struct Space {
     zones: Arc<Zones>,
     /// Where free space comes from, and where it goes.
     pub(crate) record: Box<dyn FreeSpaceRecord>,
-    /// The journal's blocks, ascending.
-    journal: Vec<Range<u64>>,
     layout: Arc<Layout>,
     /// What snapshots pin; set where there can be snapshots.
     snapshot_pins: Option<SnapshotPins>,
@@ -155,7 +156,7 @@ pub(crate) struct Space {
 
 impl Space {
     /// Reads the counts of all groups.
-    pub(crate) fn load(volume: &Base, disk: DiskSuperblock, options: SpaceOptions) -> Result<Self> {
+    pub(crate) fn load(volume: &Disk, disk: DiskSuperblock, options: SpaceOptions) -> Result<Self> {
         let sb = volume.sb.clone();
         let geometry = &sb.geometry;
         if geometry.groups > MAX_GROUPS {
@@ -167,13 +168,12 @@ impl Space {
             if (group.get() / per_block).is_multiple_of(BATCH) && group.get().is_multiple_of(per_block) {
                 volume.prefetch_descriptors(group.get() / per_block, BATCH);
             }
-            groups.push(volume.group(group)?);
+            groups.push(volume.read_descriptor(group)?);
         }
         let Some(zones) = Zones::new(geometry, &groups) else {
             let what = "the group descriptors put two structures into one place";
             return Err(Error::corrupt(Structure::GroupDescriptor, Where::Volume, what));
         };
-        let journal = volume.journal_blocks();
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
         let layout = Arc::clone(&volume.layout);
         let of_data = layout.groups_for(Purpose::Data);
@@ -204,7 +204,6 @@ impl Space {
             record: Box::new(BlockBitmaps::new(geometry, &zones)),
             bounds: Bounds::new(&counts, |class| rule.has(class)),
             zones,
-            journal,
             layout: Arc::clone(&layout),
             snapshot_pins,
             free_metadata,

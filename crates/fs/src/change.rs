@@ -5,8 +5,8 @@
 //! same (a block that was evicted and cannot be read again), what is in memory is not sound any more, and the volume
 //! turns read-only.
 
-use crate::alloc::lock;
 use crate::error::OfInode;
+use crate::lock::lock;
 use crate::{Error, Inode, InodeNo, Inodes, Result, Timestamp};
 use format::FsBlock;
 use format::inode::InodeBuf;

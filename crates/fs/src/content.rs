@@ -1,13 +1,13 @@
 //! The content of files and symbolic links, as their blocks have it.
 
 use crate::alloc::Role;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::map::role;
-use crate::{Base, Error, FileKind, Inode, InodeFlags, Result};
+use crate::{Error, FileKind, Inode, InodeFlags, Maps, Result};
 use format::{FileBlock, FsBlock, Structure, Where};
 use store::DataRead;
 
-impl Base {
+impl Maps {
     /// Whether a file has content that we can read: see [`Files::read_at`](crate::Files::read_at), whose errors it gives.
     ///
     /// # Errors

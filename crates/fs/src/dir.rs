@@ -10,18 +10,19 @@
 //!    may be a hash tree before its list is read to the end.
 
 pub(crate) mod block;
+mod hash_order;
 mod htree;
+mod index_path;
+pub(crate) mod inline;
 mod insert;
-mod order;
-mod way;
 
 pub(crate) use block::NewEntry;
 
 use crate::error::OfInode;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::layers::stands_on;
 use crate::nokey;
-use crate::{Base, Error, FileKind, Inode, InodeFlags, InodeNo, Result, Run, Xattrs};
+use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Maps, Result, Run, Xattrs};
 use format::dir::{Entries, Entry, FileType};
 use format::hash::{HashVersion, Hasher};
 use format::htree::{DxRootInfo, block_checksum};
@@ -78,8 +79,8 @@ pub struct Directories {
 stands_on!(Directories, xattrs: Xattrs);
 
 impl Directories {
-    pub(crate) fn over(base: Base) -> Self {
-        Self { xattrs: Xattrs::over(base) }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { xattrs: Xattrs::over(maps) }
     }
 
     /// The entries of a directory from `cookie` on; 0 is the start.
@@ -169,7 +170,7 @@ impl Directories {
     }
 }
 
-/// The way through the blocks of a directory in order.
+/// The path through the blocks of a directory in order.
 pub(crate) struct DirBlocks {
     at: u64,
     end: u64,

@@ -5,7 +5,7 @@
 //! whatever a damaged child claims beyond is not believed, and the runs of a file never overlap.
 
 use crate::error::OfInode;
-use crate::{Base, Error, Inode, Place, Result, Run};
+use crate::{Error, Inode, Maps, Place, Result, Run};
 use format::extent::{Extent, Node};
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -17,13 +17,16 @@ mod tree;
 
 use tree::END;
 
+/// Maps that are trees of extents.
+pub(crate) struct Extents;
+
 /// What a node says about a block.
 enum Step {
     Found(Run),
     Down { child: FsBlock, depth: u16, end: u64 },
 }
 
-impl Base {
+impl Maps {
     pub(crate) fn map_extents(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
         if from.get() >= END {
             return Ok(Run::hole(from, u64::MAX));

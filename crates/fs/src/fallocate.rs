@@ -1,7 +1,7 @@
 //! Space for files apart from content: given in advance, taken back, moved.
 
 use crate::file::edit::{FileEdit, stamp};
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::map::{CLEARING, ONE_PLACE, Steps};
 use crate::{Error, Files, InodeFlags, InodeNo, Place, Result};
 use format::FileBlock;

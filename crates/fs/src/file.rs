@@ -1,7 +1,7 @@
 //! The content of files and symbolic links.
 
 pub(crate) mod edit;
-mod inline;
+mod inline_content;
 mod write;
 mod xattr;
 
@@ -9,10 +9,10 @@ pub use write::{WriteHow, Written, without_privileges};
 
 use crate::alloc::Reservation;
 use crate::content::clamp;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::layers::stands_on;
 use crate::node::NodeState;
-use crate::{Admission, Attributes, Base, Error, Inode, InodeNo, Place, Result};
+use crate::{Admission, Attributes, Error, Inode, InodeNo, Maps, Place, Result};
 use format::{FileBlock, Structure, Where};
 
 /// Files: their content, and what their inodes say.
@@ -23,8 +23,8 @@ pub struct Files {
 stands_on!(Files, admission: Admission);
 
 impl Files {
-    pub(crate) fn over(base: Base) -> Self {
-        Self { admission: Admission::over(base) }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { admission: Admission::over(maps) }
     }
 
     /// Reads from byte `offset` of a regular file on, and says how many bytes were read: as many as `buf` holds, or

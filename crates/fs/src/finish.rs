@@ -1,7 +1,8 @@
 //! What the file system adds to a generation that closes: bitmaps, descriptors and the superblock, and the checksums of
 //! blocks that were changed.
 
-use crate::alloc::{Space, lock, with_errors};
+use crate::alloc::{Space, with_errors};
+use crate::lock::lock;
 use format::feature::{Features, Incompat};
 use format::inode::seal_slot;
 use format::superblock::{DiskSuperblock, OFFSET, State};

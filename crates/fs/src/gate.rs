@@ -12,6 +12,7 @@
 //! | it is rolled back, and caches above are emptied | refused | wait | at once |
 
 use crate::alloc::Sums;
+use crate::lock::lock;
 use crate::orphan_list::Chain;
 use crate::{Error, InodeNo, Result};
 use std::cell::Cell;
@@ -228,7 +229,7 @@ impl<B> Gate<B> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Current<B>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current)
     }
 
     fn pass<'g>(&'g self, count: &'g AtomicUsize, depth: Depth) -> Pass<'g> {
@@ -283,7 +284,7 @@ impl<B> Gate<B> {
 
     /// Why a transaction is over that did not come to its end.
     pub(crate) fn undone_with(&self, id: u64) -> Option<Error> {
-        let undone = self.undone.lock().unwrap_or_else(PoisonError::into_inner);
+        let undone = lock(&self.undone);
         let why = undone.why.clone().unwrap_or_else(|| Broken::Ended("it was rolled back".into()));
         (id != 0 && undone.id == id).then(|| why.error())
     }
@@ -448,7 +449,7 @@ impl<B> Gate<B> {
         let mut current = self.lock();
         if let (Some(now), true) = (current.take(), undone) {
             let undone = Undone { id: now.id, why: now.broken, touched: now.touched };
-            *self.undone.lock().unwrap_or_else(PoisonError::into_inner) = undone;
+            *lock(&self.undone) = undone;
         }
         self.state.store(0, SeqCst);
         drop(current);
@@ -457,7 +458,7 @@ impl<B> Gate<B> {
 
     /// What a transaction that was rolled back had touched, for whoever asks first.
     pub(crate) fn take_touched(&self, id: u64) -> Touched {
-        let mut undone = self.undone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut undone = lock(&self.undone);
         if undone.id == id { std::mem::take(&mut undone.touched) } else { Touched::default() }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The way down has at most four steps whatever the blocks hold, so blocks that point to each other do no harm.
 
-use crate::{Base, Error, Inode, Place, Result, Run};
+use crate::{Error, Inode, Maps, Place, Result, Run};
 use format::indirect::DIRECT;
 use format::superblock::Superblock;
 use format::tail::Tailed;
@@ -13,10 +13,13 @@ use zerocopy::little_endian::U32;
 
 mod edit;
 
+/// Maps that are lists of blocks, and of blocks of such lists.
+pub(crate) struct Indirect;
+
 /// `i_block` as pointers.
 type Words = [U32; 15];
 
-impl Base {
+impl Maps {
     pub(crate) fn map_indirect(&self, inode: &Inode, from: FileBlock) -> Result<Run> {
         let shape = self.sb.geometry.indirect();
         let Some(path) = shape.path(from) else { return Ok(Run::hole(from, u64::MAX)) };
@@ -51,7 +54,7 @@ impl Base {
     }
 }
 
-impl Base {
+impl Maps {
     /// An indirect block that leads over `level` levels to data. Where blocks say whose they are, it is found to be that.
     fn indirect_block(&self, inode: &Inode, block: FsBlock, level: u32) -> Result<Arc<[u8]>> {
         let tail = self.sb.geometry.tail(Tailed::Indirect);

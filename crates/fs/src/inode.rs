@@ -1,10 +1,11 @@
 //! Inodes by number, and a small cache of them.
 
 use crate::layers::stands_on;
+use crate::lock::lock;
 use crate::node::{Locked, Node, Nodes};
-use crate::{Base, Error, Inode, InodeNo, Result, memory};
+use crate::{Error, Inode, InodeNo, Maps, Result, memory_budget};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The inodes that were asked for last: one place for each by the low bits of the number, so that neighbours in a table do
 /// not push each other out.
@@ -24,7 +25,7 @@ impl InodeCache {
 
     /// Reads an inode while nobody else can put a newer one in its place.
     fn get_or(&self, number: InodeNo, load: impl FnOnce() -> Result<Arc<Inode>>) -> Result<Arc<Inode>> {
-        let mut place = self.place(number).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(self.place(number));
         if let Some(inode) = place.as_ref().filter(|inode| inode.number == number) {
             return Ok(Arc::clone(inode));
         }
@@ -35,36 +36,36 @@ impl InodeCache {
 
     /// The inode as it is from now on.
     pub(crate) fn put(&self, inode: Arc<Inode>) {
-        let mut place = self.place(inode.number).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(self.place(inode.number));
         *place = Some(inode);
     }
 
     /// Nothing is known any more.
     pub(crate) fn clear(&self) {
         for place in &self.places {
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *lock(place) = None;
         }
     }
 
     /// The inode was freed.
     pub(crate) fn forget(&self, number: InodeNo) {
-        let mut place = self.place(number).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(self.place(number));
         place.take_if(|inode| inode.number == number);
     }
 }
 
 /// Inodes by number: those in use with their locks, and a cache of others.
 pub struct Inodes {
-    base: Base,
+    maps: Maps,
     pub(crate) cache: InodeCache,
     pub(crate) nodes: Nodes,
 }
 
-stands_on!(Inodes, base: Base);
+stands_on!(Inodes, maps: Maps);
 
 impl Inodes {
-    pub(crate) fn over(base: Base) -> Self {
-        Self { base, cache: InodeCache::new(memory::budget().inodes), nodes: Nodes::new() }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { maps, cache: InodeCache::new(memory_budget::budget().inodes), nodes: Nodes::new() }
     }
 
     /// The inode of that number: in use, its checksum and its fields right.

@@ -1,6 +1,6 @@
 //! Where the journal inside a volume lies.
 
-use crate::{Base, Error, Place, Result};
+use crate::{Error, Maps, Place, Result};
 use format::feature::Compat;
 use format::inode::FileKind;
 use format::{FileBlock, InodeNo, Structure, Where};
@@ -11,7 +11,7 @@ use store::recovery::{Journal, Run};
 /// Most pieces a journal's file may be in: it is made in one go and lies in a few.
 const MAX_JOURNAL_RUNS: usize = 1 << 20;
 
-impl Base {
+impl Maps {
     /// The journal inside the volume.
     pub(crate) fn journal(&self) -> Result<Journal> {
         let inode = self.sb.journal_inode().ok_or_else(|| Error::Unsupported("a journal elsewhere".to_owned()))?;

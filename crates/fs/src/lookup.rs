@@ -1,7 +1,7 @@
 //! One name in a directory: through its hash tree where it has one, else through all its blocks.
 
 use crate::error::OfInode;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::nokey::NoKeyName;
 use crate::{Directories, Error, Inode, InodeFlags, InodeNo, Result};
 use format::dir::{Entries, Entry, FileType, NAME_MAX};
@@ -189,16 +189,16 @@ impl Directories {
 
     /// Looks where the hash tree says. `None` where the tree cannot answer.
     fn find_by_hash(&self, dir: &Inode, wanted: &Wanted<'_>) -> Result<Option<Option<Found>>> {
-        let mut way = self.tree(dir)?;
-        let Some(hash) = wanted.hash(self.hasher(way.hash_version).as_ref()) else { return Ok(None) };
-        let mut leaf = way.go_to(hash)?;
+        let mut path = self.tree(dir)?;
+        let Some(hash) = wanted.hash(self.hasher(path.hash_version).as_ref()) else { return Ok(None) };
+        let mut leaf = path.go_to(hash)?;
         // names of one hash may fill several leaves, but never more than the directory has
         for _ in 0..=dir.size / u64::from(self.sb.geometry.block_size) {
             let block = self.dir_block(dir, leaf)?;
             if let Some(found) = self.find_in(dir, leaf, &block, wanted)? {
                 return Ok(Some(Some(found)));
             }
-            match way.next_leaf(hash)? {
+            match path.next_leaf(hash)? {
                 Some(next) => leaf = next,
                 None => return Ok(Some(None)),
             }

@@ -1,13 +1,14 @@
 //! The one way from a block of a file to a block of the volume.
 
 mod edit;
-mod limits;
+mod largest;
 
-pub(crate) use edit::{CLEARING, Freed, ONE_PLACE, Steps};
+pub(crate) use edit::{CLEARING, Freed, MapForm, ONE_PLACE, Steps};
 
 use crate::alloc::Role;
 
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
+use crate::layers::stands_on;
 use crate::{Base, FileKind, Inode, InodeFlags, Result};
 use format::extent::ExtentHeader;
 use format::indirect::DIRECT;
@@ -69,7 +70,18 @@ impl Run {
     }
 }
 
-impl Base {
+/// Where the content of inodes lies, and what it is, as the blocks have it.
+pub struct Maps {
+    pub(crate) base: Base,
+}
+
+stands_on!(Maps, base: Base);
+
+impl Maps {
+    pub(crate) fn over(base: Base) -> Self {
+        Self { base }
+    }
+
     /// The run that begins at a block of a file, as long as one look into the map can tell; the next one may continue
     /// it. The file's size plays no part. An inode without a map (inline data, a short link, a device) is one hole.
     ///
@@ -96,7 +108,7 @@ pub(crate) fn has_map(kind: FileKind) -> bool {
 }
 
 /// Whether an inode has blocks that a map leads to (or, which no count tells apart, one of attributes).
-pub(crate) fn has_blocks(volume: &Base, inode: &Inode) -> bool {
+pub(crate) fn has_blocks(volume: &Maps, inode: &Inode) -> bool {
     has_map(inode.kind) && !is_inline(inode) && !inode.is_fast_symlink() && inode.sectors(&volume.sb) > 0
 }
 

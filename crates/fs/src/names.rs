@@ -4,7 +4,6 @@
 //! makes one change, so that after a crash it has happened whole or not at all. Whether the caller may do it is not asked:
 //! permissions, the sticky bit and set-group-id bits of users who are in no such group are for whoever knows the user.
 
-pub(crate) mod inline;
 mod link;
 mod make;
 mod remove;
@@ -16,7 +15,7 @@ pub use rename::RenameFlags;
 use crate::change::Change;
 use crate::file::edit::is_stamped;
 use crate::layers::stands_on;
-use crate::{Base, Error, FileKind, Files, Inode, InodeFlags, InodeNo, Result};
+use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Maps, Result};
 use format::dir::NAME_MAX;
 use format::feature::{Compat, RoCompat};
 use format::superblock::DiskSuperblock;
@@ -56,8 +55,8 @@ pub struct Names {
 stands_on!(Names, files: Files);
 
 impl Names {
-    pub(crate) fn over(base: Base) -> Self {
-        Self { files: Files::over(base), rename: Mutex::default() }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { files: Files::over(maps), rename: Mutex::default() }
     }
 
     /// A directory whose node is locked, to be changed.

@@ -13,8 +13,9 @@
 //! Whoever holds an inode from outside costs a number and a count, nothing else: the kernel holds every file that it
 //! remembers, which may be millions. Nodes are for those in use; of the others a bounded number is kept.
 
-use crate::alloc::{Reservation, lock};
+use crate::alloc::Reservation;
 use crate::delayed::Delayed;
+use crate::lock::lock;
 use crate::{Inode, InodeNo};
 use format::ByNumber;
 use std::collections::HashMap;
@@ -365,7 +366,7 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::HOLD_BYTES;
+    use crate::memory_budget::HOLD_BYTES;
 
     fn nodes(nodes: &Nodes) -> usize {
         nodes.shards.iter().map(|shard| lock(shard).nodes.len()).sum()

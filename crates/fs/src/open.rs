@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::mmp::Heartbeat;
 use crate::native::{self, Native};
 use crate::writing::WriteOptions;
-use crate::{Error, Note, Result};
+use crate::{Error, Maps, Note, Result};
 use blockdev::BlockDevice;
 use format::feature::{Compat, Incompat};
 use format::mmp::{Mmp, Use};
@@ -59,7 +59,7 @@ impl Default for OpenOptions {
 
 /// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use, where it
 /// is open for writing and has a block for that.
-pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Base, Option<Heartbeat>)> {
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Maps, Option<Heartbeat>)> {
     let native = native::open(&device, options.snapshot.as_deref())?;
     let (device, below) = match &native {
         Some((_, mapped)) => (Arc::clone(mapped) as Arc<dyn BlockDevice>, device),
@@ -81,33 +81,33 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
     if below.geometry().len < length {
         notes.push(Note::Truncated { device: below.geometry().len, volume: length });
     }
-    let mut base = match native {
+    let mut maps = match native {
         Some((superblock, mapped)) => above_map(&superblock, mapped, sb, options)?,
-        None => Base::over(disk(device, sb, options)),
+        None => over(disk(device, sb, options)),
     };
-    base.notes = notes;
+    maps.base.notes = notes;
     let Some(write) = &options.write else {
-        base.recover(options)?;
-        base.note_state();
-        base.note_user();
-        return Ok((base, None));
+        maps.recover(options)?;
+        maps.note_state();
+        maps.note_user();
+        return Ok((maps, None));
     };
-    base.may_be_written(options)?;
-    let mut heartbeat = Heartbeat::begin(&base, write)?;
-    let outcome = base.recover(options).and_then(|()| {
-        base.note_state();
-        base.start_writing(write.clone(), options.cache_bytes)
+    maps.may_be_written(options)?;
+    let mut heartbeat = Heartbeat::begin(&maps, write)?;
+    let outcome = maps.recover(options).and_then(|()| {
+        maps.note_state();
+        maps.start_writing(write.clone(), options.cache_bytes)
     });
     if let Err(e) = outcome {
         // the volume is not in use after all; that it could not be opened is the error that counts
         heartbeat.iter_mut().for_each(|heartbeat| drop(heartbeat.clear(write)));
         return Err(e);
     }
-    Ok((base, heartbeat))
+    Ok((maps, heartbeat))
 }
 
 /// The volume above the map of a native one, for reading.
-pub(crate) fn over_map(superblock: &NativeSuperblock, mapped: Arc<Mapped>, options: &OpenOptions) -> Result<Base> {
+pub(crate) fn over_map(superblock: &NativeSuperblock, mapped: Arc<Mapped>, options: &OpenOptions) -> Result<Maps> {
     let sb = primary_superblock(&*mapped)?;
     above_map(superblock, mapped, sb, options)
 }
@@ -117,11 +117,16 @@ fn above_map(
     mapped: Arc<Mapped>,
     sb: Superblock,
     options: &OpenOptions,
-) -> Result<Base> {
+) -> Result<Maps> {
     native::fits(&superblock.shape, &superblock.uuid, &sb)?;
     let store = Store::native(Arc::clone(&mapped), options.cache_bytes);
     let layout = Arc::new(Layout::new(&sb, Some(Native::new(mapped, superblock))));
-    Ok(Base::over(Disk { store, sb, backup: options.superblock, layout }))
+    Ok(over(Disk { store, sb, backup: options.superblock, layout }))
+}
+
+/// A volume as it is on its device, for reading.
+fn over(disk: Disk) -> Maps {
+    Maps::over(Base::over(disk))
 }
 
 fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> Disk {
@@ -130,7 +135,7 @@ fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> 
     Disk { store, sb, backup: options.superblock, layout }
 }
 
-impl Base {
+impl Maps {
     /// Lays over the device what a crash left to be recovered; where the volume is to be written, it is recovered for good.
     fn recover(&mut self, options: &OpenOptions) -> Result<()> {
         let Some(recovery) = self.journal_to_replay(options)? else { return Ok(()) };
@@ -149,9 +154,10 @@ impl Base {
         if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
             return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
         }
-        let mut notes = std::mem::take(&mut self.notes);
+        let mut notes = std::mem::take(&mut self.base.notes);
         notes.push(note);
-        *self = Self { notes, ..Self::over(disk(device, sb, options)) };
+        *self = over(disk(device, sb, options));
+        self.base.notes = notes;
         Ok(())
     }
 
@@ -163,7 +169,7 @@ impl Base {
             return Ok(None);
         }
         if options.ignore_journal {
-            self.notes.push(Note::JournalIgnored);
+            self.base.notes.push(Note::JournalIgnored);
             return Ok(None);
         }
         let block_size = self.sb.geometry.block_size;
@@ -177,11 +183,11 @@ impl Base {
         };
         let recovered = recover(&journal, self.sb.geometry.blocks)?;
         if !recovered.damage.is_empty() {
-            self.notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
+            self.base.notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
         }
         if recovered.fast_commits > 0 {
             let (commits, changes) = (recovered.fast_commits, recovered.fast_commit_changes);
-            self.notes.push(Note::FastCommits { commits, changes });
+            self.base.notes.push(Note::FastCommits { commits, changes });
         }
         Ok(Some(Box::new(recovered)))
     }
@@ -189,16 +195,16 @@ impl Base {
     fn note_state(&mut self) {
         let state = State::from_bits_retain(self.sb.disk.s_state.get());
         if state.contains(State::ERROR) {
-            self.notes.push(Note::HasErrors);
+            self.base.notes.push(Note::HasErrors);
         }
         if !state.contains(State::VALID) && !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
-            self.notes.push(Note::NotUnmounted);
+            self.base.notes.push(Note::NotUnmounted);
         }
     }
 
     fn note_user(&mut self) {
         if let Some(host) = self.user() {
-            self.notes.push(Note::InUse { host });
+            self.base.notes.push(Note::InUse { host });
         }
     }
 

@@ -9,14 +9,14 @@
 //!    changes it. Whoever writes an inode asks here for it (see `Change::put_inode`).
 //! 3. An orphan is freed by one thread: the one that claims it.
 
-use crate::alloc::lock;
 use crate::change::Change;
 use crate::error::OfInode;
 use crate::layers::stands_on;
+use crate::lock::lock;
 use crate::map::{CLEARING, Steps, has_blocks};
 use crate::node::Locked;
-use crate::orphan_list::{Chain, Orphan, OrphanFile, OrphanList, Place};
-use crate::{Base, Directories, Error, FileKind, Inode, InodeNo, Result};
+use crate::orphan_list::{Chain, LISTING, Orphan, OrphanFile, OrphanList, Place};
+use crate::{Directories, Error, FileKind, Inode, InodeNo, Maps, Result};
 use format::feature::{Compat, Features, RoCompat};
 use format::inode::InodeBuf;
 use format::orphan::{OrphanBlock, slots};
@@ -24,10 +24,6 @@ use format::{FileBlock, Structure, Where};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Kind, Tag};
-
-/// Metadata blocks that getting onto the list or off it may dirty besides the inode's own: the neighbour in the chain, or
-/// the block of the file.
-pub(crate) const LISTING: usize = 2;
 
 impl Change<'_> {
     fn orphans(&self) -> Result<&OrphanList> {
@@ -144,8 +140,8 @@ pub struct Orphans {
 stands_on!(Orphans, directories: Directories);
 
 impl Orphans {
-    pub(crate) fn over(base: Base) -> Self {
-        Self { directories: Directories::over(base) }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { directories: Directories::over(maps) }
     }
 
     /// Frees an orphan with all its content, unless somebody else does. No lock is held.

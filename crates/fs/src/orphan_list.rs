@@ -1,10 +1,15 @@
 //! The list of orphans in memory: which there are, and where each stands on the device.
 
+use crate::lock::lock;
 use format::{FsBlock, InodeNo};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use store::Tag;
+
+/// Metadata blocks that getting onto the list or off it may dirty besides the inode's own: the neighbour in the chain, or
+/// the block of the file.
+pub(crate) const LISTING: usize = 2;
 
 /// All orphans of a volume.
 #[derive(Default)]
@@ -59,7 +64,7 @@ impl Chain {
 
 impl OrphanList {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Chain> {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.chain)
     }
 
     /// The chain, locked; `None` where there are no orphans.

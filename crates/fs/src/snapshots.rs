@@ -4,10 +4,11 @@
 //! new places in any case, and content that a snapshot holds is copied before it is changed. What is freed and held comes
 //! back when the last snapshot that holds it is deleted.
 
-use crate::alloc::{lock, pinned_alone};
+use crate::alloc::pinned_alone;
+use crate::lock::lock;
 use crate::native::{Native, find};
 use crate::open::over_map;
-use crate::{Error, OpenOptions, Result, Volume, memory};
+use crate::{Error, OpenOptions, Result, Volume, memory_budget};
 use format::native::BLOCK_SIZE;
 use format::native::snapshots::{MOST, Snapshot};
 use format::{FsBlock, GroupNo};
@@ -106,7 +107,7 @@ impl Volume {
         let descriptors: HashSet<u32> = looked.iter().map(|group| group / per_block).collect();
         let change = self.change_deleting(descriptors.len())?;
         let generation = change.generation();
-        space.unpin_snapshot(&change, &snapshot, others, (only, looked))?;
+        space.unpin_snapshot(change.operation(), &snapshot, others, (only, looked))?;
         native.mapped.request(generation, SnapshotChange::Delete { name: name.to_vec() });
         drop(change);
         Ok(self.store.sync_generation(generation)?)
@@ -162,7 +163,7 @@ impl Volume {
         let snapshot = find(&native.mapped, name)?;
         let (superblock, _) = store::native::superblock(&**native.mapped.below())?;
         let options =
-            OpenOptions { cache_bytes: cache_bytes.min(memory::budget().cache / 4), ..OpenOptions::default() };
+            OpenOptions { cache_bytes: cache_bytes.min(memory_budget::budget().cache / 4), ..OpenOptions::default() };
         Ok(Self::over(over_map(&superblock, Arc::new(native.mapped.at(&snapshot)), &options)?))
     }
 }

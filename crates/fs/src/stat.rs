@@ -1,7 +1,7 @@
 //! What stat(2) and statfs(2) say, as the kernel would say it.
 
-use crate::alloc::lock;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
+use crate::lock::lock;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, NativeSummary, Result, Timestamp};
 use format::feature::{Compat, RoCompat};
 use format::group::Group;

@@ -48,7 +48,7 @@ impl Volume {
         let size = u64::from(self.sb.geometry.block_size);
         let start = self.sb.geometry.group_start(group).get();
         let (mut at, mut trimmed) = (from, 0);
-        while let Some(run) = space.set_aside(&self.change(0)?, group, at..to, least)? {
+        while let Some(run) = space.set_aside(self.change(0)?.operation(), group, at..to, least)? {
             let outcome = self.device().discard((start + u64::from(run.start)) * size, u64::from(run.len) * size);
             space.release_run(group.get(), run);
             outcome?;

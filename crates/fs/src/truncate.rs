@@ -1,7 +1,7 @@
 //! Cutting files off, and making them longer.
 
 use crate::file::edit::{FileEdit, stamp};
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::map::{CLEARING, Steps};
 use crate::{Error, Files, InodeNo, Result};
 use std::sync::Arc;

@@ -2,12 +2,11 @@
 //!
 //! All methods take `&self` and may be called from many threads.
 
-use crate::base::Base;
 use crate::layers::stands_on;
 use crate::names::Names;
 use crate::open::{self, OpenOptions};
 use crate::writer::Writer;
-use crate::{Result, memory};
+use crate::{Maps, Result, memory_budget};
 use blockdev::BlockDevice;
 use std::sync::Arc;
 
@@ -31,9 +30,9 @@ impl Volume {
     /// Where it is to be opened for writing: [`Error::ReadOnly`] with the reason why it can only be read,
     /// [`Error::Impossible`] where [`OpenOptions::write`] asks for what such a volume does not have.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
-        let cache_bytes = options.cache_bytes.min(memory::budget().cache);
-        let (base, heartbeat) = open::open(device, &OpenOptions { cache_bytes, ..options.clone() })?;
-        let mut volume = Self::over(base);
+        let cache_bytes = options.cache_bytes.min(memory_budget::budget().cache);
+        let (maps, heartbeat) = open::open(device, &OpenOptions { cache_bytes, ..options.clone() })?;
+        let mut volume = Self::over(maps);
         if volume.is_writable() {
             volume.writer = Some(Writer::new(options.cache_bytes, heartbeat));
             // that it could not be opened is what the caller hears of
@@ -43,13 +42,13 @@ impl Volume {
     }
 
     /// For reading only.
-    pub(crate) fn over(base: Base) -> Self {
-        Self { names: Names::over(base), writer: None }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { names: Names::over(maps), writer: None }
     }
 
     /// Does what was left undone when the volume was last in use.
     fn begin_writing(&self) -> Result<()> {
-        self.follow_memory(memory::budget());
+        self.follow_memory(memory_budget::budget());
         let _pass = self.changing()?;
         self.recover_orphans()
     }

@@ -1,6 +1,6 @@
 //! What wakes the thread in the background before its time.
 
-use crate::alloc::lock;
+use crate::lock::lock;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;

@@ -4,7 +4,7 @@
 
 use crate::alloc::{Space, SpaceOptions};
 use crate::writing::Writing;
-use crate::{Base, Consistency, DataMode, Error, Note, OpenOptions, Result, Timestamp, WriteOptions, memory};
+use crate::{Consistency, DataMode, Error, Maps, Note, OpenOptions, Result, Timestamp, WriteOptions, memory_budget};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub fn unwritable(features: &Features) -> Option<String> {
     (!unknown.ro_compat.is_empty()).then(names)
 }
 
-impl Base {
+impl Maps {
     /// Begins writing to a volume whose journal, if it has one, is empty.
     /// The cache has `cache` bytes.
     pub(crate) fn start_writing(&mut self, mut options: WriteOptions, cache: usize) -> Result<()> {
@@ -54,7 +54,7 @@ impl Base {
         self.start_with(engine, consistency, options, cache)
     }
 
-    /// As [`Base::start_writing`], with an engine that is there.
+    /// As [`Maps::start_writing`], with an engine that is there.
     pub(crate) fn start_with(
         &mut self,
         engine: Box<dyn Engine>,
@@ -74,20 +74,25 @@ impl Base {
             copies: options.data == DataMode::CopyOnWrite,
             placement: options.placement,
             seed: options.seed(),
+            journal: self.journal_blocks(),
             bitmaps: (cache / (2 * block_size as usize)).max(LEAST_BITMAPS),
             clock: Arc::clone(&options.clock),
         };
         let superblock = mounted(&self.sb.disk, &options, (options.clock)());
         let space = Arc::new(Space::load(self, superblock, space)?);
-        self.disk.store.start_writing(engine, Arc::clone(&space) as Arc<dyn store::CommitHooks>, options.commit)?;
-        self.writing = Some(Writing::new(options, consistency, &limits, space));
+        self.base.disk.store.start_writing(
+            engine,
+            Arc::clone(&space) as Arc<dyn store::CommitHooks>,
+            options.commit,
+        )?;
+        self.base.writing = Some(Writing::new(options, consistency, &limits, space));
         Ok(())
     }
 
     /// The engine that each format has for a consistency: here, and nowhere else, one is chosen.
     fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {
         let block_size = self.sb.geometry.block_size;
-        let dirty_bytes = options.dirty_bytes.min(memory::budget().held_open);
+        let dirty_bytes = options.dirty_bytes.min(memory_budget::budget().held_open);
         let dirty_blocks = (dirty_bytes / block_size as usize).max(LEAST_DIRTY);
         let native = self.layout.native().map(|native| &native.mapped);
         Ok(match (consistency, native) {

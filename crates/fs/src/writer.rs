@@ -1,7 +1,8 @@
 //! What makes a volume durable: syncs, what is due after a while, the thread in the background, unmounting.
 
-use crate::alloc::{DamagedGroup, lock};
-use crate::memory::{self, Budget};
+use crate::alloc::DamagedGroup;
+use crate::lock::lock;
+use crate::memory_budget::{self, Budget};
 use crate::mmp::Heartbeat;
 use crate::wakeup::Wakeup;
 use crate::{InodeNo, Result, Volume};
@@ -179,7 +180,7 @@ impl Volume {
     /// What is done about memory now and then, by the thread in the background and with no lock held: what there is may
     /// have changed, and what nobody needs is given back.
     fn look_after_memory(&self) {
-        let budget = memory::budget();
+        let budget = memory_budget::budget();
         self.follow_memory(budget);
         self.nodes.tidy();
         self.limit_holds(budget.holds);

@@ -7,9 +7,9 @@ pub use set::XattrMode;
 pub(crate) use set::{ATTRIBUTES, Wanted};
 
 use crate::error::OfInode;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::layers::stands_on;
-use crate::{Base, Error, Inode, InodeFlags, InodeNo, Inodes, Result};
+use crate::{Error, Inode, InodeFlags, InodeNo, Inodes, Maps, Result};
 use format::acl::Acl;
 use format::feature::Incompat;
 use format::inline::DATA_XATTR;
@@ -30,8 +30,8 @@ pub struct Xattrs {
 stands_on!(Xattrs, inodes: Inodes);
 
 impl Xattrs {
-    pub(crate) fn over(base: Base) -> Self {
-        Self { inodes: Inodes::over(base), values: Mutex::default() }
+    pub(crate) fn over(maps: Maps) -> Self {
+        Self { inodes: Inodes::over(maps), values: Mutex::default() }
     }
 
     /// The names of a file's attributes, with their prefixes, in the order in which they are stored. What no program can

@@ -7,14 +7,14 @@
 use super::groups::GroupState;
 use super::placement::{Role, Try};
 use super::{GroupCell, Space, lock};
-use crate::change::Change;
-use crate::{Base, Error, FileKind, Inode, Result};
-use format::{FsBlock, GroupNo, InodeNo, Structure, Where};
+use crate::{Error, Result};
+use format::{FsBlock, GroupNo, Structure, Where};
 use space::{Claim, ContainerMap, Purpose, Run, RunSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use store::Operation;
 
 /// Groups that are looked into for a run that is long enough, before a shorter one is taken.
 const LOOK: usize = 8;
@@ -36,83 +36,9 @@ pub(crate) struct Extent {
     pub(crate) count: u32,
 }
 
-impl Change<'_> {
-    /// Allocates 1 to `want` blocks that follow each other for an inode, near `goal` as far as their role allows. Their
-    /// content is undefined.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`]. Nothing is changed then.
-    pub(crate) fn allocate(&self, owner: InodeNo, goal: FsBlock, want: u32, role: Role) -> Result<Extent> {
-        let space = self.volume.space()?;
-        let most = space.sb.geometry.clusters_per_group();
-        let home = space.sb.geometry.inode_slot(owner).map_or(GroupNo(0), |slot| slot.group);
-        let begin = space.begin_at(home, goal, role);
-        if !space.layout.is_pooled(role.purpose()) {
-            // numbers are plenty; whether there is room was settled when the change began
-            return space.place(self, begin, want.clamp(1, most), role);
-        }
-        let claimed = lock(&space.pool).take(u64::from(want.clamp(1, most)), self.claim()) as u32;
-        if claimed == 0 {
-            return Err(Error::NoSpace);
-        }
-        let outcome = space.place(self, begin, claimed, role);
-        let used = outcome.as_ref().map_or(0, |extent| extent.count);
-        lock(&space.pool).give(u64::from(claimed - used));
-        if let Ok(extent) = &outcome
-            && role == Role::Content
-        {
-            space.note_given(extent.first, extent.count);
-        }
-        outcome
-    }
-
-    /// Reads what [`Change::free`] needs for these blocks: whoever takes them out of a map does so only when they can be
-    /// freed, or they would be in use for ever and be nobody's.
-    ///
-    /// # Errors
-    /// Those of the device, and those of [`Change::free`]; nothing is changed then.
-    pub(crate) fn prepare_to_free(&self, first: FsBlock, count: u64) -> Result<()> {
-        let space = self.volume.space()?;
-        space.may_be_freed(first, count)?;
-        let groups = &space.sb.geometry;
-        let last = FsBlock(first.get() + count.saturating_sub(1));
-        let Some((from, to)) = groups.group_of(first).zip(groups.group_of(last)) else { return Ok(()) };
-        for group in from.get()..=to.get() {
-            space.lock_space(self.operation().store(), group)?;
-        }
-        Ok(())
-    }
-
-    /// Frees blocks. They are given out again when a crash cannot bring back what used them.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] where they are not blocks that a file may have; nothing is changed then. Blocks of a group that
-    /// is damaged stay as they are.
-    pub(crate) fn free(&self, first: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
-        let space = self.volume.space()?;
-        space.may_be_freed(first, count)?;
-        match purpose {
-            Purpose::Data => self.operation().forget_data(first, count),
-            Purpose::Metadata => self.operation().forget(first, count),
-        }
-        let held = (purpose == Purpose::Metadata || space.options.hold_content) && !space.options.hold_nothing;
-        let geometry = &space.sb.geometry;
-        let (mut at, end) = (first.get(), first.get() + count);
-        while at < end {
-            let Some(group) = geometry.group_of(FsBlock(at)) else { break };
-            let blocks = geometry.group_blocks(group);
-            let part = end.min(blocks.end) - at;
-            let run = Run { start: (at - blocks.start) as u32, len: part as u32 };
-            space.give_back(self, group, run, held)?;
-            at += part;
-        }
-        Ok(())
-    }
-}
-
 impl Space {
     /// Whether a file's blocks lie where a file's blocks can.
-    fn may_be_freed(&self, first: FsBlock, count: u64) -> Result<()> {
+    pub(super) fn may_be_freed(&self, first: FsBlock, count: u64) -> Result<()> {
         let geometry = &self.sb.geometry;
         let bad = |what| Err(Error::corrupt(Structure::Bitmap, Where::Block(first), what));
         let end = first.get().checked_add(count).filter(|end| *end <= geometry.blocks);
@@ -125,8 +51,7 @@ impl Space {
         Ok(())
     }
 
-    fn give_back(&self, change: &Change<'_>, group: GroupNo, run: Run, held: bool) -> Result<()> {
-        let op = change.operation();
+    pub(super) fn give_back(&self, op: &Operation<'_>, group: GroupNo, run: Run, held: bool) -> Result<()> {
         let Some(cell) = self.cell(group) else { return Ok(()) };
         let Some(mut state) = self.lock_space_to_free(op.store(), group.get()) else { return Ok(()) };
         if !state.space.free.as_ref().is_some_and(|free| free.is_used(run)) {
@@ -134,7 +59,7 @@ impl Space {
             return Ok(());
         }
         self.touch_space(op, group.get(), &mut state)?;
-        let held = held.then(|| change.generation());
+        let held = held.then(|| op.generation());
         self.put_back(cell, group.get(), &mut state, run, held);
         Ok(())
     }
@@ -212,13 +137,13 @@ impl Space {
     /// `None` where there is none, or all is promised.
     pub(crate) fn set_aside(
         &self,
-        change: &Change<'_>,
+        op: &Operation<'_>,
         group: GroupNo,
         range: Range<u32>,
         least: u32,
     ) -> Result<Option<Run>> {
         let Some(cell) = self.cell(group) else { return Ok(None) };
-        let Some(mut state) = self.lock_space(change.operation().store(), group.get())? else { return Ok(None) };
+        let Some(mut state) = self.lock_space(op.store(), group.get())? else { return Ok(None) };
         let Some(free) = &mut state.space.free else { return Ok(None) };
         let Some(mut run) = free.next_run(range, least) else { return Ok(None) };
         let mut pool = lock(&self.pool);
@@ -260,19 +185,19 @@ impl Space {
     }
 
     /// Finds and takes a run for blocks that the pool has granted; `begin` is the group and the unit where to look first.
-    fn place(&self, change: &Change<'_>, begin: (u32, u32), want: u32, role: Role) -> Result<Extent> {
+    pub(super) fn place(&self, op: &Operation<'_>, begin: (u32, u32), want: u32, role: Role) -> Result<Extent> {
         let enough = if role.purpose() == Purpose::Metadata { 1 } else { want.min(ENOUGH) };
         for kind in self.rule.tries(role) {
             for _ in 0..TRIES {
                 let begin = match kind {
-                    Try::Grow => match self.grow_region(change, begin.0)? {
+                    Try::Grow => match self.grow_region(op, begin.0)? {
                         Some(group) => (group, 0),
                         None => break,
                     },
                     _ => begin,
                 };
-                let Some((group, run)) = self.look(change, *kind, begin, want, enough)? else { break };
-                if let Some(run) = self.take(change, group, run)? {
+                let Some((group, run)) = self.look(op, *kind, begin, want, enough)? else { break };
+                if let Some(run) = self.take(op, group, run)? {
                     let first = self.sb.geometry.group_start(GroupNo(group)).get() + u64::from(run.start);
                     return Ok(Extent { first: FsBlock(first), count: run.len });
                 }
@@ -285,7 +210,7 @@ impl Space {
     /// error only where no other has room.
     fn look(
         &self,
-        change: &Change<'_>,
+        op: &Operation<'_>,
         kind: Try,
         (goal, unit): (u32, u32),
         want: u32,
@@ -315,7 +240,7 @@ impl Space {
                 self.bounds.pass_over(kind.class(), group, || cell.most(kind));
                 continue;
             }
-            let mut state = match self.lock_space(change.operation().store(), group) {
+            let mut state = match self.lock_space(op.store(), group) {
                 Ok(Some(state)) => state,
                 Ok(None) => continue,
                 Err(e) => {
@@ -369,8 +294,7 @@ impl Space {
     }
 
     /// Takes as much of a run as is still free, from its start.
-    fn take(&self, change: &Change<'_>, group: u32, run: Run) -> Result<Option<Run>> {
-        let op = change.operation();
+    fn take(&self, op: &Operation<'_>, group: u32, run: Run) -> Result<Option<Run>> {
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         let Some(mut state) = self.lock_space(op.store(), group)? else { return Ok(None) };
         let len = state.space.free.as_ref().map_or(0, |free| free.run_at(run.start, run.len));
@@ -394,8 +318,8 @@ impl Space {
 /// Blocks that are promised to content which has no place yet. What is left of the promise is given back when it is
 /// dropped.
 pub(crate) struct Reservation {
-    space: Arc<Space>,
-    blocks: u64,
+    pub(super) space: Arc<Space>,
+    pub(super) blocks: u64,
 }
 
 impl Reservation {
@@ -420,48 +344,5 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         lock(&self.space.pool).settle(self.blocks);
-    }
-}
-
-impl Base {
-    /// Where an inode's first block should lie.
-    pub(crate) fn goal(&self, inode: &Inode) -> FsBlock {
-        let geometry = &self.sb.geometry;
-        let group = geometry.inode_slot(inode.number).map_or(0, |slot| slot.group.get());
-        let is_file = inode.kind == FileKind::Regular;
-        let group = match self.space() {
-            Ok(space) => space.policy.content(geometry.groups, group, is_file),
-            Err(_) => group,
-        };
-        geometry.group_start(GroupNo(self.layout.group_for(Purpose::Data, group)))
-    }
-
-    /// Promises `blocks` blocks to content that has no place yet. To be called outside of a change: it may have to wait
-    /// until what was freed is durable.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`].
-    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
-        let writing = self.writing()?;
-        let space = Arc::clone(&writing.space);
-        let promised = |space: &Space| lock(&space.pool).promise(blocks, self.usual_claim());
-        if !promised(&space) {
-            self.wait_for_space()?;
-            if !promised(&space) {
-                return Err(Error::NoSpace);
-            }
-        }
-        Ok(Reservation { space, blocks })
-    }
-
-    /// Waits until what was freed may be used.
-    pub(crate) fn wait_for_space(&self) -> Result<()> {
-        let space = self.space()?;
-        // the first lock is given back before the second is taken
-        let held = lock(&space.pool).held() > 0;
-        if held || !lock(&space.deferred_inodes).is_empty() {
-            self.store.sync()?;
-        }
-        Ok(())
     }
 }

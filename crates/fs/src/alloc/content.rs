@@ -3,8 +3,7 @@
 //! Where they may not, whoever changes content gives it new blocks and frees the old ones in one change.
 
 use super::{Space, lock};
-use crate::change::Change;
-use crate::{Base, Result};
+use crate::Result;
 use format::FsBlock;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -41,13 +40,6 @@ impl Runs {
     }
 }
 
-impl Base {
-    /// Whether there are things on this volume that can keep content in its place: snapshots, transactions, an option.
-    pub(crate) fn may_have_to_copy(&self) -> bool {
-        self.space().is_ok_and(|space| space.snapshot_pins.is_some())
-    }
-}
-
 impl Space {
     /// Whether content may be written over in its place, asked for the blocks from `first` on: the answer for the first,
     /// and for how many of `len` it holds. It holds as long as the operation.
@@ -74,19 +66,6 @@ impl Space {
     /// A generation closes: what it gave out is content that counts.
     pub(crate) fn forget_given(&self) {
         lock(&self.given).clear();
-    }
-}
-
-impl Change<'_> {
-    /// As [`Change::in_place`], for blocks that were never written here. In a snapshot they may be content all the
-    /// same, after the volume went back to an older one.
-    pub(crate) fn unwritten_in_place(&self, first: FsBlock, len: u64) -> Result<(bool, u64)> {
-        self.volume.space()?.is_unpinned(self.operation().store(), first, len)
-    }
-
-    /// See [`Space::in_place`].
-    pub(crate) fn in_place(&self, first: FsBlock, len: u64) -> Result<(bool, u64)> {
-        self.volume.space()?.in_place(self.operation(), first, len)
     }
 }
 

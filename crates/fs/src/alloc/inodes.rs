@@ -5,16 +5,12 @@
 
 use super::groups::GroupState;
 use super::{Space, lock};
-use crate::change::Change;
-use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result};
+use crate::{Inode, InodeNo, Result};
 use format::group::GroupFlags;
-use format::{FsBlock, GroupNo, Structure, Where};
+use format::{FsBlock, GroupNo};
 use space::{Container, Run, RunSet};
 use std::sync::atomic::Ordering;
-use store::{Kind, Tag};
-
-/// Groups whose bitmap cannot be read that are passed over in the search for an inode.
-const UNREAD: usize = 8;
+use store::{Kind, Operation, Tag};
 
 impl GroupState {
     /// The block bitmap has content of its own from now on.
@@ -23,87 +19,16 @@ impl GroupState {
     }
 }
 
-impl Change<'_> {
-    /// Allocates an inode for a new file in a directory, near it as far as its kind allows, and gives its number and the
-    /// generation it gets. What its slot holds is undefined until [`Change::put_inode`].
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being put away. Nothing is changed
-    /// then.
-    pub(crate) fn allocate_inode(&self, parent: &Inode, kind: FileKind) -> Result<(InodeNo, u32)> {
-        let space = self.volume.space()?;
-        let geometry = &space.sb.geometry;
-        let home = geometry.inode_slot(parent.number).map_or(0, |slot| slot.group.get());
-        let is_directory = kind == FileKind::Directory;
-        let choice = if is_directory {
-            let top = parent.number == InodeNo::ROOT || parent.raw().flags().contains(InodeFlags::TOPDIR);
-            space.policy.directory(space.as_ref(), home, top)
-        } else {
-            space.policy.file(space.as_ref(), home)
-        };
-        // a group whose bitmap cannot be read is passed over; that is an error only where no other has an inode
-        let mut unread = Vec::new();
-        for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)).into_iter().flatten() {
-            if space.cell(GroupNo(group)).is_none_or(|cell| cell.inodes.load(Ordering::Relaxed) == 0) {
-                continue;
-            }
-            match space.take_inode(self, group, is_directory) {
-                Ok(Some(index)) => {
-                    let number = geometry.inode_at(GroupNo(group), index);
-                    self.volume.note_made(number);
-                    return Ok((number, space.next_number()));
-                }
-                Ok(None) => {}
-                Err(e) if unread.len() < UNREAD => unread.push(e),
-                Err(e) => return Err(e),
-            }
-        }
-        Err(unread.pop().unwrap_or(Error::NoSpace))
-    }
-
-    /// Reads what [`Change::free_inode`] needs for an inode: whoever takes it out of the volume's structures does so only
-    /// when it can be freed.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub(crate) fn prepare_to_free_inode(&self, number: InodeNo) -> Result<()> {
-        let space = self.volume.space()?;
-        let Some(slot) = space.sb.geometry.inode_slot(number) else { return Ok(()) };
-        space.lock_inodes(self.operation().store(), slot.group.get()).map(drop)
-    }
-
-    /// Frees an inode. Its number is given out again when the change is over, so that nobody else writes the slot that this
-    /// change still clears.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] for a number that no file has. An inode of a group that is damaged stays as it is.
-    pub(crate) fn free_inode(&self, number: InodeNo, was_directory: bool) -> Result<()> {
-        let space = self.volume.space()?;
-        let slot = space.sb.geometry.inode_slot(number).filter(|_| number.get() >= space.sb.geometry.first_inode);
-        let Some(slot) = slot else {
-            return Err(Error::corrupt(Structure::Bitmap, Where::Inode(number), "is not an inode to be freed"));
-        };
-        let op = self.operation();
-        let Some(cell) = space.cell(slot.group) else { return Ok(()) };
-        let locked = space.lock_inodes(op.store(), slot.group.get());
-        let Some(mut state) = space.or_note(locked) else { return Ok(()) };
-        let run = Run { start: slot.index, len: 1 };
-        if !state.inodes.free.as_ref().is_some_and(|free| free.is_used(run)) {
-            space.mark_corrupt(cell, slot.group.get(), &mut state, "an inode in use is free in its inode bitmap");
-            return Ok(());
-        }
-        space.touch_inodes(op, slot.group.get(), &mut state)?;
-        drop(state);
-        self.free_at_end(number, was_directory);
-        Ok(())
-    }
-}
-
 impl Space {
-    /// Takes the first free inode of a group; its index.
-    fn take_inode(&self, change: &Change<'_>, group: u32, is_directory: bool) -> Result<Option<u32>> {
+    /// Takes the first free inode of a group; its index. `is_open` says whether an inode is in use and somebody's open file.
+    pub(super) fn take_inode(
+        &self,
+        op: &Operation<'_>,
+        group: u32,
+        is_directory: bool,
+        is_open: impl Fn(InodeNo) -> bool,
+    ) -> Result<Option<u32>> {
         let geometry = &self.sb.geometry;
-        let op = change.operation();
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         // an inode takes a group into use, its block bitmap as well
         if self.has_descriptor_checksums() && self.lock_space(op.store(), group)?.is_none() {
@@ -116,7 +41,7 @@ impl Space {
         let found =
             state.inodes.free.as_ref().and_then(|free| free.find(&[Run { start: 0, len: free.units() }], reserved, 1));
         let Some(run) = found.filter(|run| run.start >= reserved) else { return Ok(None) };
-        if let Some(what) = self.contradicts(change, group, &state, run.start) {
+        if let Some(what) = self.contradicts(op, group, &state, run.start, is_open) {
             self.mark_corrupt(cell, group, &mut state, what);
             return Ok(None);
         }
@@ -126,7 +51,7 @@ impl Space {
                 self.touch_space(op, group, &mut state)?;
                 state.block_bitmap_is_there();
             }
-            self.begin_table(change, &mut state, run.start);
+            self.begin_table(op, &mut state, run.start);
         }
         let taken = state.inodes.free.as_mut().is_some_and(|free| free.take(run));
         debug_assert!(taken, "the inode is free");
@@ -143,11 +68,18 @@ impl Space {
     /// What shows that a group has inodes in use where its map shows none, so that a new file would take the place of
     /// another: the first free one is somebody's open file, or its table was zeroed and never used, and holds inodes
     /// nevertheless.
-    fn contradicts(&self, change: &Change<'_>, group: u32, state: &GroupState, index: u32) -> Option<&'static str> {
+    fn contradicts(
+        &self,
+        op: &Operation<'_>,
+        group: u32,
+        state: &GroupState,
+        index: u32,
+        is_open: impl Fn(InodeNo) -> bool,
+    ) -> Option<&'static str> {
         let geometry = &self.sb.geometry;
         let number = geometry.inode_at(GroupNo(group), index);
         let in_use = |inode: &Inode| inode.raw().disk.i_links_count.get() > 0;
-        if change.volume.is_held(number) && change.volume.any_inode(number).is_ok_and(|inode| in_use(&inode)) {
+        if is_open(number) {
             return Some("an inode that is open is free in its inode bitmap");
         }
         // a table that was not zeroed may hold inodes from before mkfs, with right checksums where the UUID was the same
@@ -155,14 +87,14 @@ impl Space {
         if !geometry.metadata_csum || !state.descriptor.flags.contains(never_used) {
             return None;
         }
-        let block = change.operation().store().block(state.descriptor.inode_table).ok()?;
+        let block = op.store().block(state.descriptor.inode_table).ok()?;
         let slots = block.chunks_exact(geometry.inode_size as usize).zip(0..);
         let inode = |(slot, n)| Inode::parse(&self.sb, geometry.inode_at(GroupNo(group), n), slot).ok();
         slots.filter_map(inode).any(|inode| in_use(&inode)).then_some("INODE_UNINIT hides inodes in use")
     }
 
     /// Zeroes the blocks of the inode table that come into use with the inode at `index`.
-    fn begin_table(&self, change: &Change<'_>, state: &mut GroupState, index: u32) {
+    fn begin_table(&self, op: &Operation<'_>, state: &mut GroupState, index: u32) {
         let geometry = &self.sb.geometry;
         let descriptor = &mut state.descriptor;
         let all = geometry.inodes_per_group;
@@ -171,7 +103,7 @@ impl Space {
         let per_block = geometry.block_size / geometry.inode_size;
         for block in used.div_ceil(per_block)..=index / per_block {
             let tag = Tag { kind: Kind::InodeTable, owner: InodeNo(0), seed: 0 };
-            change.fresh(FsBlock(descriptor.inode_table.get() + u64::from(block)), tag, |_| ());
+            op.fresh(FsBlock(descriptor.inode_table.get() + u64::from(block)), tag, |_| ());
         }
         descriptor.itable_unused = all - used.max(index + 1);
         descriptor.flags.remove(GroupFlags::INODE_UNINIT);

@@ -8,13 +8,13 @@
 use super::{GroupCell, Space};
 use crate::Placement;
 use crate::Result;
-use crate::change::Change;
 use crate::layout::{Layout, MetadataGoes};
 use format::group::{Group, mask_runs};
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
 use space::{Purpose, Run};
 use std::sync::atomic::Ordering;
+use store::Operation;
 
 /// The share of a group that is set aside for metadata where it is only a hint, in chunks: about 4 %.
 const HINT_CHUNKS: u64 = 3;
@@ -187,14 +187,13 @@ impl Space {
 
     /// Sets a chunk more aside for metadata, in the first group from `home` on that has one that is wholly free; gives the
     /// group.
-    pub(super) fn grow_region(&self, change: &Change<'_>, home: u32) -> Result<Option<u32>> {
+    pub(super) fn grow_region(&self, op: &Operation<'_>, home: u32) -> Result<Option<u32>> {
         let chunk = self.sb.geometry.chunk_blocks();
         for group in self.policy.groups_from(self.sb.geometry.groups, home).into_iter().flatten() {
             let Some(cell) = self.cell(GroupNo(group)) else { break };
             if self.bound(Try::Outside, group, cell) < chunk || cell.mask.load(Ordering::Relaxed) == !0 {
                 continue;
             }
-            let op = change.operation();
             let Some(mut state) = self.lock_space(op.store(), group)? else { continue };
             let mask = state.descriptor.regions;
             let Some(map) = &state.space.free else { continue };

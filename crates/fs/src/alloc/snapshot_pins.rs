@@ -10,7 +10,6 @@
 use super::groups::SpaceArea;
 use super::{Space, lock};
 use crate::Result;
-use crate::change::Change;
 use format::native::GROUP_BLOCKS;
 use format::native::map::Entry;
 use format::native::snapshots::Snapshot;
@@ -19,8 +18,8 @@ use space::{Container, ContainerMap, Purpose, Run, RunSet};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use store::Store;
 use store::native::Mapped;
+use store::{Operation, Store};
 
 /// What a native volume's snapshots pin.
 pub(super) struct SnapshotPins {
@@ -268,13 +267,12 @@ impl Space {
     /// Those of the device and of damaged snapshots; nothing is changed then.
     pub(crate) fn unpin_snapshot(
         &self,
-        change: &Change<'_>,
+        op: &Operation<'_>,
         snapshot: &Snapshot,
         others: Vec<Snapshot>,
         (mut only, looked): (RunSet, HashSet<u32>),
     ) -> Result<()> {
         let Some(pins) = &self.snapshot_pins else { return Ok(()) };
-        let op = change.operation();
         let mut live = pins.write();
         for group in self.layout.groups_for(Purpose::Data) {
             if !looked.contains(&group)

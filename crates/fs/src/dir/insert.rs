@@ -7,12 +7,12 @@
 
 use super::block::{self, Leaf, NewEntry, needed};
 use super::htree::{self, Split};
-use super::way::{Step, Way};
+use super::index_path::{IndexPath, Step};
 use crate::change::Change;
+use crate::dir::inline;
 use crate::error::OfInode;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::lookup::Found;
-use crate::names::inline;
 use crate::{Directories, Error, Inode, InodeFlags, InodeNo, Result};
 use format::dir::{Entries, FileType, dot_entries};
 use format::feature::Compat;
@@ -177,13 +177,13 @@ impl Directories {
 
     /// A place in a hash tree, or the directory after one split.
     fn room_in_tree(&self, change: &Change<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Result<Spot, Arc<Inode>>> {
-        let mut way = self.tree(dir)?;
-        let format = way.format;
-        let Some(hasher) = self.hasher(way.hash_version) else { return Err(Error::Encrypted) };
+        let mut path = self.tree(dir)?;
+        let format = path.format;
+        let Some(hasher) = self.hasher(path.hash_version) else { return Err(Error::Encrypted) };
         let hash = self.hash_of(dir, &hasher, name);
-        let mut at = way.go_to(hash.hash)?;
+        let mut at = path.go_to(hash.hash)?;
         // of leaves with the same hash the last, which alone can split on
-        while let Some(next) = way.next_leaf(hash.hash)? {
+        while let Some(next) = path.next_leaf(hash.hash)? {
             at = next;
         }
         let leaf = self.physical(dir, at)?;
@@ -204,10 +204,10 @@ impl Directories {
             made.ok_or_else(|| unsound(dir.number))?;
             return Ok(Err(Arc::clone(dir)));
         };
-        if let Some(grown) = self.room_for_leaf(change, dir, &way)? {
+        if let Some(grown) = self.room_for_leaf(change, dir, &path)? {
             return Ok(Err(grown));
         }
-        let Some(above) = way.steps.last() else { return Err(unsound(dir.number)) };
+        let Some(above) = path.steps.last() else { return Err(unsound(dir.number)) };
         let index = self.physical(dir, above.number)?;
         let (stay, go) = entries.split_at(kept);
         let (grown, new_at, new) = self.grow(change, dir)?;
@@ -227,13 +227,13 @@ impl Directories {
     }
 
     /// Makes room for one more leaf in the index, by one step. `None` where there is room.
-    fn room_for_leaf(&self, change: &Change<'_>, dir: &Arc<Inode>, way: &Way<'_>) -> Result<Option<Arc<Inode>>> {
-        let format = &way.format;
+    fn room_for_leaf(&self, change: &Change<'_>, dir: &Arc<Inode>, path: &IndexPath<'_>) -> Result<Option<Arc<Inode>>> {
+        let format = &path.format;
         // the lowest block that has room; what is below it has to split, the highest first
         let mut full: Option<(&Step, &Step)> = None;
         let mut above: Option<&Step> = None;
         let mut all_full = true;
-        for step in &way.steps {
+        for step in &path.steps {
             let index = step.index(format).of(dir.number)?;
             if htree::is_full(&index, step.is_root(), format) {
                 full = full.or(above.map(|above| (above, step)));
@@ -243,7 +243,7 @@ impl Directories {
             above = Some(step);
         }
         if all_full {
-            return self.deepen(change, dir, way).map(Some);
+            return self.deepen(change, dir, path).map(Some);
         }
         let Some((above, step)) = full else { return Ok(None) };
         let entries = htree::all_below(&step.index(format).of(dir.number)?);
@@ -267,13 +267,13 @@ impl Directories {
     }
 
     /// Puts a new index block between the root and all below it.
-    fn deepen(&self, change: &Change<'_>, dir: &Arc<Inode>, way: &Way<'_>) -> Result<Arc<Inode>> {
-        let format = &way.format;
-        if way.steps.len() > usize::from(format.max_indirect_levels()) {
+    fn deepen(&self, change: &Change<'_>, dir: &Arc<Inode>, path: &IndexPath<'_>) -> Result<Arc<Inode>> {
+        let format = &path.format;
+        if path.steps.len() > usize::from(format.max_indirect_levels()) {
             // the largest directory there can be
             return Err(Error::NoSpace);
         }
-        let Some(root) = way.steps.first() else { return Err(unsound(dir.number)) };
+        let Some(root) = path.steps.first() else { return Err(unsound(dir.number)) };
         let entries = htree::all_below(&root.index(format).of(dir.number)?);
         let root = self.physical(dir, FileBlock(0))?;
         let (grown, new_at, new) = self.grow(change, dir)?;

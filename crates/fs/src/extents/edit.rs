@@ -3,20 +3,23 @@
 //! The inode is a copy ([`InodeBuf`]) that the caller puts into its table when it is done. After each function here, also
 //! one that failed, the copy and the tree's blocks fit each other.
 
+use super::Extents;
 use super::tree::{Content, END, Edits, Inner, NodeForm, Path, carve, end_of, longest};
 use crate::alloc::Role;
 use crate::change::Change;
 use crate::error::OfInode;
-use crate::map::{Freed, Steps, role};
-use crate::{Base, Error, Inode, Result};
+use crate::map::{Freed, MapForm, Steps, role};
+use crate::{Error, Inode, Maps, Result};
 use format::extent::{Child, Extent, Node, room};
 use format::inode::InodeBuf;
+use format::superblock::Geometry;
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Structure, Where};
 use space::Purpose;
+use std::ops::Range;
 use store::{Kind, Part};
 
-impl Base {
+impl Maps {
     /// The way to the leaf that speaks for a block, or would.
     fn extent_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
         let blocks = self.sb.geometry.blocks;
@@ -81,32 +84,68 @@ impl Base {
     }
 }
 
-impl Change<'_> {
-    /// Allocates blocks for a hole at `at`, at most `want` and as many as lie in one piece, and maps them.
-    pub(crate) fn extents_allocate(
+impl MapForm for Extents {
+    fn reach(&self, _: &Geometry) -> u64 {
+        END
+    }
+
+    fn allocate(
         &self,
+        change: &Change<'_>,
         owner: &Inode,
         buf: &mut InodeBuf,
         at: FileBlock,
         want: u64,
         unwritten: bool,
     ) -> Result<Extent> {
-        let path = self.volume.extent_path(owner, buf, at)?;
+        let path = change.volume.extent_path(owner, buf, at)?;
         let want = want.min(path.hole(at)).min(u64::from(longest(unwritten))) as u32;
         if want == 0 {
             return Err(Error::FileTooLarge);
         }
-        let goal = path.goal(at).unwrap_or_else(|| self.volume.goal(owner));
-        let data = self.allocate(owner.number, goal, want, role(owner))?;
+        let goal = path.goal(at).unwrap_or_else(|| change.volume.goal(owner));
+        let data = change.allocate(owner.number, goal, want, role(owner))?;
         let new = Extent { logical: at, physical: data.first, len: data.count, unwritten };
         let entries = carve(&path.extents, at.get(), end_of(&new), Some(new)).entries;
-        let outcome = self.put_leaf(owner, buf, path, entries, u64::from(new.len));
+        let outcome = change.put_leaf(owner, buf, path, entries, u64::from(new.len));
         if outcome.is_err() {
-            self.free(data.first, u64::from(data.count), role(owner).purpose())?;
+            change.free(data.first, u64::from(data.count), role(owner).purpose())?;
         }
         outcome.map(|()| new)
     }
 
+    fn clear_leaf(
+        &self,
+        change: &Change<'_>,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        range: Range<u64>,
+        steps: &mut Steps,
+        freed: &mut Freed,
+    ) -> Result<Option<u64>> {
+        let (at, to) = (range.start, range.end);
+        let path = change.volume.extent_path(owner, buf, FileBlock(at))?;
+        let mut next = path.end;
+        let mut carved = carve(&path.extents, at, to, None);
+        if carved.removed.is_empty() {
+            return Ok(Some(next));
+        }
+        match steps.take(carved.removed.iter().map(|e| (e.logical.get(), u64::from(e.len)))) {
+            None => return Ok(None),
+            Some(stop) if stop < next.min(to) => {
+                carved = carve(&path.extents, at, stop, None);
+                next = stop;
+            }
+            Some(_) => {}
+        }
+        change.prepare_to_free_all(&carved.removed)?;
+        change.put_leaf(owner, buf, path, carved.entries, 0)?;
+        carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len), e.logical.get()));
+        Ok(Some(next))
+    }
+}
+
+impl Change<'_> {
     /// Gives mapped blocks from `at` on another place, as written ones: at most `want`, and as many as lie in one piece
     /// before and after. The old ones are freed.
     pub(crate) fn extents_replace(
@@ -146,51 +185,6 @@ impl Change<'_> {
             return Err(Error::Invalid("the blocks to be converted are not mapped like this"));
         }
         self.put_leaf(owner, buf, path, carved.entries, 0)
-    }
-
-    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; gives where to go on.
-    pub(crate) fn extents_clear(
-        &self,
-        owner: &Inode,
-        buf: &mut InodeBuf,
-        from: u64,
-        to: u64,
-        steps: &mut Steps,
-    ) -> Result<Option<u64>> {
-        let (mut at, to) = (from, to.min(END));
-        let mut freed = Freed::default();
-        let outcome = loop {
-            if at >= to {
-                break Ok(None);
-            }
-            let path = match self.volume.extent_path(owner, buf, FileBlock(at)) {
-                Ok(path) => path,
-                Err(e) => break Err(e),
-            };
-            let mut next = path.end;
-            let mut carved = carve(&path.extents, at, to, None);
-            if !carved.removed.is_empty() {
-                let runs = carved.removed.iter().map(|e| (e.logical.get(), u64::from(e.len)));
-                match steps.take(runs) {
-                    None => break Ok(Some(at)),
-                    Some(stop) if stop < next.min(to) => {
-                        carved = carve(&path.extents, at, stop, None);
-                        next = stop;
-                    }
-                    Some(_) => {}
-                }
-                let outcome = self
-                    .prepare_to_free_all(&carved.removed)
-                    .and_then(|()| self.put_leaf(owner, buf, path, carved.entries, 0));
-                if let Err(e) = outcome {
-                    break Err(e);
-                }
-                carved.removed.iter().for_each(|e| freed.add(e.physical, u64::from(e.len), e.logical.get()));
-            }
-            at = next;
-        };
-        self.release(owner, buf, freed)?;
-        outcome
     }
 
     /// Moves all extents from block `from` on by `by` blocks: to the end where `up`, else to the start, where there is

@@ -1,7 +1,7 @@
 //! A regular file while it is changed: its lock held, its inode as it is now.
 
 use crate::change::Change;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::map::{CLEARING, Steps};
 use crate::node::{Node, NodeState};
 use crate::{Error, FileKind, Files, Inode, InodeFlags, InodeNo, Place, Result, Run, Timestamp};

@@ -3,23 +3,25 @@
 //! The inode is a copy, as for extent trees. Each step works within what one indirect block of the lowest level (or
 //! `i_block`) covers.
 
-use super::{Words, pointed};
+use super::{Indirect, Words, pointed};
 use crate::alloc::Role;
 use crate::change::Change;
-use crate::map::{Freed, Steps, role};
-use crate::{Base, Error, Inode, Result};
+use crate::map::{Freed, MapForm, Steps, role};
+use crate::{Error, Inode, Maps, Result};
 use format::extent::Extent;
 use format::indirect::{DIRECT, Shape};
 use format::inode::InodeBuf;
+use format::superblock::Geometry;
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, Where};
 use space::Purpose;
+use std::ops::Range;
 use std::sync::Arc;
 use store::{Kind, Part};
 use zerocopy::little_endian::U32;
 
-/// The way to a block's pointer, as far as there is one.
-struct Way {
+/// The path to a block's pointer, as far as there is one.
+struct Path {
     shape: Shape,
     /// Index into `i_block`, then one for each indirect block.
     indexes: Vec<usize>,
@@ -27,7 +29,7 @@ struct Way {
     blocks: Vec<(FsBlock, Arc<[u8]>)>,
 }
 
-impl Way {
+impl Path {
     /// Indirect blocks that are not there.
     fn missing(&self) -> usize {
         self.indexes.len() - 1 - self.blocks.len()
@@ -78,53 +80,62 @@ fn runs_of(list: &[U32], at: u64) -> Vec<(u64, u64)> {
     runs.collect()
 }
 
-impl Base {
-    fn indirect_way(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Way> {
+impl Maps {
+    fn indirect_path(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Path> {
         let shape = self.sb.geometry.indirect();
-        let path = shape.path(at).ok_or(Error::FileTooLarge)?;
-        let mut way = Way { shape, indexes: path.indexes().iter().map(|i| *i as usize).collect(), blocks: Vec::new() };
+        let indexes = shape.path(at).ok_or(Error::FileTooLarge)?;
+        let indexes = indexes.indexes().iter().map(|i| *i as usize).collect();
+        let mut path = Path { shape, indexes, blocks: Vec::new() };
         let words = words_of(buf);
-        let mut list: &[U32] = words.get(way.index()..).unwrap_or_default();
+        let mut list: &[U32] = words.get(path.index()..).unwrap_or_default();
         let mut place = Where::Inode(owner.number);
         let mut bytes: Arc<[u8]>;
-        while way.missing() > 0 && list.first().is_some_and(|p| p.get() != 0) {
+        while path.missing() > 0 && list.first().is_some_and(|p| p.get() != 0) {
             let block = pointed(&self.sb, list, place)?;
-            bytes = self.indirect_block(owner, block, way.missing() as u32)?;
+            bytes = self.indirect_block(owner, block, path.missing() as u32)?;
             place = Where::Block(block);
-            way.blocks.push((block, Arc::clone(&bytes)));
-            list = shape.pointers(&bytes).get(way.index()..).unwrap_or_default();
+            path.blocks.push((block, Arc::clone(&bytes)));
+            list = shape.pointers(&bytes).get(path.index()..).unwrap_or_default();
         }
-        Ok(way)
+        Ok(path)
     }
 
     /// Where the block behind the one mapped before `at` would lie.
     fn indirect_goal(&self, owner: &Inode, buf: &InodeBuf, at: FileBlock) -> Result<Option<FsBlock>> {
         let Some(before) = at.get().checked_sub(1) else { return Ok(None) };
-        let way = self.indirect_way(owner, buf, FileBlock(before))?;
-        let pointer = way.list(&words_of(buf)).first().map_or(0, |p| p.get());
+        let path = self.indirect_path(owner, buf, FileBlock(before))?;
+        let pointer = path.list(&words_of(buf)).first().map_or(0, |p| p.get());
         Ok((pointer > 0).then(|| FsBlock(u64::from(pointer) + 1)))
     }
 }
 
-impl Change<'_> {
-    /// Allocates blocks for a hole at `at`, at most `want` and as many as lie in one piece, and maps them. Missing
-    /// indirect blocks come before them.
-    pub(crate) fn indirect_allocate(
+impl MapForm for Indirect {
+    fn reach(&self, geometry: &Geometry) -> u64 {
+        geometry.indirect().reach()
+    }
+
+    /// Missing indirect blocks come before the data.
+    fn allocate(
         &self,
+        change: &Change<'_>,
         owner: &Inode,
         buf: &mut InodeBuf,
         at: FileBlock,
         want: u64,
+        unwritten: bool,
     ) -> Result<Extent> {
-        let volume = self.volume;
-        let way = volume.indirect_way(owner, buf, at)?;
+        if unwritten {
+            return Err(Error::Unsupported("unwritten blocks in a file without extents".into()));
+        }
+        let volume = change.volume;
+        let path = volume.indirect_path(owner, buf, at)?;
         let words = words_of(buf);
-        let missing = way.missing();
+        let missing = path.missing();
         let room = if missing > 0 {
-            let last = way.indexes.last().copied().unwrap_or_default();
-            way.shape.per_block().saturating_sub(last as u64)
+            let last = path.indexes.last().copied().unwrap_or_default();
+            path.shape.per_block().saturating_sub(last as u64)
         } else {
-            way.list(&words).iter().take_while(|p| p.get() == 0).count() as u64
+            path.list(&words).iter().take_while(|p| p.get() == 0).count() as u64
         };
         let want = want.min(room).min(1 << 30) as u32;
         if want == 0 {
@@ -132,7 +143,7 @@ impl Change<'_> {
         }
         let goal = volume.indirect_goal(owner, buf, at)?.unwrap_or_else(|| volume.goal(owner));
         volume.count_blocks(buf, u64::from(want) + missing as u64, 0)?;
-        let (chain, data) = match self.indirect_blocks(owner, goal, &way, want) {
+        let (chain, data) = match change.indirect_blocks(owner, goal, &path, want) {
             Ok(both) => both,
             Err(e) => {
                 volume.count_blocks(buf, 0, u64::from(want) + missing as u64)?;
@@ -141,41 +152,75 @@ impl Change<'_> {
         };
         let run = Extent { logical: at, physical: data.0, len: data.1, unwritten: false };
         volume.count_blocks(buf, 0, u64::from(want - run.len))?;
-        let (tag, ends) = (self.tag(Kind::Indirect, owner), volume.sb.geometry.tail(Tailed::Indirect));
-        let below = way.indexes.get(way.blocks.len() + 1..).unwrap_or_default();
+        let (tag, ends) = (change.tag(Kind::Indirect, owner), volume.sb.geometry.tail(Tailed::Indirect));
+        let below = path.indexes.get(path.blocks.len() + 1..).unwrap_or_default();
         for (n, (block, index)) in chain.iter().zip(below).enumerate() {
             let (count, first) = chain.get(n + 1).map_or((run.len as usize, run.physical), |next| (1, *next));
-            self.fresh(*block, tag, |bytes| {
+            change.fresh(*block, tag, |bytes| {
                 set_pointers(bytes, *index, count, Some(first));
                 // a block is longer than a tail
                 let _ = ends.write(bytes, owner.number, (chain.len() - n) as u64);
             });
         }
-        // the new blocks, or the highest of the chain to them, are hung where the way ended
+        // the new blocks, or the highest of the chain to them, are hung where the path ended
         let (count, first) = chain.first().map_or((run.len as usize, run.physical), |block| (1, *block));
-        match way.blocks.last() {
+        match path.blocks.last() {
             Some((block, _)) => {
-                self.edit(*block, tag, |bytes| set_pointers(bytes, way.index(), count, Some(first)))?;
+                change.edit(*block, tag, |bytes| set_pointers(bytes, path.index(), count, Some(first)))?;
             }
-            None => (0..count).for_each(|n| set_word(buf, way.index() + n, FsBlock(first.get() + n as u64))),
+            None => (0..count).for_each(|n| set_word(buf, path.index() + n, FsBlock(first.get() + n as u64))),
         }
         Ok(run)
     }
 
-    /// The indirect blocks that a way lacks, and up to `want` blocks for data behind them; all of it where 32 bits reach.
+    fn clear_leaf(
+        &self,
+        change: &Change<'_>,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        range: Range<u64>,
+        steps: &mut Steps,
+        freed: &mut Freed,
+    ) -> Result<Option<u64>> {
+        let at = range.start;
+        let path = change.volume.indirect_path(owner, buf, FileBlock(at))?;
+        if path.missing() > 0 {
+            // what the pointer at which the path ends would cover
+            let shape = &path.shape;
+            let levels = path.indexes.iter().rev().zip(0..path.missing() as u32);
+            let into = levels.fold(0, |into, (index, level)| into + *index as u64 * shape.span(level));
+            return Ok(Some(at.saturating_add(shape.span(path.missing() as u32) - into)));
+        }
+        let words = words_of(buf);
+        let list = path.list(&words);
+        let mut count = (list.len() as u64).min(range.end - at);
+        let runs = runs_of(list.get(..count as usize).unwrap_or_default(), at);
+        if !runs.is_empty() {
+            match steps.take(runs.into_iter()) {
+                None => return Ok(None),
+                Some(stop) => count = count.min(stop.saturating_sub(at)),
+            }
+            change.clear_pointers(owner, buf, (&path, at), count as usize, freed)?;
+        }
+        Ok(Some(at + count))
+    }
+}
+
+impl Change<'_> {
+    /// The indirect blocks that a path lacks, and up to `want` blocks for data behind them; all of it where 32 bits reach.
     fn indirect_blocks(
         &self,
         owner: &Inode,
         goal: FsBlock,
-        way: &Way,
+        path: &Path,
         want: u32,
     ) -> Result<(Vec<FsBlock>, (FsBlock, u32))> {
-        let missing = way.missing();
+        let missing = path.missing();
         let mut chain: Vec<FsBlock> = Vec::with_capacity(missing);
         let (mut goal, mut near) = (goal, goal);
         let outcome = loop {
             let of_data = chain.len() == missing;
-            let (role, count) = match way.indexes.first() {
+            let (role, count) = match path.indexes.first() {
                 _ if of_data => (role(owner), want),
                 Some(&index) if index as u64 == DIRECT => (Role::FirstIndirect, 1),
                 _ => (Role::Metadata, 1),
@@ -211,69 +256,19 @@ impl Change<'_> {
         self.free(block, 1, Purpose::Metadata)
     }
 
-    /// Unmaps and frees the blocks of `from..to`, as far as `steps` allow; gives where to go on.
-    pub(crate) fn indirect_clear(
-        &self,
-        owner: &Inode,
-        buf: &mut InodeBuf,
-        from: u64,
-        to: u64,
-        steps: &mut Steps,
-    ) -> Result<Option<u64>> {
-        let shape = self.volume.sb.geometry.indirect();
-        let (mut at, to) = (from, to.min(shape.reach()));
-        let mut freed = Freed::default();
-        let outcome = loop {
-            if at >= to {
-                break Ok(None);
-            }
-            let way = match self.volume.indirect_way(owner, buf, FileBlock(at)) {
-                Ok(way) => way,
-                Err(e) => break Err(e),
-            };
-            if way.missing() > 0 {
-                // what the pointer at which the way ends would cover
-                let into: u64 = way
-                    .indexes
-                    .iter()
-                    .rev()
-                    .zip(0..way.missing() as u32)
-                    .fold(0, |into, (index, level)| into + *index as u64 * shape.span(level));
-                at = at.saturating_add(shape.span(way.missing() as u32) - into);
-                continue;
-            }
-            let words = words_of(buf);
-            let list = way.list(&words);
-            let mut count = (list.len() as u64).min(to - at);
-            let runs = runs_of(list.get(..count as usize).unwrap_or_default(), at);
-            if !runs.is_empty() {
-                match steps.take(runs.into_iter()) {
-                    None => break Ok(Some(at)),
-                    Some(stop) => count = count.min(stop.saturating_sub(at)),
-                }
-                if let Err(e) = self.clear_pointers(owner, buf, (&way, at), count as usize, &mut freed) {
-                    break Err(e);
-                }
-            }
-            at += count;
-        };
-        self.release(owner, buf, freed)?;
-        outcome
-    }
-
-    /// Clears pointers at the end of the way, which leads to block `at`, and frees the indirect blocks that hold none any
+    /// Clears pointers at the end of the path, which leads to block `at`, and frees the indirect blocks that hold none any
     /// more.
     fn clear_pointers(
         &self,
         owner: &Inode,
         buf: &mut InodeBuf,
-        (way, at): (&Way, u64),
+        (path, at): (&Path, u64),
         count: usize,
         freed: &mut Freed,
     ) -> Result<()> {
         let words = words_of(buf);
-        let place = way.blocks.last().map_or(Where::Inode(owner.number), |(block, _)| Where::Block(*block));
-        let list = way.list(&words).get(..count).unwrap_or_default();
+        let place = path.blocks.last().map_or(Where::Inode(owner.number), |(block, _)| Where::Block(*block));
+        let list = path.list(&words).get(..count).unwrap_or_default();
         let mut gone = Freed::default();
         for (n, _) in list.iter().enumerate().filter(|(_, p)| p.get() != 0) {
             gone.add(pointed(&self.volume.sb, list.get(n..).unwrap_or_default(), place)?, 1, at + n as u64);
@@ -282,14 +277,14 @@ impl Change<'_> {
             self.prepare_to_free(first, count)?;
         }
         // whether or not it is found to be empty
-        way.blocks.iter().try_for_each(|(block, _)| self.prepare_to_free(*block, 1))?;
+        path.blocks.iter().try_for_each(|(block, _)| self.prepare_to_free(*block, 1))?;
         freed.append(gone);
         let tag = self.tag(Kind::Indirect, owner);
         let mut count = count;
-        for (n, (block, bytes)) in way.blocks.iter().enumerate().rev() {
-            let index = way.indexes.get(n + 1).copied().unwrap_or_default();
+        for (n, (block, bytes)) in path.blocks.iter().enumerate().rev() {
+            let index = path.indexes.get(n + 1).copied().unwrap_or_default();
             let mut others =
-                way.shape.pointers(bytes).iter().enumerate().filter(|(i, _)| !(index..index + count).contains(i));
+                path.shape.pointers(bytes).iter().enumerate().filter(|(i, _)| !(index..index + count).contains(i));
             if others.any(|(_, p)| p.get() != 0) {
                 return self.edit(*block, tag, |bytes| set_pointers(bytes, index, count, None));
             }
@@ -297,7 +292,7 @@ impl Change<'_> {
             self.volume.count_blocks(buf, 0, 1)?;
             count = 1;
         }
-        let first = way.indexes.first().copied().unwrap_or_default();
+        let first = path.indexes.first().copied().unwrap_or_default();
         (first..first + count).for_each(|index| set_word(buf, index, FsBlock(0)));
         Ok(())
     }

@@ -4,13 +4,17 @@
 //! Whatever a function here answers, the copy fits the blocks of the map afterwards and is to be put into the table.
 
 use crate::change::Change;
-use crate::inline::is_inline;
+use crate::extents::Extents;
+use crate::indirect::Indirect;
+use crate::inline_data::is_inline;
 use crate::map::role;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Inodes, Result};
 use format::extent::Extent;
 use format::feature::{Incompat, RoCompat};
 use format::inode::InodeBuf;
+use format::superblock::Geometry;
 use format::{FileBlock, FsBlock};
+use std::ops::Range;
 use std::sync::Arc;
 use store::{Kind, Part, Tag};
 
@@ -86,8 +90,42 @@ impl Freed {
     }
 }
 
+/// A form that maps have: a tree of extents, or lists of indirect blocks. The caller of its methods holds the inode's lock,
+/// and puts the copy of the inode into its table whatever they answer.
+pub(crate) trait MapForm {
+    /// Where the blocks end that it can map.
+    fn reach(&self, geometry: &Geometry) -> u64;
+
+    /// See [`Change::map_allocate`].
+    fn allocate(
+        &self,
+        change: &Change<'_>,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        at: FileBlock,
+        want: u64,
+        unwritten: bool,
+    ) -> Result<Extent>;
+
+    /// Unmaps blocks from the start of a range on as far as one leaf goes, and adds them to `freed`; where to go on, or
+    /// `None` where `steps` allow nothing any more.
+    fn clear_leaf(
+        &self,
+        change: &Change<'_>,
+        owner: &Inode,
+        buf: &mut InodeBuf,
+        range: Range<u64>,
+        steps: &mut Steps,
+        freed: &mut Freed,
+    ) -> Result<Option<u64>>;
+}
+
 fn by_extents(buf: &InodeBuf) -> bool {
     buf.raw().flags().contains(InodeFlags::EXTENTS)
+}
+
+fn form_of(buf: &InodeBuf) -> &'static dyn MapForm {
+    if by_extents(buf) { &Extents } else { &Indirect }
 }
 
 impl Inodes {
@@ -112,7 +150,7 @@ impl Inodes {
             let first = inode.size.div_ceil(u64::from(self.sb.geometry.block_size));
             inode = self.clear_from(inode, first)?;
         }
-        let change = self.change_freeing(2 + crate::orphan::LISTING)?;
+        let change = self.change_freeing(2 + crate::orphan_list::LISTING)?;
         change.end_orphan(&inode)
     }
 
@@ -154,13 +192,7 @@ impl Change<'_> {
         want: u64,
         unwritten: bool,
     ) -> Result<Extent> {
-        let run = if by_extents(buf) {
-            self.extents_allocate(owner, buf, at, want, unwritten)
-        } else if unwritten {
-            Err(Error::Unsupported("unwritten blocks in a file without extents".into()))
-        } else {
-            self.indirect_allocate(owner, buf, at, want)
-        }?;
+        let run = form_of(buf).allocate(self, owner, buf, at, want, unwritten)?;
         self.note_run(owner.number, Part::Content(at.get()), (run.physical, run.len.into()), true);
         Ok(run)
     }
@@ -193,11 +225,21 @@ impl Change<'_> {
         to: u64,
         steps: &mut Steps,
     ) -> Result<Option<u64>> {
-        if by_extents(buf) {
-            self.extents_clear(owner, buf, from, to, steps)
-        } else {
-            self.indirect_clear(owner, buf, from, to, steps)
-        }
+        let form = form_of(buf);
+        let (mut at, to) = (from, to.min(form.reach(&self.volume.sb.geometry)));
+        let mut freed = Freed::default();
+        let outcome = loop {
+            if at >= to {
+                break Ok(None);
+            }
+            match form.clear_leaf(self, owner, buf, at..to, steps, &mut freed) {
+                Ok(Some(next)) => at = next,
+                Ok(None) => break Ok(Some(at)),
+                Err(e) => break Err(e),
+            }
+        };
+        self.release(owner, buf, freed)?;
+        outcome
     }
 
     /// Frees blocks that were taken out of a map.

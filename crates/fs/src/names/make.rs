@@ -4,7 +4,7 @@ use super::{NAMING, check_name, mode_of};
 use crate::acl::Inherited;
 use crate::change::Change;
 use crate::dir::NewEntry;
-use crate::names::inline;
+use crate::dir::inline;
 use crate::xattr::Wanted;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Names, Result};
 use format::dir::FileType;

@@ -4,7 +4,7 @@ use super::check_name;
 use crate::change::Change;
 use crate::map::{Steps, has_blocks, is_in_inode};
 use crate::node::Locked;
-use crate::orphan::LISTING;
+use crate::orphan_list::LISTING;
 use crate::{Error, FileKind, Inode, InodeNo, Names, Result};
 use format::inode::InodeBuf;
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 use super::remove::REMOVING;
 use super::{NAMING, check_name};
 use crate::acl::Inherited;
-use crate::alloc::lock;
 use crate::change::Change;
 use crate::dir::NewEntry;
+use crate::lock::lock;
 use crate::lookup::Found;
 use crate::node::{Locked, Node};
 use crate::{Error, FileKind, Inode, InodeNo, Names, NewFile, Result};
@@ -35,13 +35,13 @@ struct Side<'a> {
 }
 
 /// A directory and those above it, up to the root.
-struct WayUp {
+struct Ancestors {
     start: Arc<Node>,
     dirs: Vec<InodeNo>,
 }
 
-impl WayUp {
-    /// Whether a directory is on the way, its first one and the root included.
+impl Ancestors {
+    /// Whether a directory is among them, its first one and the root included.
     fn leads_over(&self, dir: InodeNo) -> bool {
         self.dirs.contains(&dir)
     }
@@ -99,8 +99,8 @@ impl Names {
         self.settle_content(old_dir, old_name, new_dir, new_name)?;
         let across = old_dir != new_dir;
         let _guard = across.then(|| lock(&self.rename));
-        let ways = if across { Some((self.way_up(old_dir)?, self.way_up(new_dir)?)) } else { None };
-        let first = match &ways {
+        let above = if across { Some((self.ancestors(old_dir)?, self.ancestors(new_dir)?)) } else { None };
+        let first = match &above {
             // one above the other first; of two that are not, the lower number
             Some((_, new)) if new.leads_over(old_dir) => old_dir,
             Some((old, _)) if old.leads_over(new_dir) => new_dir,
@@ -125,7 +125,7 @@ impl Names {
             if source.inode == old_dir || target.is_some_and(|target| target.inode == new_dir) {
                 return Err(Self::leads_back(old_dir));
             }
-            if let Some((old, new)) = &ways {
+            if let Some((old, new)) = &above {
                 Self::no_loops(old, new, &source, target.as_ref(), flags.exchange)?;
             }
             if target.is_some_and(|target| target.inode == source.inode) {
@@ -161,10 +161,10 @@ impl Names {
         }
     }
 
-    /// The way from a directory to the root. The rename lock is held, so that no directory gets another parent; names come
+    /// The directories above one, up to the root. The rename lock is held, so that no directory gets another parent; names come
     /// and go in them all the time, so that each is locked while its parent is read. That cannot be done with a
     /// directory below it locked: a parent is locked before its child.
-    fn way_up(&self, below: InodeNo) -> Result<WayUp> {
+    fn ancestors(&self, below: InodeNo) -> Result<Ancestors> {
         let start = self.node(below);
         let mut dirs = vec![below];
         let mut at = below;
@@ -180,24 +180,30 @@ impl Names {
             dirs.push(parent);
             at = parent;
         }
-        Ok(WayUp { start, dirs })
+        Ok(Ancestors { start, dirs })
     }
 
-    /// No directory gets below itself, and none that a locked directory is below is replaced.
-    fn no_loops(old: &WayUp, new: &WayUp, source: &Found, target: Option<&Found>, exchange: bool) -> Result<()> {
-        for way in [old, new] {
-            if way.start.is_gone() {
+    /// No directory becomes its own ancestor, and none that a locked directory is below is replaced.
+    fn no_loops(
+        old: &Ancestors,
+        new: &Ancestors,
+        source: &Found,
+        target: Option<&Found>,
+        exchange: bool,
+    ) -> Result<()> {
+        for above in [old, new] {
+            if above.start.is_gone() {
                 // removed before it was locked: what has its number now stands somewhere else
-                return Err(Error::Stale(way.dirs[0]));
+                return Err(Error::Stale(above.dirs[0]));
             }
         }
-        let below_itself = || Error::Invalid("a directory would get below itself");
+        let own_ancestor = || Error::Invalid("a directory would become its own ancestor");
         if new.leads_over(source.inode) {
-            return Err(below_itself());
+            return Err(own_ancestor());
         }
         match target {
             Some(target) if old.leads_over(target.inode) => {
-                Err(if exchange { below_itself() } else { Error::NotEmpty })
+                Err(if exchange { own_ancestor() } else { Error::NotEmpty })
             }
             _ => Ok(()),
         }

@@ -5,10 +5,11 @@
 
 use super::pack::{self, Attr, Stored};
 use super::{in_block, in_inode};
-use crate::alloc::{Purpose, Role, lock};
+use crate::alloc::{Purpose, Role};
 use crate::change::Change;
 use crate::error::OfInode;
-use crate::orphan::LISTING;
+use crate::lock::lock;
+use crate::orphan_list::LISTING;
 use crate::{Error, FileKind, Inode, InodeFlags, InodeNo, Result, Timestamp, Xattrs};
 use format::FsBlock;
 use format::feature::{Compat, Incompat};

@@ -6,7 +6,7 @@
 
 use super::{DirEntry, ReadDir, kind_of};
 use crate::error::OfInode;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::{Directories, FileKind, Inode, InodeFlags, InodeNo, Result};
 use format::FileBlock;
 use format::dir::{DirFormat, Entries, Entry, dot_entries};
@@ -137,22 +137,22 @@ impl ReadDir<'_> {
     fn leaves(&mut self, dir: &Inode, from: u64, names: &mut Names) -> Option<u64> {
         let volume = self.volume;
         let format = volume.dir_format(dir);
-        let mut way = match volume.tree(dir) {
-            Ok(way) => way,
+        let mut path = match volume.tree(dir) {
+            Ok(path) => path,
             Err(e) => {
                 self.ready.push_back(Err(e));
                 return None;
             }
         };
-        let mut leaf = way.go_to(hash_of(from)).map(Some);
+        let mut leaf = path.go_to(hash_of(from)).map(Some);
         for _ in 0..MOST_LEAVES {
             match leaf.and_then(|leaf| leaf.map(|leaf| volume.dir_block(dir, leaf)).transpose()) {
                 Ok(Some(block)) => self.collect(dir, Entries::new(&block, format), format, names),
                 Ok(None) => return None,
                 Err(e) => self.ready.push_back(Err(e)),
             }
-            match way.next_hash() {
-                Ok(Some(next)) if next & CONTINUES != 0 => leaf = way.advance(),
+            match path.next_hash() {
+                Ok(Some(next)) if next & CONTINUES != 0 => leaf = path.advance(),
                 // a tree whose hashes do not ascend must not lead round and round
                 Ok(Some(next)) => {
                     return Some(NAMES + cookie(NameHash { hash: next, minor: 0 })).filter(|next| *next > from);
@@ -164,7 +164,7 @@ impl ReadDir<'_> {
                 }
             }
         }
-        match way.next_hash() {
+        match path.next_hash() {
             Ok(Some(next)) => Some(NAMES + cookie(NameHash { hash: next, minor: 0 })).filter(|next| *next > from),
             _ => None,
         }

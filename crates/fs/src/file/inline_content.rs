@@ -2,7 +2,7 @@
 
 use super::edit::{FileEdit, stamp};
 use crate::error::OfInode;
-use crate::inline::is_inline;
+use crate::inline_data::is_inline;
 use crate::map::ONE_PLACE;
 use crate::xattr::pack::{self, Attr, Stored};
 use crate::{Inode, InodeFlags, Result};

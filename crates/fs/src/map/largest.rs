@@ -1,6 +1,6 @@
 //! How large a file can be.
 
-use crate::{Base, Inode, InodeFlags};
+use crate::{Inode, InodeFlags, Maps};
 use format::feature::RoCompat;
 use format::indirect::DIRECT;
 
@@ -10,7 +10,7 @@ const EXTENT_BLOCKS: u64 = (1 << 32) - 1;
 /// The largest offset a caller can name.
 const LARGEST: u64 = i64::MAX as u64;
 
-impl Base {
+impl Maps {
     /// The size in bytes that a file can have at most: what its map reaches, and what `i_blocks` can count of it.
     /// Without the feature `large_file` it is 2^31 − 1.
     #[must_use]

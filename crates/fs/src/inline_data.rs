@@ -1,7 +1,7 @@
 //! Files and directories whose content stands in their inode.
 
 use crate::error::OfInode;
-use crate::{Base, Inode, InodeFlags, Result};
+use crate::{Inode, InodeFlags, Maps, Result};
 use format::inline::{DATA_XATTR, InlineData, InlineDir};
 use format::xattr::{Value, XattrArea};
 use format::{Error as FormatError, Structure};
@@ -11,7 +11,7 @@ pub(crate) fn is_inline(inode: &Inode) -> bool {
     inode.raw().flags().contains(InodeFlags::INLINE_DATA)
 }
 
-impl Base {
+impl Maps {
     pub(crate) fn inline_data<'a>(&self, inode: &'a Inode) -> Result<InlineData<'a>> {
         InlineData::new(&inode.raw().disk.i_block, rest_of(inode)?, inode.size).of(inode.number)
     }

@@ -19,8 +19,9 @@
 //! A limit may change while the volume is in use, and other programs may take what there is, so whoever is bound by it
 //! looks again now and then.
 
+use crate::lock::lock;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What is assumed where the system does not tell.
@@ -67,7 +68,7 @@ pub(crate) struct Budget {
 /// What there is now, or was a moment ago.
 pub(crate) fn budget() -> Budget {
     static LAST: Mutex<Option<(Instant, Budget)>> = Mutex::new(None);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = lock(&LAST);
     let fresh = last.filter(|(then, _)| then.elapsed() < LOOK);
     last.insert(fresh.unwrap_or_else(|| (Instant::now(), divide(look())))).1
 }

@@ -1,4 +1,4 @@
-//! The way through a hash tree: from its root to a leaf, and on to the leaves behind it.
+//! The path through a hash tree: from its root to a leaf, and on to the leaves behind it.
 
 use crate::error::OfInode;
 use crate::{Directories, Error, Inode, Result};
@@ -8,7 +8,7 @@ use format::htree::{DxRoot, Index, IndexFormat};
 use format::{FileBlock, Structure, Where};
 use std::sync::Arc;
 
-/// An index block on the way to a leaf, and the entry taken there.
+/// An index block on the path to a leaf, and the entry taken there.
 pub(crate) struct Step {
     pub(crate) number: FileBlock,
     pub(crate) block: Arc<[u8]>,
@@ -29,8 +29,8 @@ impl Step {
     }
 }
 
-/// The way from the root of a hash tree to a leaf: at most three index blocks.
-pub(crate) struct Way<'a> {
+/// The path from the root of a hash tree to a leaf: at most three index blocks.
+pub(crate) struct IndexPath<'a> {
     volume: &'a Directories,
     dir: &'a Inode,
     pub(crate) format: IndexFormat,
@@ -51,17 +51,17 @@ impl Directories {
     }
 
     /// The tree of an indexed directory, at its root.
-    pub(crate) fn tree<'a>(&'a self, dir: &'a Inode) -> Result<Way<'a>> {
+    pub(crate) fn tree<'a>(&'a self, dir: &'a Inode) -> Result<IndexPath<'a>> {
         let format = self.index_format(dir);
         let root = self.dir_block(dir, FileBlock(0))?;
         let dx = DxRoot::parse(&root, &format).of(dir.number)?;
         let (hash_version, levels) = (dx.hash_version, usize::from(dx.indirect_levels));
         let first = Step { number: FileBlock(0), block: root, position: 0 };
-        Ok(Way { volume: self, dir, format, hash_version, levels, steps: vec![first] })
+        Ok(IndexPath { volume: self, dir, format, hash_version, levels, steps: vec![first] })
     }
 }
 
-impl Way<'_> {
+impl IndexPath<'_> {
     /// Goes from the root to the leaf that has the names of `hash`, or the first of them.
     pub(crate) fn go_to(&mut self, hash: u32) -> Result<FileBlock> {
         self.steps.truncate(1);
@@ -94,7 +94,7 @@ impl Way<'_> {
         }
     }
 
-    /// The lowest hash of the leaf behind the one the way leads to; `None` where that is the last.
+    /// The lowest hash of the leaf behind the one the path leads to; `None` where that is the last.
     pub(crate) fn next_hash(&self) -> Result<Option<u32>> {
         for step in self.steps.iter().rev() {
             let index = step.index(&self.format).of(self.dir.number)?;
@@ -117,7 +117,7 @@ impl Way<'_> {
         Ok(None)
     }
 
-    /// The leaf behind the one the way leads to, where it may hold further names of `hash`.
+    /// The leaf behind the one the path leads to, where it may hold further names of `hash`.
     pub(crate) fn next_leaf(&mut self, hash: u32) -> Result<Option<FileBlock>> {
         match self.next_hash()? {
             Some(next) if next & !CONTINUES == hash & !CONTINUES => self.advance(),

@@ -1,0 +1,222 @@
+//! What a change takes from the free space and gives back to it: blocks and inodes.
+
+use super::blocks::Extent;
+use super::{Reservation, Role, Space, lock};
+use crate::change::Change;
+use crate::{Base, Error, FileKind, Inode, InodeFlags, InodeNo, Result};
+use format::{FsBlock, GroupNo, Structure, Where};
+use space::{Purpose, Run};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Groups whose bitmap cannot be read that are passed over in the search for an inode.
+const UNREAD: usize = 8;
+
+impl Change<'_> {
+    /// Allocates 1 to `want` blocks that follow each other for an inode, near `goal` as far as their role allows. Their
+    /// content is undefined.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]. Nothing is changed then.
+    pub(crate) fn allocate(&self, owner: InodeNo, goal: FsBlock, want: u32, role: Role) -> Result<Extent> {
+        let space = self.volume.space()?;
+        let most = space.sb.geometry.clusters_per_group();
+        let home = space.sb.geometry.inode_slot(owner).map_or(GroupNo(0), |slot| slot.group);
+        let begin = space.begin_at(home, goal, role);
+        if !space.layout.is_pooled(role.purpose()) {
+            // numbers are plenty; whether there is room was settled when the change began
+            return space.place(self.operation(), begin, want.clamp(1, most), role);
+        }
+        let claimed = lock(&space.pool).take(u64::from(want.clamp(1, most)), self.claim()) as u32;
+        if claimed == 0 {
+            return Err(Error::NoSpace);
+        }
+        let outcome = space.place(self.operation(), begin, claimed, role);
+        let used = outcome.as_ref().map_or(0, |extent| extent.count);
+        lock(&space.pool).give(u64::from(claimed - used));
+        if let Ok(extent) = &outcome
+            && role == Role::Content
+        {
+            space.note_given(extent.first, extent.count);
+        }
+        outcome
+    }
+
+    /// Reads what [`Change::free`] needs for these blocks: whoever takes them out of a map does so only when they can be
+    /// freed, or they would be in use for ever and be nobody's.
+    ///
+    /// # Errors
+    /// Those of the device, and those of [`Change::free`]; nothing is changed then.
+    pub(crate) fn prepare_to_free(&self, first: FsBlock, count: u64) -> Result<()> {
+        let space = self.volume.space()?;
+        space.may_be_freed(first, count)?;
+        let groups = &space.sb.geometry;
+        let last = FsBlock(first.get() + count.saturating_sub(1));
+        let Some((from, to)) = groups.group_of(first).zip(groups.group_of(last)) else { return Ok(()) };
+        for group in from.get()..=to.get() {
+            space.lock_space(self.operation().store(), group)?;
+        }
+        Ok(())
+    }
+
+    /// Frees blocks. They are given out again when a crash cannot bring back what used them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where they are not blocks that a file may have; nothing is changed then. Blocks of a group that
+    /// is damaged stay as they are.
+    pub(crate) fn free(&self, first: FsBlock, count: u64, purpose: Purpose) -> Result<()> {
+        let space = self.volume.space()?;
+        space.may_be_freed(first, count)?;
+        match purpose {
+            Purpose::Data => self.operation().forget_data(first, count),
+            Purpose::Metadata => self.operation().forget(first, count),
+        }
+        let held = (purpose == Purpose::Metadata || space.options.hold_content) && !space.options.hold_nothing;
+        let geometry = &space.sb.geometry;
+        let (mut at, end) = (first.get(), first.get() + count);
+        while at < end {
+            let Some(group) = geometry.group_of(FsBlock(at)) else { break };
+            let blocks = geometry.group_blocks(group);
+            let part = end.min(blocks.end) - at;
+            let run = Run { start: (at - blocks.start) as u32, len: part as u32 };
+            space.give_back(self.operation(), group, run, held)?;
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// Allocates an inode for a new file in a directory, near it as far as its kind allows, and gives its number and the
+    /// generation it gets. What its slot holds is undefined until [`Change::put_inode`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where no inode is free, [`Error::ReadOnly`] where the volume is being put away. Nothing is changed
+    /// then.
+    pub(crate) fn allocate_inode(&self, parent: &Inode, kind: FileKind) -> Result<(InodeNo, u32)> {
+        let space = self.volume.space()?;
+        let geometry = &space.sb.geometry;
+        let home = geometry.inode_slot(parent.number).map_or(0, |slot| slot.group.get());
+        let is_directory = kind == FileKind::Directory;
+        let choice = if is_directory {
+            let top = parent.number == InodeNo::ROOT || parent.raw().flags().contains(InodeFlags::TOPDIR);
+            space.policy.directory(space.as_ref(), home, top)
+        } else {
+            space.policy.file(space.as_ref(), home)
+        };
+        let in_use = |inode: Arc<Inode>| inode.raw().disk.i_links_count.get() > 0;
+        let is_open = |number| self.volume.is_held(number) && self.volume.any_inode(number).is_ok_and(in_use);
+        // a group whose bitmap cannot be read is passed over; that is an error only where no other has an inode
+        let mut unread = Vec::new();
+        for group in space.policy.groups_from(geometry.groups, choice.unwrap_or(home)).into_iter().flatten() {
+            if space.cell(GroupNo(group)).is_none_or(|cell| cell.inodes.load(Ordering::Relaxed) == 0) {
+                continue;
+            }
+            match space.take_inode(self.operation(), group, is_directory, is_open) {
+                Ok(Some(index)) => {
+                    let number = geometry.inode_at(GroupNo(group), index);
+                    self.volume.note_made(number);
+                    return Ok((number, space.next_number()));
+                }
+                Ok(None) => {}
+                Err(e) if unread.len() < UNREAD => unread.push(e),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(unread.pop().unwrap_or(Error::NoSpace))
+    }
+
+    /// Reads what [`Change::free_inode`] needs for an inode: whoever takes it out of the volume's structures does so only
+    /// when it can be freed.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn prepare_to_free_inode(&self, number: InodeNo) -> Result<()> {
+        let space = self.volume.space()?;
+        let Some(slot) = space.sb.geometry.inode_slot(number) else { return Ok(()) };
+        space.lock_inodes(self.operation().store(), slot.group.get()).map(drop)
+    }
+
+    /// Frees an inode. Its number is given out again when the change is over, so that nobody else writes the slot that this
+    /// change still clears.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a number that no file has. An inode of a group that is damaged stays as it is.
+    pub(crate) fn free_inode(&self, number: InodeNo, was_directory: bool) -> Result<()> {
+        let space = self.volume.space()?;
+        let slot = space.sb.geometry.inode_slot(number).filter(|_| number.get() >= space.sb.geometry.first_inode);
+        let Some(slot) = slot else {
+            return Err(Error::corrupt(Structure::Bitmap, Where::Inode(number), "is not an inode to be freed"));
+        };
+        let op = self.operation();
+        let Some(cell) = space.cell(slot.group) else { return Ok(()) };
+        let locked = space.lock_inodes(op.store(), slot.group.get());
+        let Some(mut state) = space.or_note(locked) else { return Ok(()) };
+        let run = Run { start: slot.index, len: 1 };
+        if !state.inodes.free.as_ref().is_some_and(|free| free.is_used(run)) {
+            space.mark_corrupt(cell, slot.group.get(), &mut state, "an inode in use is free in its inode bitmap");
+            return Ok(());
+        }
+        space.touch_inodes(op, slot.group.get(), &mut state)?;
+        drop(state);
+        self.free_at_end(number, was_directory);
+        Ok(())
+    }
+
+    /// As [`Change::in_place`], for blocks that were never written here. In a snapshot they may be content all the
+    /// same, after the volume went back to an older one.
+    pub(crate) fn unwritten_in_place(&self, first: FsBlock, len: u64) -> Result<(bool, u64)> {
+        self.volume.space()?.is_unpinned(self.operation().store(), first, len)
+    }
+
+    /// See [`Space::in_place`].
+    pub(crate) fn in_place(&self, first: FsBlock, len: u64) -> Result<(bool, u64)> {
+        self.volume.space()?.in_place(self.operation(), first, len)
+    }
+}
+
+impl Base {
+    /// Where an inode's first block should lie.
+    pub(crate) fn goal(&self, inode: &Inode) -> FsBlock {
+        let geometry = &self.sb.geometry;
+        let group = geometry.inode_slot(inode.number).map_or(0, |slot| slot.group.get());
+        let is_file = inode.kind == FileKind::Regular;
+        let group = match self.space() {
+            Ok(space) => space.policy.content(geometry.groups, group, is_file),
+            Err(_) => group,
+        };
+        geometry.group_start(GroupNo(self.layout.group_for(Purpose::Data, group)))
+    }
+
+    /// Promises `blocks` blocks to content that has no place yet. To be called outside of a change: it may have to wait
+    /// until what was freed is durable.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
+        let writing = self.writing()?;
+        let space = Arc::clone(&writing.space);
+        let promised = |space: &Space| lock(&space.pool).promise(blocks, self.usual_claim());
+        if !promised(&space) {
+            self.wait_for_space()?;
+            if !promised(&space) {
+                return Err(Error::NoSpace);
+            }
+        }
+        Ok(Reservation { space, blocks })
+    }
+
+    /// Waits until what was freed may be used.
+    pub(crate) fn wait_for_space(&self) -> Result<()> {
+        let space = self.space()?;
+        // the first lock is given back before the second is taken
+        let held = lock(&space.pool).held() > 0;
+        if held || !lock(&space.deferred_inodes).is_empty() {
+            self.store.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Whether there are things on this volume that can keep content in its place: snapshots, transactions, an option.
+    pub(crate) fn may_have_to_copy(&self) -> bool {
+        self.space().is_ok_and(|space| space.snapshot_pins.is_some())
+    }
+}
