@@ -195,7 +195,6 @@ pub const NOT_USED: &[(&str, &str)] = &[
     ("0x010067", "an inode is checked by each of its fields, besides 0x010068"),
     ("0x010070 77 79", "said with 0x01006f, 0x010075 and 0x010078"),
     ("0x010072", "said with 0x020015"),
-    ("0x01007d", "said with 0x01005e"),
     ("0x01007f, 0x014006 07", "a tree that could be smaller is sound"),
     ("0x010082", "a time after 2310 is taken at its word"),
     ("0x010085", "said with 0x010086"),

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, need};
 use crate::recipe::Recipe;
 use crate::volume::{Volume, put};
-use format::extent::{self, Extent, RawNode};
+use format::extent::{self, Child, Extent, RawNode};
 use format::feature::{Incompat, RoCompat};
 use format::inode::{FileKind, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
@@ -208,6 +208,36 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let file = shallow(v, FileKind::Regular)?;
         let first = v.map_of(file)?.data.first().map_or(0, |(_, block)| *block);
         v.edit(file, |inode| edit_root(inode, |node| set_start(node, first + 1)))
+    }),
+    (0x01_007D, |v| {
+        need(!v.geometry.is_owned(), "the volume's blocks say how high they stand")?;
+        let file = shallow(v, FileKind::Regular)?;
+        let raw = v.inode(file)?;
+        let root =
+            RawNode::from_bytes(&raw.raw().disk.i_block).map(|node| node.extents().iter().map(Extent::from).collect());
+        let extents: Vec<Extent> = root.unwrap_or_default();
+        let first = extents.first().map_or(FileBlock(0), |extent| extent.logical);
+        let levels = extent::MAX_DEPTH + 1;
+        let mut below = v.take_block()?;
+        v.put_block(below, &vec![0; v.block_size()])?;
+        v.edit(file, |inode| edit_root(inode, |root| _ = extent::write_inner(root, levels, &[])))?;
+        v.edit_node(file, below, |node| _ = extent::write_leaf(node, &extents))?;
+        for depth in 1..levels {
+            let block = v.take_block()?;
+            v.put_block(block, &vec![0; v.block_size()])?;
+            let child = Child { logical: first, block: FsBlock(below) };
+            v.edit_node(file, block, |node| _ = extent::write_inner(node, depth, &[child]))?;
+            below = block;
+        }
+        let child = Child { logical: first, block: FsBlock(below) };
+        let blocks = u64::from(levels) * u64::from(v.geometry.cluster_blocks);
+        let sectors = blocks * u64::from(v.geometry.block_size / 512);
+        let (huge, block_size) = (v.has_ro(RoCompat::HUGE_FILE), v.geometry.block_size);
+        v.edit(file, |inode| {
+            edit_root(inode, |root| _ = extent::write_inner(root, levels, &[child]));
+            let all = inode.raw().sectors(huge, block_size) + sectors;
+            let _ = inode.set_sectors(all, huge, block_size);
+        })
     }),
     (0x01_0080, |v| {
         need(v.has_ro(RoCompat::BIGALLOC), "the volume has no clusters")?;

@@ -180,6 +180,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         | Code::ExtentBlockChecksumWrong
         | Code::ExtentIndexStartWrong
         | Code::ExtentEndOutOfBounds
+        | Code::ExtentTreeTooDeep
         | Code::DirectoryExtentUninit
         | Code::ClusterMisaligned
         | Code::IndirectBlockForeign => (Map, SAME, Fix::Rewrite),

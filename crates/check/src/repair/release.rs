@@ -2,10 +2,10 @@
 //! a mount does it. What is not plainly so is left to the check.
 
 use super::work::Work;
-use crate::phases::inodes::block_maps::check_header;
+use crate::phases::inodes::block_maps::{check_header, root_header_fits};
 use crate::system_zone;
 use blockdev::Result;
-use format::extent::RawNode;
+use format::extent::{MAX_DEPTH, RawNode};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::{GroupFlags, bitmap_checksum};
 use format::inode::{FileKind, InodeBuf, InodeFlags};
@@ -165,7 +165,7 @@ fn extents(
     let Some(node) = RawNode::from_bytes(bytes) else { return Ok(false) };
     let at = node.header.eh_depth.get();
     let sound = match depth {
-        None => crate::phases::inodes::block_maps::root_header_fits(&node),
+        None => root_header_fits(&node) && at <= MAX_DEPTH,
         Some(depth) => {
             let seed = inode.raw().seed(geometry, number);
             let seen = check_header(&node, (number, seed), depth, bytes, geometry);

@@ -194,6 +194,9 @@ macro_rules! inode_rows {
         0x01007a InodeMapUndecidable Error stops by Inodes
             "Inode {inode} has the flags for extents and inline data, and is neither."
             => "Clears the inode." [EntryInodeUnused];
+        0x01007d ExtentTreeTooDeep Error repairs by Inodes
+            "The extent tree of inode {inode} has {found} levels of blocks; the kernel follows {expected}."
+            => "Writes a tree of as many levels as it takes." [InodeBlockCountWrong];
         0x010080 BlockMapWithBigalloc Error stops by Inodes
             "Inode {inode} has an indirect block map, which a volume with clusters cannot have."
             => "Clears the inode." [];

@@ -12,7 +12,7 @@ use format::extent;
 use format::superblock::{DiskSuperblock, Geometry};
 use std::sync::Arc;
 use testkit::oracle::{e2fsck, kernel_mount};
-use testkit::tools::has_loop;
+use testkit::tools::{has_loop, run};
 use testkit::{Image, Spec, Tree, need};
 
 fn look(bytes: &[u8]) -> Report {
@@ -256,6 +256,43 @@ fn a_node_that_is_right_but_for_its_depth_keeps_the_file() {
             assert!(e2fsck(after.path()).clean, "{options}, depth {depth}");
             assert!(content(&after, "/holes") == before, "{options}, depth {depth}: the content is not what it was");
         }
+    }
+}
+
+/// A tree of more levels than any file needs is made shallower, and the file stays, as with e2fsck.
+#[test]
+fn a_tree_that_is_too_deep_keeps_the_file() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["one", "two", "three"];
+    for (name, n) in names.iter().zip(1u8..) {
+        std::fs::write(folder.path().join(name), vec![n; 100_000]).expect("a file");
+    }
+    let contents = |image: &Image| names.map(|name| content(image, &format!("/{name}")));
+    for args in [
+        ["-t", "ext4", "-b", "1024", "-O", "^has_journal"],
+        ["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
+        ["-t", "ext4", "-b", "1024", "-O", "^has_journal,^metadata_csum"],
+    ] {
+        let image = Image::mke2fs(&args, 16 << 20).with_folder(folder.path()).build();
+        let before = contents(&image);
+        let device = MemoryDevice::from_vec(image.bytes());
+        damage(&device, Kind::Problem(0x01_007D), 1).expect("a file with extents");
+        let mut bytes = device.into_vec();
+        let report = look(&bytes);
+        let codes: Vec<_> = report.problems.iter().map(|problem| problem.code).collect();
+        assert_eq!(codes, [Code::ExtentTreeTooDeep], "{args:?}");
+        let theirs = Image::from_bytes(&bytes);
+        run("e2fsck", &["-fy".as_ref(), theirs.path().as_os_str()]);
+        assert!(contents(&theirs) == before, "{args:?}: e2fsck keeps the file");
+        repair_all(&mut bytes, &format!("{args:?}"));
+        assert!(look(&bytes).problems.is_empty(), "{args:?}");
+        image.set_bytes(&bytes);
+        let verdict = e2fsck(image.path());
+        assert!(verdict.clean, "{args:?}: {}", verdict.text);
+        assert!(contents(&image) == before, "{args:?}: the content is not what it was");
     }
 }
 

@@ -12,6 +12,7 @@ mod released;
 mod renamed;
 mod repaired;
 mod resize;
+mod shared;
 mod values;
 
 use blockdev::MemoryDevice;

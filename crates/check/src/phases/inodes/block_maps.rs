@@ -43,6 +43,10 @@ impl Trees<'_> {
             self.report(facts, Code::ExtentHeaderInvalid, None);
             return;
         }
+        if depth > extent::MAX_DEPTH {
+            let problem = Problem::new(Code::ExtentTreeTooDeep).inode(facts.inode).found(depth.into());
+            self.ctx.report_if(self.claimer.is_checking(), || problem.expected(extent::MAX_DEPTH.into()));
+        }
         let place = Place { block: None, depth, range: 0..extent::MAX_BLOCKS };
         self.extent_entries(facts, &node, &place, tally, found);
     }
@@ -415,10 +419,14 @@ impl Trees<'_> {
     }
 }
 
-/// Whether what stands in `i_block` begins as a root does.
+/// Trees that are deeper are not read: no volume has one by a mistake in one place.
+const MOST_LEVELS: u16 = 32;
+
+/// Whether what stands in `i_block` begins as a root does. One of more levels than the kernel follows can be read all the
+/// same.
 pub(crate) fn root_header_fits(node: &RawNode<'_>) -> bool {
     // the kernel asks for less of `eh_max`; e2fsck gives a root that could hold so few up
-    entries_fit(node) && node.header.eh_depth.get() <= extent::MAX_DEPTH
+    entries_fit(node) && node.header.eh_depth.get() <= MOST_LEVELS
 }
 
 /// What the header and the tail of a node say.
