@@ -220,7 +220,8 @@ impl<'a> Run<'a> {
         if let Some(owners) = Owners::of(&ctx, &segments) {
             progress.phase(Phase::MultiplyClaimed);
             Rounds { claimer: &owners, ..rounds }.retrace(&log.read_in(&segments));
-            sharing = owners.report(&ctx);
+            let on_purpose = volume.features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
+            sharing = owners.report(&ctx, on_purpose && !self.options.unshare_blocks);
         }
         progress.phase(Phase::Directories);
         check_size_features(&ctx, large_file, large_directory);

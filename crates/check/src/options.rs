@@ -26,6 +26,8 @@ pub struct Options {
     pub repair: Repair,
     /// Where an inode table cannot be found, [`Repair::All`] makes an empty one although files are lost with that.
     pub empty_tables: bool,
+    /// Blocks that files share on purpose, by the feature `shared_blocks`, become each file's own with [`Repair::All`].
+    pub unshare_blocks: bool,
     /// The time that is written into what is repaired, in seconds since 1970; none is the system's.
     pub now: Option<u64>,
     /// What is laid down for single problems; only [`repair`](crate::repair()) looks at it.
@@ -57,6 +59,7 @@ impl Default for Options {
             limits: Limits::default(),
             repair: Repair::No,
             empty_tables: false,
+            unshare_blocks: false,
             now: None,
             rules: Rules::default(),
         }

@@ -51,6 +51,7 @@ use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Fixer, Preen, Severity};
 use crate::view::View;
 use blockdev::{BlockDevice, Overlay};
+use format::feature::RoCompat;
 use format::superblock::Geometry;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -100,6 +101,7 @@ pub fn repair(
         replayed: None,
         restore: options.superblock.is_some(),
         empty_tables: options.empty_tables,
+        unshare: options.unshare_blocks && options.repair == Repair::All,
         unclaimed: Unclaimed::default(),
     };
     let mut options = Options { limits: LIMITS, ..options.clone() };
@@ -246,6 +248,8 @@ struct Iterations<'a> {
     restore: bool,
     /// Inode tables that cannot be found are made anew, whatever is lost with them.
     empty_tables: bool,
+    /// Files that share blocks on purpose are parted, and the feature that says so goes.
+    unshare: bool,
     /// Blocks that no iteration saw in use.
     unclaimed: Unclaimed,
 }
@@ -334,12 +338,25 @@ impl Iterations<'_> {
             {
                 return Ok(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
             }
+            if fixer == Fixer::Sharing
+                && shares_on_purpose(view)
+                && let Some(sentence) = sharing::lacks_space(&work)
+            {
+                return Ok(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
+            }
             run_fixer(fixer, &work, &own)?;
             self.repaired.extend(own.into_iter().cloned());
             began = Some((began.map_or(fixer, |(first, _)| first), fixer));
             if work.is_stale() {
                 break;
             }
+        }
+        if began.is_none() && self.unshare && shares_on_purpose(view) && view.walk.is_some() {
+            work.edit_superblock(|sb| {
+                let without = sb.s_feature_ro_compat.get() & !RoCompat::SHARED_BLOCKS.bits();
+                sb.s_feature_ro_compat = without.into();
+            })?;
+            return Ok(Step::Worked(Fixer::Superblock));
         }
         Ok(began.map_or(Step::Done, |(first, _)| Step::Worked(first)))
     }
@@ -423,6 +440,11 @@ impl Iterations<'_> {
         report.repaired = changed;
         Ok(report)
     }
+}
+
+/// Whether the volume says that its files share blocks.
+fn shares_on_purpose(view: &View<'_>) -> bool {
+    view.volume.features.ro_compat.contains(RoCompat::SHARED_BLOCKS)
 }
 
 /// Whether an inode without a name is cleared as an empty one before its name is asked about.

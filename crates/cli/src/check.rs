@@ -95,8 +95,9 @@ pub(crate) struct Check {
     completion: Option<i32>,
 
     /// Extended options of e2fsck: journal_only, log_filename=FILE, problem_log=FILE; fixes_only, nodiscard and others that
-    /// change nothing; snapshots=N, of the block map in a pass; and empty_tables: where an inode table cannot be found, -y
-    /// makes an empty one, and its files are lost
+    /// change nothing; snapshots=N, of the block map in a pass; unshare_blocks: with -y, files that share blocks on purpose
+    /// get blocks of their own; and empty_tables: where an inode table cannot be found, -y makes an empty one, and its files
+    /// are lost
     #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',', value_parser = extended::parse)]
     extended: Vec<Extended>,
 
@@ -213,6 +214,7 @@ impl Check {
             repair,
             now,
             empty_tables: self.extended.contains(&Extended::EmptyTables),
+            unshare_blocks: self.extended.contains(&Extended::UnshareBlocks),
             rules: settings.rules.clone(),
             snapshots: self.extended.iter().find_map(|option| match option {
                 Extended::Snapshots(n) => Some(*n),
@@ -233,7 +235,8 @@ impl Check {
         if self.extended.contains(&Extended::JournalOnly) {
             return self.only_replay(&device, &options);
         }
-        if !self.force && self.superblock.is_none() && !check::unfinished(&*device) {
+        let unshare = self.extended.contains(&Extended::UnshareBlocks);
+        if !self.force && !unshare && self.superblock.is_none() && !check::unfinished(&*device) {
             match self.left_clean(&device, &options, settings) {
                 Ok(clean) => return self.skipped(&clean),
                 Err(Some(why)) if !self.json => {

@@ -15,7 +15,7 @@ use self::xattrs::InInode;
 use crate::context::Context;
 use crate::inode_records::{Directory, InodeRecord, Marks};
 use crate::phases::inodes::block_maps::{Trees, words};
-use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, check_sums};
+use crate::phases::inodes::file_totals::{FileFields, OpenFile, Tally, check_sums};
 use crate::phases::quota;
 use crate::problem::Problem;
 use crate::report::Counts;
@@ -552,7 +552,7 @@ impl InodeCheck<'_> {
         let volume = self.ctx.volume;
         let features = &volume.features;
         let flags = raw.flags();
-        let facts = Facts {
+        let fields = FileFields {
             inode,
             kind,
             flags,
@@ -562,12 +562,12 @@ impl InodeCheck<'_> {
         };
         let mut tally = Tally { clusters: value_clusters, ..Tally::default() };
         let acl = raw.file_acl(features.incompat.contains(Incompat::BIT64));
-        let has_acl = self.check_acl_block(&facts, acl, &mut tally, harvest);
+        let has_acl = self.check_acl_block(&fields, acl, &mut tally, harvest);
         let special =
             matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
         // the list of bad blocks is a map without a type; without one all others have no map that counts
         if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
-            self.settle(facts, tally, has_acl, Vec::new(), harvest);
+            self.settle(fields, tally, has_acl, Vec::new(), harvest);
             return;
         }
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };
@@ -577,7 +577,7 @@ impl InodeCheck<'_> {
         {
             // everything stands in the inode
         } else if flags.contains(InodeFlags::EXTENTS) {
-            trees.extent_root(&facts, &raw.disk.i_block, &mut tally, &mut harvest.found);
+            trees.extent_root(&fields, &raw.disk.i_block, &mut tally, &mut harvest.found);
             if let Some(node) = RawNode::from_bytes(&raw.disk.i_block)
                 && let Some(depth) = harvest.counts.extent_depths.get_mut(usize::from(node.header.eh_depth.get()))
             {
@@ -589,41 +589,41 @@ impl InodeCheck<'_> {
                 self.report(Problem::new(Code::BlockMapWithBigalloc).inode(inode));
             }
             let words = words(&raw.disk.i_block);
-            trees.indirect_root(&facts, &words, &mut tally, &mut harvest.found);
+            trees.indirect_root(&fields, &words, &mut tally, &mut harvest.found);
             let depth = words.iter().skip(12).filter(|w| **w != 0).count();
             if kind == Some(FileKind::Symlink) && depth > 0 {
                 // a target is one block, whatever the map below may lead to
-                self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(facts.size));
+                self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(fields.size));
             }
             if let Some(depth) = harvest.counts.indirect_depths.get_mut(depth) {
                 *depth += 1;
             }
         }
         if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_checking() {
-            harvest.links.push((inode, facts.size));
+            harvest.links.push((inode, fields.size));
         }
-        let sized = (1..u64::from(volume.geometry.block_size)).contains(&facts.size);
+        let sized = (1..u64::from(volume.geometry.block_size)).contains(&fields.size);
         let in_inode = flags.contains(InodeFlags::INLINE_DATA) || is_short_link(raw, kind);
         let mapped = tally.last.is_some() || harvest.found.nodes.len() > before;
         if kind == Some(FileKind::Symlink) && !in_inode && !mapped && sized {
-            self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(facts.size));
+            self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(fields.size));
         }
         let tops = harvest.found.nodes.split_off(before);
-        self.settle(facts, tally, has_acl, tops, harvest);
+        self.settle(fields, tally, has_acl, tops, harvest);
     }
 
     /// Checks the sums of a file at once, or keeps it open where its map goes on in blocks (`tops`), or where its attribute
     /// block may name values that count as its own.
-    fn settle(&self, facts: Facts, tally: Tally, has_acl: bool, mut tops: Vec<Node>, harvest: &mut Harvest) {
+    fn settle(&self, fields: FileFields, tally: Tally, has_acl: bool, mut tops: Vec<Node>, harvest: &mut Harvest) {
         if !self.claimer.is_checking() {
             return;
         }
         let values = has_acl && self.ctx.volume.features.incompat.contains(Incompat::EA_INODE);
         if tops.is_empty() && !values {
-            harvest.counts.count_runs(facts.kind, tally.runs);
-            return check_sums(self.ctx, &facts, &tally);
+            harvest.counts.count_runs(fields.kind, tally.runs);
+            return check_sums(self.ctx, &fields, &tally);
         }
-        let mut file = OpenFile { facts, tally: Mutex::new(tally) };
+        let mut file = OpenFile { fields, tally: Mutex::new(tally) };
         if let Some(layers) = self.layers.filter(|_| !values) {
             (file, tops) = match layers.open(file, tops) {
                 Ok(()) => return,
@@ -635,17 +635,17 @@ impl InodeCheck<'_> {
     }
 
     /// The block of extended attributes: a place on the volume, kept for the round that reads it. Whether there is one.
-    fn check_acl_block(&self, facts: &Facts, acl: FsBlock, tally: &mut Tally, harvest: &mut Harvest) -> bool {
+    fn check_acl_block(&self, fields: &FileFields, acl: FsBlock, tally: &mut Tally, harvest: &mut Harvest) -> bool {
         if acl.get() == 0 {
             return false;
         }
         let features = &self.ctx.volume.features;
         if !features.compat.contains(Compat::EXT_ATTR) || !self.ctx.volume.holds(acl.get()) {
-            self.report(Problem::new(Code::XattrBlockOutOfRange).inode(facts.inode).block(acl));
+            self.report(Problem::new(Code::XattrBlockOutOfRange).inode(fields.inode).block(acl));
             return false;
         }
         tally.clusters += 1;
-        harvest.xattrs.push(XattrRef { block: acl.get(), inode: facts.inode });
+        harvest.xattrs.push(XattrRef { block: acl.get(), inode: fields.inode });
         true
     }
 

@@ -61,8 +61,8 @@ impl Owners {
         Some(owners)
     }
 
-    /// Reports each inode that shares blocks.
-    pub(crate) fn report(self, ctx: &Context<'_>) -> Sharing {
+    /// Reports each inode that shares blocks, unless files may: where they do so on purpose.
+    pub(crate) fn report(self, ctx: &Context<'_>, files_may: bool) -> Sharing {
         let mut notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
         notes.sort_unstable();
         let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
@@ -103,7 +103,7 @@ impl Owners {
                     .name(share.with_whom())
             };
             // with metadata alone there is nobody else to be named
-            if share.others > 0 || !share.with_metadata {
+            if !files_may && (share.others > 0 || !share.with_metadata) {
                 ctx.report(at(Code::FileSharesBlocks));
             }
             if share.with_metadata {

@@ -2,7 +2,7 @@
 
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
-use crate::phases::inodes::file_totals::{Facts, beyond_limit};
+use crate::phases::inodes::file_totals::{FileFields, beyond_limit};
 use blockdev::Result;
 use format::extent::{self, Child, Extent, RawNode};
 use format::feature::{Incompat, RoCompat};
@@ -28,10 +28,10 @@ pub(super) struct Extents {
 }
 
 /// What the limits of a file depend on.
-pub(super) fn facts(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Facts {
+pub(super) fn fields(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> FileFields {
     let volume = work.volume();
     let raw = inode.raw();
-    Facts {
+    FileFields {
         inode: number,
         kind: raw.kind(),
         flags: raw.flags(),
@@ -44,7 +44,7 @@ pub(super) fn facts(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Facts
 /// Reads what is sound of the tree in `i_block`.
 pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<Extents> {
     let mut reader =
-        Reader { work, facts: facts(work, number, inode), found: Extents::default(), seen: HashSet::new() };
+        Reader { work, fields: fields(work, number, inode), found: Extents::default(), seen: HashSet::new() };
     reader.node(&inode.raw().disk.i_block, None)?;
     let mut found = reader.found;
     ascending(&mut found.extents, u64::from(work.volume().geometry.cluster_blocks));
@@ -92,7 +92,7 @@ fn parts_cluster(before: &Extent, extent: &Extent, ratio: u64) -> bool {
 
 struct Reader<'a, 'w> {
     work: &'a Work<'w>,
-    facts: Facts,
+    fields: FileFields,
     found: Extents,
     seen: HashSet<u64>,
 }
@@ -103,7 +103,7 @@ impl Reader<'_, '_> {
         let fits = match expected {
             None => root_header_fits(&node),
             Some(depth) => {
-                let owner = self.facts.owner();
+                let owner = self.fields.owner();
                 check_header(&node, owner, depth, bytes, &self.work.volume().geometry).fits
             }
         };
@@ -140,10 +140,10 @@ impl Reader<'_, '_> {
             return;
         }
         let Some(walk) = self.work.walk() else { return };
-        if beyond_limit(walk.ctx, &self.facts, FileBlock(logical + len - 1)).is_some() {
+        if beyond_limit(walk.ctx, &self.fields, FileBlock(logical + len - 1)).is_some() {
             return;
         }
-        if self.facts.is_directory() {
+        if self.fields.is_directory() {
             extent.unwritten = false;
         }
         self.found.extents.push(extent);
@@ -330,7 +330,7 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
         let own = exclusive(work, &found.nodes);
         return write_extents(work, number, inode, &found.extents, &own);
     }
-    let facts = facts(work, number, inode);
+    let fields = fields(work, number, inode);
     let volume = work.volume();
     let Some(walk) = work.walk() else { return Ok(true) };
     let mut impossible = 0;
@@ -340,7 +340,7 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
             return Ok(0);
         }
         let beyond = match pointer.level {
-            0 => beyond_limit(walk.ctx, &facts, FileBlock(pointer.first)).is_some(),
+            0 => beyond_limit(walk.ctx, &fields, FileBlock(pointer.first)).is_some(),
             _ => pointer.first > u64::from(u32::MAX),
         };
         Ok(if beyond { 0 } else { pointer.block })

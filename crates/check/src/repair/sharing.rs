@@ -41,6 +41,22 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     move_attributes(work, &attributes)
 }
 
+/// Why the owners of shared blocks cannot be parted: a sentence, where there are not enough free blocks.
+pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
+    let walk = work.walk()?;
+    let mut owners: HashMap<u64, u64> = HashMap::new();
+    for note in walk.sharing.notes.iter().filter(|note| note.inode.get() != 0) {
+        (note.start..note.end).for_each(|cluster| *owners.entry(cluster).or_default() += 1);
+    }
+    let needed: u64 = owners.values().map(|count| count - 1).sum();
+    let free = work.free_clusters();
+    let blocks = u64::from(work.volume().geometry.cluster_blocks);
+    let (needed, free) = (needed * blocks, free * blocks);
+    (needed > free).then(|| {
+        format!("the files share {needed} blocks, and only {free} are free: make the volume larger first (resize2fs)")
+    })
+}
+
 /// Who has a cluster.
 #[derive(Debug, Default, Clone, Copy)]
 struct Owners {

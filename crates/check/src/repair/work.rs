@@ -217,6 +217,12 @@ impl<'a> Work<'a> {
         on_device.saturating_sub(first) / u64::from(geometry.cluster_blocks)
     }
 
+    /// Clusters that nothing claimed.
+    pub(super) fn free_clusters(&self) -> u64 {
+        let Some(walk) = self.walk() else { return 0 };
+        (0..self.clusters()).filter(|cluster| self.is_free(walk, *cluster)).count() as u64
+    }
+
     /// The first block of a free cluster for metadata, now taken: in a metadata region where the volume has them and one
     /// has room. `None` where nothing is free.
     pub(super) fn allocate_metadata(&self) -> Option<u64> {

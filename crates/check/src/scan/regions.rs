@@ -23,7 +23,7 @@
 use crate::context::Context;
 use crate::inode_records::Marks;
 use crate::phases::inodes::block_maps::Trees;
-use crate::phases::inodes::file_totals::{Facts, OpenFile, Tally, beyond_limit, check_sums};
+use crate::phases::inodes::file_totals::{FileFields, OpenFile, Tally, beyond_limit, check_sums};
 use crate::report::Counts;
 use crate::scan::found::{DirRun, Found, Node, NodeKind};
 use crate::scan::log::lock;
@@ -76,7 +76,7 @@ pub(crate) struct Leftover {
 /// A file whose tree is not whole yet.
 #[derive(Debug)]
 struct Pending {
-    facts: Facts,
+    fields: FileFields,
     /// What its inode adds up to.
     root: Tally,
     tops: Vec<Node>,
@@ -184,8 +184,8 @@ impl<'a> Layers<'a> {
     /// Takes in a file whose map goes on in blocks, where its tree can be put together; else gives it back. `tops` is
     /// what its inode points to.
     pub(crate) fn open(&self, file: OpenFile, tops: Vec<Node>) -> Result<(), (OpenFile, Vec<Node>)> {
-        let fits = match file.facts.kind {
-            Some(FileKind::Regular) => file.facts.inode != InodeNo::RESIZE,
+        let fits = match file.fields.kind {
+            Some(FileKind::Regular) => file.fields.inode != InodeNo::RESIZE,
             // where the blocks of a directory are has to be known from the single indirect block
             Some(FileKind::Directory) => {
                 tops.iter().all(|top| matches!(top.kind, NodeKind::Extents(_) | NodeKind::Indirect(1)))
@@ -198,7 +198,7 @@ impl<'a> Layers<'a> {
         }
         let layers = tops.iter().map(|top| layer_of(top.kind) + 1).max().unwrap_or(0);
         let mut pending = Pending {
-            facts: file.facts,
+            fields: file.fields,
             root,
             sum: Tally::default(),
             layers: vec![Layer::default(); usize::from(layers)],
@@ -212,7 +212,7 @@ impl<'a> Layers<'a> {
             self.point_to(&mut pending, top);
         }
         pending.tops = tops;
-        lock(self.shard(pending.facts.inode)).insert(pending.facts.inode, pending);
+        lock(self.shard(pending.fields.inode)).insert(pending.fields.inode, pending);
         Ok(())
     }
 
@@ -301,18 +301,18 @@ impl<'a> Layers<'a> {
 
     /// Takes a tree block into its file.
     fn take(&self, pending: &mut Pending, block: u64, bytes: &[u8], stated: Stated, claimer: &dyn Claimer) {
-        let facts = pending.facts;
+        let fields = pending.fields;
         let extents = matches!(stated.kind, NodeKind::Extents(_));
-        let fits = extents == facts.has_extents()
+        let fits = extents == fields.has_extents()
             && usize::from(layer_of(stated.kind)) < pending.layers.len()
-            && (!extents || OwnedExtentTail::checksum_matches(facts.seed, bytes));
-        if pending.broken || !fits || !claimer.claim(facts.inode, self.cluster(block)) {
+            && (!extents || OwnedExtentTail::checksum_matches(fields.seed, bytes));
+        if pending.broken || !fits || !claimer.claim(fields.inode, self.cluster(block)) {
             pending.broken = true;
             return;
         }
-        let node = node_of(&facts, block, bytes, stated.kind);
+        let node = node_of(&fields, block, bytes, stated.kind);
         let (mut tally, mut found) = (Tally::default(), Found::default());
-        self.walk(&facts, &node, bytes, claimer, &mut tally, &mut found);
+        self.walk(&fields, &node, bytes, claimer, &mut tally, &mut found);
         if tally.incomplete {
             pending.broken = true;
             return;
@@ -340,7 +340,7 @@ impl<'a> Layers<'a> {
 
     fn walk(
         &self,
-        facts: &Facts,
+        fields: &FileFields,
         node: &Node,
         bytes: &[u8],
         claimer: &dyn Claimer,
@@ -349,7 +349,7 @@ impl<'a> Layers<'a> {
     ) {
         let quiet = Quiet(claimer);
         let trees = Trees { ctx: self.ctx, claimer: &quiet };
-        trees.node(facts, node, bytes, tally, found);
+        trees.node(fields, node, bytes, tally, found);
     }
 
     /// A parent points to this block.
@@ -395,7 +395,7 @@ impl<'a> Layers<'a> {
         tally.last = tally.last.max(pending.sum.last);
         tally.last_written = tally.last_written.max(pending.sum.last_written);
         pending.records.sort_unstable();
-        if pending.facts.has_extents() {
+        if pending.fields.has_extents() {
             // children of one layer follow one another, whoever their parents are
             let ordered = pending.records.windows(2).all(|pair| match pair {
                 [a, b] => a.layer != b.layer || a.last < b.key,
@@ -404,7 +404,7 @@ impl<'a> Layers<'a> {
             return ordered.then_some(tally);
         }
         let last = self.last_of(pending)?;
-        if beyond_limit(self.ctx, &pending.facts, FileBlock(last)).is_some() {
+        if beyond_limit(self.ctx, &pending.fields, FileBlock(last)).is_some() {
             return None;
         }
         tally.cover(last, true);
@@ -435,9 +435,9 @@ impl<'a> Layers<'a> {
     }
 
     fn close(&self, pending: &mut Pending, tally: &Tally) {
-        check_sums(self.ctx, &pending.facts, tally);
+        check_sums(self.ctx, &pending.fields, tally);
         let mut whole = lock(&self.whole);
-        whole.counts.count_runs(pending.facts.kind, tally.runs);
+        whole.counts.count_runs(pending.fields.kind, tally.runs);
         whole.dir_runs.append(&mut pending.dir_runs);
     }
 
@@ -446,9 +446,9 @@ impl<'a> Layers<'a> {
         let record = self.ctx.inodes.get(stated.owner).filter(|record| record.marks.contains(Marks::LAYERED));
         let Some(record) = record.filter(|_| !lock(&self.stale).contains(&block)) else { return };
         claimer.claim(stated.owner, self.cluster(block));
-        let facts = claiming_facts(stated.owner, record.kind);
-        let node = node_of(&facts, block, bytes, stated.kind);
-        self.walk(&facts, &node, bytes, claimer, &mut Tally::default(), &mut Found::default());
+        let fields = claiming_fields(stated.owner, record.kind);
+        let node = node_of(&fields, block, bytes, stated.kind);
+        self.walk(&fields, &node, bytes, claimer, &mut Tally::default(), &mut Found::default());
     }
 
     /// The blocks to be read beside the pass, ascending; none when all were.
@@ -468,8 +468,8 @@ impl<'a> Layers<'a> {
         let mut leftover = Leftover::default();
         for shard in &self.open {
             for (_, pending) in std::mem::take(&mut *lock(shard)) {
-                let Pending { facts, root, mut tops, .. } = pending;
-                leftover.files.push(OpenFile { facts, tally: Mutex::new(root) });
+                let Pending { fields, root, mut tops, .. } = pending;
+                leftover.files.push(OpenFile { fields, tally: Mutex::new(root) });
                 leftover.nodes.append(&mut tops);
             }
         }
@@ -478,8 +478,8 @@ impl<'a> Layers<'a> {
 }
 
 /// All that claims need to know of a file.
-pub(crate) fn claiming_facts(inode: InodeNo, kind: Option<FileKind>) -> Facts {
-    Facts { inode, kind, flags: InodeFlags::empty(), size: 0, sectors: 0, seed: 0 }
+pub(crate) fn claiming_fields(inode: InodeNo, kind: Option<FileKind>) -> FileFields {
+    FileFields { inode, kind, flags: InodeFlags::empty(), size: 0, sectors: 0, seed: 0 }
 }
 
 /// Leaves, and indirect blocks that name data, are layer 0.
@@ -492,17 +492,17 @@ fn layer_of(kind: NodeKind) -> u16 {
 
 /// A tree block with the place in its file that it can know of: an extent node says where it begins; the first block of a
 /// directory's indirect block is that of the only one it has; all others count from their own beginning.
-fn node_of(facts: &Facts, block: u64, bytes: &[u8], kind: NodeKind) -> Node {
+fn node_of(fields: &FileFields, block: u64, bytes: &[u8], kind: NodeKind) -> Node {
     let starts_at = RawNode::from_bytes(bytes).and_then(|node| match kind {
         NodeKind::Extents(0) => node.extents().first().map(|e| e.ee_block.get()),
         _ => node.indexes().first().map(|e| e.ei_block.get()),
     });
     let first = match kind {
         NodeKind::Extents(_) => starts_at.unwrap_or(0),
-        NodeKind::Indirect(1) if facts.is_directory() => format::indirect::DIRECT as u32,
+        NodeKind::Indirect(1) if fields.is_directory() => format::indirect::DIRECT as u32,
         NodeKind::Indirect(_) => 0,
     };
-    Node { block, inode: facts.inode, first, last: u32::MAX, kind }
+    Node { block, inode: fields.inode, first, last: u32::MAX, kind }
 }
 
 /// What is kept of a tree block; `None` of one that leads to nothing. `numbers` is how many an indirect block has.

@@ -21,7 +21,7 @@ use crate::problem::Problem;
 use crate::report::Counts;
 use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind, XattrRef};
 use crate::scan::log::{Planned, ScanLog, Segment, lock};
-use crate::scan::regions::{Layers, Leftover, claiming_facts};
+use crate::scan::regions::{Layers, Leftover, claiming_fields};
 use crate::scan::walk::{BitmapKind, Claimer, GroupPart, Visitor};
 use crate::scan::{Feed, Item, REQUEST, Scanner};
 use crate::system_zone;
@@ -345,9 +345,9 @@ impl Rounds<'_> {
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };
         self.scanner.pass(&items, |item, bytes| {
             let (Ok(bytes), node) = (bytes, &item.tag) else { return };
-            let facts = claiming_facts(node.inode, self.ctx.inodes.get(node.inode).and_then(|record| record.kind));
+            let fields = claiming_fields(node.inode, self.ctx.inodes.get(node.inode).and_then(|record| record.kind));
             if !node.is_growth_copy() {
-                trees.node(&facts, node, bytes, &mut Tally::default(), &mut Found::default());
+                trees.node(&fields, node, bytes, &mut Tally::default(), &mut Found::default());
             }
         });
     }
@@ -502,7 +502,7 @@ impl Rounds<'_> {
                 }
             }
         } else {
-            trees.node(&file.facts, node, bytes, &mut tally, found);
+            trees.node(&file.fields, node, bytes, &mut tally, found);
         }
     }
 
@@ -578,8 +578,8 @@ impl Rounds<'_> {
     fn close(&self, files: &OpenFiles, counts: &mut Counts) {
         for file in files.iter() {
             let tally = file.tally.lock().unwrap_or_else(PoisonError::into_inner);
-            counts.count_runs(file.facts.kind, tally.runs);
-            check_sums(self.ctx, &file.facts, &tally);
+            counts.count_runs(file.fields.kind, tally.runs);
+            check_sums(self.ctx, &file.fields, &tally);
         }
     }
 

@@ -13,6 +13,7 @@ mod renamed;
 mod repaired;
 mod resize;
 mod shared;
+mod unshared;
 mod values;
 
 use blockdev::MemoryDevice;

@@ -15,6 +15,8 @@ pub(super) enum Extended {
     Snapshots(u32),
     /// An inode table that cannot be found is made anew, and the files in it are lost.
     EmptyTables,
+    /// Files that share blocks on purpose get blocks of their own.
+    UnshareBlocks,
     /// It changes nothing here.
     Nothing,
 }
@@ -32,6 +34,7 @@ pub(super) fn parse(word: &str) -> Result<Extended, String> {
             _ => Err("give snapshots=NUMBER, from 1 to 10000".into()),
         },
         "empty_tables" => Ok(Extended::EmptyTables),
+        "unshare_blocks" => Ok(Extended::UnshareBlocks),
         // all attributes that exist have version 2 but for some of the year 2001
         "ea_ver" => match value {
             Some("1" | "2") => Ok(Extended::Nothing),
@@ -48,7 +51,6 @@ pub(super) fn parse(word: &str) -> Result<Extended, String> {
         "discard" => Err("free blocks are not discarded: mount the volume and use fstrim(8)".into()),
         "optimize_extents" | "bmap2extent" => Err("extent trees are mended, but not built anew: use e2fsck".into()),
         "fragcheck" => Err("pieces of files are not listed: use filefrag(8)".into()),
-        "unshare_blocks" => Err("volumes that share blocks on purpose are not made writable: use e2fsck".into()),
         "check_encoding" | "clear_all_uninit_bits" => Err("it is not available: use e2fsck".into()),
         _ => Err("there is no such option".into()),
     }
@@ -64,20 +66,12 @@ mod tests {
         assert_eq!(parse("log_filename=/x"), Ok(Extended::Log("/x".into())));
         assert_eq!(parse("snapshots=40"), Ok(Extended::Snapshots(40)));
         assert_eq!(parse("empty_tables"), Ok(Extended::EmptyTables));
+        assert_eq!(parse("unshare_blocks"), Ok(Extended::UnshareBlocks));
         for word in ["nodiscard", "fixes_only", "ea_ver=2", "readahead_kb=0", "inode_count_fullmap"] {
             assert_eq!(parse(word), Ok(Extended::Nothing), "{word}");
         }
-        for word in [
-            "ea_ver=3",
-            "snapshots=0",
-            "readahead_kb=x",
-            "readahead_kb",
-            "discard",
-            "unshare_blocks",
-            "foo",
-            "",
-            "log_filename=",
-        ] {
+        for word in ["ea_ver=3", "snapshots=0", "readahead_kb=x", "readahead_kb", "discard", "foo", "", "log_filename="]
+        {
             assert!(parse(word).is_err(), "{word}");
         }
     }

@@ -25,7 +25,11 @@ impl Logs {
             match option {
                 Extended::Log(path) => logs.text = Some(path.clone()),
                 Extended::ProblemLog(path) => logs.problems = Some(path.clone()),
-                Extended::JournalOnly | Extended::Snapshots(_) | Extended::EmptyTables | Extended::Nothing => {}
+                Extended::JournalOnly
+                | Extended::Snapshots(_)
+                | Extended::EmptyTables
+                | Extended::UnshareBlocks
+                | Extended::Nothing => {}
             }
         }
         for path in [&mut logs.text, &mut logs.problems].into_iter().flatten() {

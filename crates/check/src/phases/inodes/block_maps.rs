@@ -8,7 +8,7 @@
 //!   threads, and a block that two maps share is followed only once, so a map that leads back into itself ends.
 
 use crate::context::Context;
-use crate::phases::inodes::file_totals::{Facts, Tally, beyond_limit};
+use crate::phases::inodes::file_totals::{FileFields, Tally, beyond_limit};
 use crate::problem::Problem;
 use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind};
 use crate::scan::walk::Claimer;
@@ -35,45 +35,45 @@ struct Place {
 
 impl Trees<'_> {
     /// Checks what `i_block` holds of a file that is mapped by extents.
-    pub(crate) fn extent_root(&self, facts: &Facts, i_block: &[u8], tally: &mut Tally, found: &mut Found) {
+    pub(crate) fn extent_root(&self, fields: &FileFields, i_block: &[u8], tally: &mut Tally, found: &mut Found) {
         let Some(node) = RawNode::from_bytes(i_block) else { return };
         let depth = node.header.eh_depth.get();
         if !root_header_fits(&node) {
             tally.incomplete = true;
-            self.report(facts, Code::ExtentHeaderInvalid, None);
+            self.report(fields, Code::ExtentHeaderInvalid, None);
             return;
         }
         if depth > extent::MAX_DEPTH {
-            let problem = Problem::new(Code::ExtentTreeTooDeep).inode(facts.inode).found(depth.into());
+            let problem = Problem::new(Code::ExtentTreeTooDeep).inode(fields.inode).found(depth.into());
             self.ctx.report_if(self.claimer.is_checking(), || problem.expected(extent::MAX_DEPTH.into()));
         }
         let place = Place { block: None, depth, range: 0..extent::MAX_BLOCKS };
-        self.extent_entries(facts, &node, &place, tally, found);
+        self.extent_entries(fields, &node, &place, tally, found);
     }
 
     /// Checks a tree block.
-    pub(crate) fn node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+    pub(crate) fn node(&self, fields: &FileFields, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         match at.kind {
-            NodeKind::Extents(_) => self.extent_node(facts, at, bytes, tally, found),
-            NodeKind::Indirect(_) => self.indirect_node(facts, at, bytes, tally, found),
+            NodeKind::Extents(_) => self.extent_node(fields, at, bytes, tally, found),
+            NodeKind::Indirect(_) => self.indirect_node(fields, at, bytes, tally, found),
         }
     }
 
     /// Checks a node of an extent tree.
-    fn extent_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+    fn extent_node(&self, fields: &FileFields, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Extents(depth) = at.kind else { return };
         let block = FsBlock(at.block);
         let Some(node) = RawNode::from_bytes(bytes) else { return };
-        let seen = check_header(&node, facts.owner(), depth, bytes, &self.ctx.volume.geometry);
+        let seen = check_header(&node, fields.owner(), depth, bytes, &self.ctx.volume.geometry);
         if !seen.fits || !seen.depth_right {
-            self.report(facts, Code::ExtentHeaderInvalid, Some(block));
+            self.report(fields, Code::ExtentHeaderInvalid, Some(block));
         }
         if !seen.fits {
             tally.incomplete = true;
             return;
         }
         if !seen.checksum_right {
-            self.report(facts, Code::ExtentBlockChecksumWrong, Some(block));
+            self.report(fields, Code::ExtentBlockChecksumWrong, Some(block));
         }
         let place = Place { block: Some(block), depth, range: u64::from(at.first)..u64::from(at.last) + 1 };
         let starts_at = match depth {
@@ -85,24 +85,38 @@ impl Trees<'_> {
         {
             self.ctx.report_if(self.claimer.is_checking(), || {
                 Problem::new(Code::ExtentIndexStartWrong)
-                    .inode(facts.inode)
+                    .inode(fields.inode)
                     .block(block)
                     .found(u64::from(start))
                     .expected(u64::from(at.first))
             });
         }
-        self.extent_entries(facts, &node, &place, tally, found);
+        self.extent_entries(fields, &node, &place, tally, found);
     }
 
-    fn extent_entries(&self, facts: &Facts, node: &RawNode<'_>, place: &Place, tally: &mut Tally, found: &mut Found) {
+    fn extent_entries(
+        &self,
+        fields: &FileFields,
+        node: &RawNode<'_>,
+        place: &Place,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
         if place.depth > 0 {
-            self.extent_children(facts, node, place, tally, found);
+            self.extent_children(fields, node, place, tally, found);
         } else {
-            self.extent_leaf(facts, node.extents(), place, tally, found);
+            self.extent_leaf(fields, node.extents(), place, tally, found);
         }
     }
 
-    fn extent_children(&self, facts: &Facts, node: &RawNode<'_>, place: &Place, tally: &mut Tally, found: &mut Found) {
+    fn extent_children(
+        &self,
+        fields: &FileFields,
+        node: &RawNode<'_>,
+        place: &Place,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
         let entries = node.indexes();
         for (n, entry) in entries.iter().enumerate() {
             let first = entry.ei_block.get();
@@ -117,13 +131,13 @@ impl Trees<'_> {
             };
             if let Some(code) = problem {
                 tally.incomplete = true;
-                self.report_entry(facts, code, place.block, FileBlock(u64::from(first)), child);
+                self.report_entry(fields, code, place.block, FileBlock(u64::from(first)), child);
                 continue;
             }
             tally.clusters += 1;
             found.nodes.push(Node {
                 block: child,
-                inode: facts.inode,
+                inode: fields.inode,
                 first,
                 // fits: `end` is at most 2^32 and more than `first`
                 last: (end - 1) as u32,
@@ -132,28 +146,35 @@ impl Trees<'_> {
         }
     }
 
-    fn extent_leaf(&self, facts: &Facts, extents: &[DiskExtent], place: &Place, tally: &mut Tally, found: &mut Found) {
+    fn extent_leaf(
+        &self,
+        fields: &FileFields,
+        extents: &[DiskExtent],
+        place: &Place,
+        tally: &mut Tally,
+        found: &mut Found,
+    ) {
         let mut next = place.range.start;
         let mut last_cluster = None;
         let mut last_end = None;
         // the root's neighbours are all here; those of a deeper leaf are not
         let edges = if place.block.is_some() { self.edges_of(extents) } else { Vec::new() };
-        let inode = facts.inode;
+        let inode = fields.inode;
         found.edges.extend(edges.iter().map(|&(logical, cluster)| Edge { inode, logical, cluster }));
         for e in extents {
             let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
             let start = e.start().get();
             if let Some(code) = self.extent_problem(e, logical, next, place.range.end) {
                 tally.incomplete = true;
-                self.report_run(facts, code, place.block, FileBlock(logical), start, len);
+                self.report_run(fields, code, place.block, FileBlock(logical), start, len);
                 // where one ends too far, it says nothing of those that follow
                 next = if code == Code::ExtentEndOutOfBounds { next } else { next.max(logical + len) };
                 continue;
             }
             next = logical + len;
             let last = FileBlock(logical + len - 1);
-            if let Some(code) = beyond_limit(self.ctx, facts, last) {
-                self.report_entry(facts, code, place.block, last, start);
+            if let Some(code) = beyond_limit(self.ctx, fields, last) {
+                self.report_entry(fields, code, place.block, last, start);
                 tally.incomplete = true;
                 continue;
             }
@@ -162,18 +183,18 @@ impl Trees<'_> {
             }
             last_end = Some(start + len);
             tally.cover(last.get(), !e.is_unwritten());
-            let clusters = self.run_clusters(facts, start..start + len, logical, &edges, &mut last_cluster);
+            let clusters = self.run_clusters(fields, start..start + len, logical, &edges, &mut last_cluster);
             tally.clusters += clusters.end - clusters.start;
-            if facts.is_directory() {
+            if fields.is_directory() {
                 if e.is_unwritten() {
-                    self.report_run(facts, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start, len);
+                    self.report_run(fields, Code::DirectoryExtentUninit, place.block, FileBlock(logical), start, len);
                 }
-                self.found_directory(facts, start..start + len, logical, &clusters, found);
-            } else if facts.is_symlink() {
-                found.links.push(LinkTarget { block: start, inode: facts.inode });
+                self.found_directory(fields, start..start + len, logical, &clusters, found);
+            } else if fields.is_symlink() {
+                found.links.push(LinkTarget { block: start, inode: fields.inode });
             } else {
-                self.content(facts, &(start..start + len));
-                self.claimer.claim(facts.inode, clusters);
+                self.content(fields, &(start..start + len));
+                self.claimer.claim(fields.inode, clusters);
             }
         }
     }
@@ -215,7 +236,7 @@ impl Trees<'_> {
     /// The clusters of a run, without those that the run before it in the same node has, and without the edges.
     fn run_clusters(
         &self,
-        facts: &Facts,
+        fields: &FileFields,
         blocks: Range<u64>,
         logical: u64,
         edges: &[(u64, u64)],
@@ -228,7 +249,7 @@ impl Trees<'_> {
         }
         let elsewhere = |(before, at): (u64, u64)| before == logical / ratio && at != clusters.start;
         if blocks.start % ratio != logical % ratio || last_cluster.is_some_and(elsewhere) {
-            self.report_entry(facts, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
+            self.report_entry(fields, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
         }
         let last = last_cluster.map(|(_, cluster)| cluster);
         let taken = |cluster| edges.iter().any(|(_, edge)| *edge == cluster) || last == Some(cluster);
@@ -246,7 +267,7 @@ impl Trees<'_> {
     /// Hands on a run of a directory, of whose clusters only `claimed` are its own.
     fn found_directory(
         &self,
-        facts: &Facts,
+        fields: &FileFields,
         blocks: Range<u64>,
         logical: u64,
         claimed: &Range<u64>,
@@ -257,7 +278,7 @@ impl Trees<'_> {
         found.dir_runs.push(DirRun {
             block: blocks.start,
             len: (blocks.end - blocks.start) as u32,
-            inode: facts.inode,
+            inode: fields.inode,
             first: logical as u32,
             shares_first: claimed.start != all.start,
             shares_last: claimed.end != all.end,
@@ -265,45 +286,45 @@ impl Trees<'_> {
     }
 
     /// Checks what `i_block` holds of a file that is mapped by indirect blocks.
-    pub(crate) fn indirect_root(&self, facts: &Facts, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
+    pub(crate) fn indirect_root(&self, fields: &FileFields, words: &[u32; 15], tally: &mut Tally, found: &mut Found) {
         let shape = self.ctx.volume.geometry.indirect();
         let (direct, trees) = words.split_at(12);
-        self.data_pointers(facts, direct.iter().copied(), 0, None, tally, found);
+        self.data_pointers(fields, direct.iter().copied(), 0, None, tally, found);
         for (level, &block) in (1u16..).zip(trees) {
             let first = shape.first_of_level(u32::from(level)).get();
-            self.found_indirect(facts, u64::from(block), level, first, None, tally, found);
+            self.found_indirect(fields, u64::from(block), level, first, None, tally, found);
         }
     }
 
     /// Checks an indirect block.
-    fn indirect_node(&self, facts: &Facts, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
+    fn indirect_node(&self, fields: &FileFields, at: &Node, bytes: &[u8], tally: &mut Tally, found: &mut Found) {
         let NodeKind::Indirect(level) = at.kind else { return };
         let geometry = &self.ctx.volume.geometry;
         let (shape, tail) = (geometry.indirect(), geometry.tail(Tailed::Indirect));
         let pointers = shape.pointers(bytes);
         let block = Some(FsBlock(at.block));
-        let (inode, seed) = facts.owner();
+        let (inode, seed) = fields.owner();
         let good =
             || tail.says(bytes, inode, Some(level.into())) && tail.checksum_matches(bytes, FsBlock(at.block), seed);
         if self.claimer.is_checking() && !good() {
-            self.report(facts, Code::IndirectBlockForeign, block);
+            self.report(fields, Code::IndirectBlockForeign, block);
         }
         let first = u64::from(at.first);
         if level == 1 {
-            self.data_pointers(facts, pointers.iter().map(|p| p.get()), first, block, tally, found);
+            self.data_pointers(fields, pointers.iter().map(|p| p.get()), first, block, tally, found);
             return;
         }
         let span = shape.span(u32::from(level) - 1);
         for (n, pointer) in (0u64..).zip(pointers) {
             let child = u64::from(pointer.get());
-            self.found_indirect(facts, child, level - 1, first.saturating_add(n * span), block, tally, found);
+            self.found_indirect(fields, child, level - 1, first.saturating_add(n * span), block, tally, found);
         }
     }
 
     #[expect(clippy::too_many_arguments, reason = "all of them come from the walk; two call sites")]
     fn found_indirect(
         &self,
-        facts: &Facts,
+        fields: &FileFields,
         block: u64,
         level: u16,
         first: u64,
@@ -316,16 +337,16 @@ impl Trees<'_> {
         }
         let Ok(first_block) = u32::try_from(first) else {
             tally.incomplete = true;
-            return self.report_entry(facts, Code::RegularFileTooBig, parent, FileBlock(first), block);
+            return self.report_entry(fields, Code::RegularFileTooBig, parent, FileBlock(first), block);
         };
         if !self.ctx.volume.holds(block) {
             tally.incomplete = true;
-            return self.report_entry(facts, Code::BlockOutOfRange, parent, FileBlock(first), block);
+            return self.report_entry(fields, Code::BlockOutOfRange, parent, FileBlock(first), block);
         }
         tally.clusters += 1;
         found.nodes.push(Node {
             block,
-            inode: facts.inode,
+            inode: fields.inode,
             first: first_block,
             last: u32::MAX,
             kind: NodeKind::Indirect(level),
@@ -335,7 +356,7 @@ impl Trees<'_> {
     /// Checks numbers of data blocks, those of file blocks `first`, `first + 1` ….
     fn data_pointers(
         &self,
-        facts: &Facts,
+        fields: &FileFields,
         pointers: impl Iterator<Item = u32>,
         first: u64,
         parent: Option<FsBlock>,
@@ -350,12 +371,12 @@ impl Trees<'_> {
             }
             if !self.ctx.volume.holds(block) {
                 tally.incomplete = true;
-                self.report_entry(facts, Code::BlockOutOfRange, parent, FileBlock(logical), block);
+                self.report_entry(fields, Code::BlockOutOfRange, parent, FileBlock(logical), block);
                 continue;
             }
-            if let Some(code) = beyond_limit(self.ctx, facts, FileBlock(logical)) {
+            if let Some(code) = beyond_limit(self.ctx, fields, FileBlock(logical)) {
                 tally.incomplete = true;
-                self.report_entry(facts, code, parent, FileBlock(logical), block);
+                self.report_entry(fields, code, parent, FileBlock(logical), block);
                 continue;
             }
             match &mut run {
@@ -363,39 +384,39 @@ impl Trees<'_> {
                     blocks.end += 1;
                 }
                 _ => {
-                    self.finish_run(facts, run.replace((logical, block..block + 1)), tally, found);
+                    self.finish_run(fields, run.replace((logical, block..block + 1)), tally, found);
                 }
             }
         }
-        self.finish_run(facts, run, tally, found);
+        self.finish_run(fields, run, tally, found);
     }
 
-    fn finish_run(&self, facts: &Facts, run: Option<(u64, Range<u64>)>, tally: &mut Tally, found: &mut Found) {
+    fn finish_run(&self, fields: &FileFields, run: Option<(u64, Range<u64>)>, tally: &mut Tally, found: &mut Found) {
         let Some((logical, blocks)) = run else { return };
         let len = blocks.end - blocks.start;
         tally.runs = tally.runs.saturating_add(1);
         tally.cover(logical + len - 1, true);
         tally.clusters += len;
-        if facts.is_directory() {
+        if fields.is_directory() {
             let clusters = self.ctx.claims.clusters_of(&blocks);
-            self.found_directory(facts, blocks, logical, &clusters, found);
-        } else if facts.is_symlink() {
-            found.links.push(LinkTarget { block: blocks.start, inode: facts.inode });
+            self.found_directory(fields, blocks, logical, &clusters, found);
+        } else if fields.is_symlink() {
+            found.links.push(LinkTarget { block: blocks.start, inode: fields.inode });
         } else {
-            self.content(facts, &blocks);
-            self.claimer.claim(facts.inode, self.ctx.claims.clusters_of(&blocks));
+            self.content(fields, &blocks);
+            self.claimer.claim(fields.inode, self.ctx.claims.clusters_of(&blocks));
         }
     }
 
-    fn content(&self, facts: &Facts, blocks: &Range<u64>) {
+    fn content(&self, fields: &FileFields, blocks: &Range<u64>) {
         if self.claimer.is_checking() {
-            self.ctx.identify_content(facts.inode, blocks);
+            self.ctx.identify_content(fields.inode, blocks);
         }
     }
 
-    fn report(&self, facts: &Facts, code: Code, block: Option<FsBlock>) {
+    fn report(&self, fields: &FileFields, code: Code, block: Option<FsBlock>) {
         self.ctx.report_if(self.claimer.is_checking(), || {
-            let problem = Problem::new(code).inode(facts.inode);
+            let problem = Problem::new(code).inode(fields.inode);
             match block {
                 Some(block) => problem.block(block).name(format!("at block {block}")),
                 None => problem.name("in the inode"),
@@ -403,14 +424,22 @@ impl Trees<'_> {
         });
     }
 
-    fn report_entry(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64) {
-        self.report_run(facts, code, node, at, points_to, 1);
+    fn report_entry(&self, fields: &FileFields, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64) {
+        self.report_run(fields, code, node, at, points_to, 1);
     }
 
     /// Reports an entry of a map that leads to `blocks` blocks from `points_to` on.
-    fn report_run(&self, facts: &Facts, code: Code, node: Option<FsBlock>, at: FileBlock, points_to: u64, blocks: u64) {
+    fn report_run(
+        &self,
+        fields: &FileFields,
+        code: Code,
+        node: Option<FsBlock>,
+        at: FileBlock,
+        points_to: u64,
+        blocks: u64,
+    ) {
         self.ctx.report_if(self.claimer.is_checking(), || {
-            let problem = Problem::new(code).inode(facts.inode).file_block(at).found(points_to).count(blocks);
+            let problem = Problem::new(code).inode(fields.inode).file_block(at).found(points_to).count(blocks);
             match node {
                 Some(block) => problem.block(block),
                 None => problem,

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 /// What the inode says of its file, as far as its map is checked by it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
+pub(crate) struct FileFields {
     pub(crate) inode: InodeNo,
     pub(crate) kind: Option<FileKind>,
     pub(crate) flags: InodeFlags,
@@ -22,7 +22,7 @@ pub(crate) struct Facts {
     pub(crate) seed: u32,
 }
 
-impl Facts {
+impl FileFields {
     /// The inode, and the start of the checksums of its blocks.
     pub(crate) fn owner(&self) -> (InodeNo, u32) {
         (self.inode, self.seed)
@@ -70,7 +70,7 @@ impl Tally {
 /// A file whose map does not end in the inode: kept until the rounds have read the rest.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    pub(crate) facts: Facts,
+    pub(crate) fields: FileFields,
     pub(crate) tally: Mutex<Tally>,
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct OpenFiles {
 impl OpenFiles {
     /// Puts them in order.
     pub(crate) fn new(mut files: Vec<OpenFile>) -> Self {
-        files.sort_unstable_by_key(|f| f.facts.inode);
-        let inodes = files.iter().map(|f| f.facts.inode).collect();
+        files.sort_unstable_by_key(|f| f.fields.inode);
+        let inodes = files.iter().map(|f| f.fields.inode).collect();
         Self { files, inodes }
     }
 
@@ -102,29 +102,31 @@ impl OpenFiles {
 }
 
 /// Checks size and space of a file whose map was walked to its end.
-pub(crate) fn check_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
-    if facts.inode == InodeNo::BAD_BLOCKS || tally.incomplete {
+pub(crate) fn check_sums(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) {
+    if fields.inode == InodeNo::BAD_BLOCKS || tally.incomplete {
         return;
     }
     // without a type the flag means nothing
     // the flag means nothing in an inode that no directory may name
-    let nameable = facts.inode == InodeNo::ROOT || facts.inode.get() >= ctx.volume.geometry.first_inode;
-    let inline = facts.flags.contains(InodeFlags::INLINE_DATA) && facts.kind.is_some() && nameable;
+    let nameable = fields.inode == InodeNo::ROOT || fields.inode.get() >= ctx.volume.geometry.first_inode;
+    let inline = fields.flags.contains(InodeFlags::INLINE_DATA) && fields.kind.is_some() && nameable;
     if inline {
         // its size was checked with the attribute that holds its end
-    } else if facts.is_directory() && tally.last.is_none() && tally.clusters == 0 {
-        ctx.report(Problem::new(Code::DirectoryEmpty).inode(facts.inode));
-    } else if facts.is_directory() && tally.last.is_none() {
+    } else if fields.is_directory() && tally.last.is_none() && tally.clusters == 0 {
+        ctx.report(Problem::new(Code::DirectoryEmpty).inode(fields.inode));
+    } else if fields.is_directory() && tally.last.is_none() {
         // it has blocks of some kind, so something is lost, and a person should know
-        ctx.report(Problem::new(Code::DirectoryHole).dir(facts.inode).file_block(FileBlock(0)));
-    } else if let Some(expected) = wrong_size(ctx, facts, tally) {
-        ctx.report(Problem::new(Code::InodeSizeWrong).inode(facts.inode).found(facts.size).expected(expected));
+        ctx.report(Problem::new(Code::DirectoryHole).dir(fields.inode).file_block(FileBlock(0)));
+    } else if let Some(expected) = wrong_size(ctx, fields, tally) {
+        ctx.report(Problem::new(Code::InodeSizeWrong).inode(fields.inode).found(fields.size).expected(expected));
     }
     let cluster_sectors =
         u64::from(ctx.volume.geometry.cluster_blocks) * u64::from(ctx.volume.geometry.block_size / 512);
     let expected = tally.clusters.saturating_mul(cluster_sectors);
-    if expected != facts.sectors {
-        ctx.report(Problem::new(Code::InodeBlockCountWrong).inode(facts.inode).found(facts.sectors).expected(expected));
+    if expected != fields.sectors {
+        ctx.report(
+            Problem::new(Code::InodeBlockCountWrong).inode(fields.inode).found(fields.sectors).expected(expected),
+        );
     }
 }
 
@@ -132,29 +134,29 @@ pub(crate) fn check_sums(ctx: &Context<'_>, facts: &Facts, tally: &Tally) {
 ///
 /// A directory ends with its last block. A regular file may be longer than its blocks (a hole at the end) and may have
 /// unwritten blocks beyond its end, but no written block may start beyond it.
-fn wrong_size(ctx: &Context<'_>, facts: &Facts, tally: &Tally) -> Option<u64> {
+fn wrong_size(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) -> Option<u64> {
     let block_size = u64::from(ctx.volume.geometry.block_size);
-    match facts.kind {
+    match fields.kind {
         Some(FileKind::Directory) => {
             let blocks = tally.last? + 1;
-            let claimed = facts.size / block_size;
+            let claimed = fields.size / block_size;
             // e2fsck lets a directory have blocks beyond its end only as many as s_prealloc_dir_blocks says
             let spare = u64::from(ctx.volume.disk.s_prealloc_dir_blocks);
             let fits = claimed == blocks
                 || claimed < blocks && blocks - claimed <= spare && tally.last_written.is_none_or(|w| w < claimed);
-            (!fits || !facts.size.is_multiple_of(block_size)).then_some(blocks.saturating_mul(block_size))
+            (!fits || !fields.size.is_multiple_of(block_size)).then_some(blocks.saturating_mul(block_size))
         }
         Some(FileKind::Symlink) => None,
         _ => {
             // verity keeps its hash tree beyond the end
-            if !facts.flags.contains(InodeFlags::VERITY)
+            if !fields.flags.contains(InodeFlags::VERITY)
                 && let Some(last) = tally.last_written
-                && facts.size < last.saturating_mul(block_size)
+                && fields.size < last.saturating_mul(block_size)
             {
                 return Some((last + 1).saturating_mul(block_size));
             }
-            let most = largest_size(ctx, facts.has_extents());
-            (facts.size > most).then_some(tally.last.map_or(0, |l| (l + 1).saturating_mul(block_size)))
+            let most = largest_size(ctx, fields.has_extents());
+            (fields.size > most).then_some(tally.last.map_or(0, |l| (l + 1).saturating_mul(block_size)))
         }
     }
 }
@@ -169,11 +171,11 @@ fn largest_size(ctx: &Context<'_>, extents: bool) -> u64 {
 }
 
 /// Whether block `n` of a file lies beyond what a file of its type may have; the code that says so.
-pub(crate) fn beyond_limit(ctx: &Context<'_>, facts: &Facts, n: FileBlock) -> Option<Code> {
-    if facts.is_directory() {
+pub(crate) fn beyond_limit(ctx: &Context<'_>, fields: &FileFields, n: FileBlock) -> Option<Code> {
+    if fields.is_directory() {
         let most = (1u64 << 31) / u64::from(ctx.volume.geometry.block_size);
         return (!ctx.volume.features.incompat.contains(Incompat::LARGE_DIR) && n.get() > most)
             .then_some(Code::DirectoryTooBig);
     }
-    (facts.is_symlink() && n.get() > 0).then_some(Code::SymlinkTooBig)
+    (fields.is_symlink() && n.get() > 0).then_some(Code::SymlinkTooBig)
 }
