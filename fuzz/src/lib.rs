@@ -49,7 +49,7 @@ use format::xattr::{Value, XattrArea};
 use format::{FsBlock, GroupNo, InodeNo, jbd2};
 use fuse_wire::{Features, Operation, Request};
 use std::sync::Arc;
-use store::recovery::{Journal, Recovered, Recovery, Replayed, Run};
+use store::recovery::{Journal, Recovered, Replayed, Run};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A fuzz target.
@@ -273,6 +273,7 @@ pub fn fuse_request(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use store::recovery::Recovery;
     use testkit::damage::Damager;
     use testkit::{cases, need};
 

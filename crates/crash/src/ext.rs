@@ -68,13 +68,7 @@ pub struct Ext {
     pub len: u64,
     /// How many inodes it has.
     pub inodes: u64,
-    /// For a test that this is caught: blocks are given out again at once when they are freed.
-    #[doc(hidden)]
-    pub reuse_at_once: bool,
-    /// The same for content that snapshots keep, which is written over.
-    #[doc(hidden)]
-    pub overwrite_kept: bool,
-    /// The same for faults of engines.
+    /// What the file system does wrong, for a test that it is caught.
     #[doc(hidden)]
     pub mutant: Mutant,
 }
@@ -96,8 +90,7 @@ impl Ext {
         let format = FORMATS.iter().find(|row| row.name == format)?;
         // a native volume has blocks of 4 KiB, and is no smaller
         let (block_size, len) = if format.kind == Kind::Extant { (4096, NATIVE_LEN) } else { (1024, LEN) };
-        let (reuse_at_once, overwrite_kept, mutant) = (false, false, Mutant::default());
-        Some(Self { promise, format, block_size, len, inodes: 96, reuse_at_once, overwrite_kept, mutant })
+        Some(Self { promise, format, block_size, len, inodes: 96, mutant: Mutant::Identity })
     }
 
     /// The shortest volume that has room for its own structures and some files.
@@ -132,8 +125,6 @@ impl Ext {
         let write = WriteOptions {
             consistency: Some(self.promise.mode.consistency),
             data: self.promise.mode.data,
-            reuse_at_once: self.reuse_at_once,
-            overwrite_kept: self.overwrite_kept,
             mutant: self.mutant,
             clock: clock(time.clone()),
             seed: Some(1),

@@ -282,7 +282,7 @@ fn an_engine_that_reuses_places_too_early_is_caught() {
         return;
     }
     let mut ext = Ext::new("snapshot", None).expect("a mode");
-    ext.mutant.reuse_places = true;
+    ext.mutant = fs::Mutant::ReusePlaces;
     let caught = judge(&ext, &record(&ext, 1), 1, 16);
     assert!(caught.is_err(), "{caught:?} states");
 }

@@ -52,7 +52,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use store::VolumeState;
+use store::{Mutant, VolumeState};
 use zones::Zones;
 
 /// Most groups a volume may have to be opened for writing: their counts are kept in memory.
@@ -94,10 +94,8 @@ pub(crate) struct SpaceOptions {
     pub(crate) hold_content: bool,
     /// So it is with numbers of inodes.
     pub(crate) hold_inodes: bool,
-    /// See [`WriteOptions::overwrite_kept`](crate::WriteOptions).
-    pub(crate) overwrite_kept: bool,
-    /// See [`WriteOptions::reuse_at_once`](crate::WriteOptions).
-    pub(crate) hold_nothing: bool,
+    /// What is done wrong on purpose.
+    pub(crate) mutant: Mutant,
     /// Content that counts is never overwritten in its place.
     pub(crate) copies: bool,
     /// Where blocks go, where the format does not say it.

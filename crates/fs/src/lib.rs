@@ -100,7 +100,7 @@ pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
 pub use stat::{Attributes, StatFs};
 #[doc(hidden)]
-pub use store::engine::Mutant;
+pub use store::Mutant;
 pub use store::native::Summary as NativeSummary;
 pub use transaction::Transaction;
 pub use volume::Volume;

@@ -10,7 +10,7 @@ use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Engine;
-use store::engine::{CopyOnWrite, DirtyBit, Journal, JournalOptions, Mutant, NativeUnordered, Unordered};
+use store::engine::{CopyOnWrite, DirtyBit, Journal, JournalOptions, NativeUnordered, Unordered};
 
 /// Features a volume may have that is written.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
@@ -69,8 +69,7 @@ impl Maps {
             was_valid: self.state().contains(State::VALID),
             hold_content: limits.defers_reuse,
             hold_inodes: !limits.atomic,
-            hold_nothing: options.reuse_at_once,
-            overwrite_kept: options.overwrite_kept,
+            mutant: options.mutant,
             copies: options.data == DataMode::CopyOnWrite,
             placement: options.placement,
             seed: options.seed(),
@@ -98,9 +97,7 @@ impl Maps {
         Ok(match (consistency, native) {
             (Consistency::Snapshot, Some(mapped)) => {
                 let mut engine = CopyOnWrite::new(mapped, dirty_blocks)?;
-                if options.mutant != Mutant::default() {
-                    engine.mutate(options.mutant, mapped)?;
-                }
+                engine.mutate(options.mutant, mapped)?;
                 Box::new(engine)
             }
             (Consistency::None, Some(mapped)) => Box::new(NativeUnordered::new(mapped, dirty_blocks)?),

@@ -10,6 +10,7 @@ use crate::wakeup::Wakeup;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use store::Mutant;
 use store::engine::Limits;
 
 /// Where the time of day comes from.
@@ -44,16 +45,9 @@ pub struct WriteOptions {
     pub placement: Placement,
     /// Where the volume is mounted, for its superblock; at most 63 bytes of it are kept.
     pub mounted_at: Option<Vec<u8>>,
-    /// Breaks the promises of every mode: blocks are given out again at once when they are freed, although a crash may
-    /// bring back what used them. For the test that this is caught.
+    /// What is done wrong, for a test that it is caught.
     #[doc(hidden)]
-    pub reuse_at_once: bool,
-    /// Breaks what snapshots promise: content that they keep is written over in its place. For the test that this is caught.
-    #[doc(hidden)]
-    pub overwrite_kept: bool,
-    /// The same of what engines promise.
-    #[doc(hidden)]
-    pub mutant: store::engine::Mutant,
+    pub mutant: Mutant,
 }
 
 impl Default for WriteOptions {
@@ -70,9 +64,7 @@ impl Default for WriteOptions {
             superuser: false,
             placement: Placement::Usual,
             mounted_at: None,
-            reuse_at_once: false,
-            overwrite_kept: false,
-            mutant: store::engine::Mutant::default(),
+            mutant: Mutant::Identity,
         }
     }
 }

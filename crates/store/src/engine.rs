@@ -15,7 +15,6 @@ mod rollback;
 pub use copy_on_write::CopyOnWrite;
 pub use dirty_bit::DirtyBit;
 pub use journal::{Journal, JournalOptions};
-pub use map_writer::Mutant;
 pub use native_unordered::NativeUnordered;
 pub use new_volume::{first_chunks, make};
 pub use none::Unordered;

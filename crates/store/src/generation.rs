@@ -33,11 +33,11 @@ pub enum Kind {
     /// File data that goes the way of metadata: the target of a link, the value of an attribute inode, and all file data
     /// under an engine that journals it.
     Data,
-    /// What an engine writes for itself: a log, a list. Only plans hold such blocks.
+    /// What an engine writes for itself: a log, a list. Only plans have such blocks.
     Engine,
 }
 
-/// What a changed block is, for the engine that orders it and for whoever computes its checksum.
+/// What a changed block is, for the engine that orders it and for the code that computes its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// Its kind.
@@ -105,7 +105,7 @@ pub struct ClosedGeneration {
     pub reason: CommitReason,
     /// The changed blocks, ascending.
     pub blocks: Vec<BlockWrite>,
-    /// Blocks freed in it that had held metadata (or journaled data), ascending; they may overlap. Empty unless the engine
+    /// Blocks freed in it that had contained metadata (or journaled data), ascending; they may overlap. Empty unless the engine
     /// [wants](crate::engine::Limits::wants_forgotten) them.
     pub forgotten: Vec<Run>,
     /// File data, or an earlier generation, was written to the device and not flushed yet.

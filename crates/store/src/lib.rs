@@ -17,6 +17,7 @@ pub mod engine;
 mod error;
 mod generation;
 mod metadata_space;
+mod mutant;
 pub mod native;
 mod note;
 mod operation;
@@ -31,6 +32,8 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use generation::{BlockWrite, ClosedGeneration, CommitReason, Kind, StateSource, Tag, VolumeState};
 pub use metadata_space::{DirtyLimits, MetadataSpace, Need};
+#[doc(hidden)]
+pub use mutant::Mutant;
 pub use note::{Note, Part};
 pub use operation::{Closing, CommitHooks, Operation};
 pub use plan::{Plan, PlannedWrite, Stage};

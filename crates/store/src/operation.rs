@@ -6,9 +6,9 @@ use std::sync::RwLockReadGuard;
 
 /// What the store calls in the file system when a generation closes.
 ///
-/// None of these may begin an operation, or take a lock that is held by someone who begins one.
+/// None of these may begin an operation, or take a lock that a thread has which begins one.
 pub trait CommitHooks: StateSource + Send + Sync {
-    /// Brings what is kept outside the cache (bitmaps, descriptors, the superblock's counts) into the closing generation.
+    /// Brings what is outside the cache (bitmaps, descriptors, the superblock's counts) into the closing generation.
     /// No operation is running. Blocks that are changed here for the first time count only as far as
     /// [`CommitHooks::closing_credits`] says: an operation that will make a block change here edits it too.
     ///
@@ -91,13 +91,13 @@ impl<'a> Operation<'a> {
         self.store.cache.replace(block, tag, change)
     }
 
-    /// Blocks from `first` on that held metadata were freed: their changes need not be written, and what an engine still
-    /// holds of them must not overwrite what they hold next.
+    /// Blocks from `first` on that contained metadata were freed: their changes need not be written, and what an engine
+    /// still has of them must not overwrite their next content.
     pub fn forget(&self, first: FsBlock, count: u64) {
         self.store.forget(first, count);
     }
 
-    /// As [`Operation::forget`] for blocks that held file data: nothing to do unless the engine journals data. Not for data
+    /// As [`Operation::forget`] for blocks of file data: nothing to do unless the engine journals data. Not for data
     /// that was written with [`Operation::edit`] or [`Operation::fresh`], which went the way of metadata.
     pub fn forget_data(&self, first: FsBlock, count: u64) {
         if self.store.journals_data() {
@@ -132,7 +132,7 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// A generation that closes: no operation runs, and the file system adds what it keeps elsewhere.
+/// A generation that closes: no operation runs, and the file system adds what it has elsewhere.
 pub struct Closing<'a> {
     pub(crate) store: &'a Store,
     pub(crate) generation: u64,

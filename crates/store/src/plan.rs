@@ -38,7 +38,7 @@ pub struct Stage {
 pub struct Plan {
     /// The stages.
     pub stages: Vec<Stage>,
-    /// Blocks that the cache need not keep any longer on account of a closed generation once the plan is executed: what
+    /// Blocks that need not be cached any longer on account of a closed generation once the plan is executed: what
     /// the generation made of them is in its home place, or a later one has changed or freed them. Each stands here
     /// once, sooner or later, for each generation that changed it.
     pub home: Vec<FsBlock>,

@@ -29,7 +29,7 @@ impl Store {
     /// Gets chunks for so many blocks in the generation that is open for a transaction, as far as there are any: the
     /// limits with them.
     pub(crate) fn widen(&self, writer: &Writer, blocks: usize) -> Result<DirtyLimits> {
-        let mut committer = self.lock_committer(writer)?;
+        let (mut committer, _guard) = self.lock_committer(writer)?;
         let generation = writer.lock_generation();
         let Some(space) = committer.engine.metadata_space() else { return Ok(DirtyLimits::ANY) };
         let closing = Closing { store: self, generation: *generation };
@@ -46,7 +46,7 @@ impl Store {
     /// As [`Store::sync`].
     pub fn compact(&self) -> Result<bool> {
         let writer = self.writer()?;
-        let mut committer = self.lock_committer(writer)?;
+        let (mut committer, _guard) = self.lock_committer(writer)?;
         if committer.engine.metadata_space().is_none_or(|space| space.is_compact()) {
             return Ok(false);
         }

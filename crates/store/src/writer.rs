@@ -21,7 +21,6 @@ use crate::{
 };
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
@@ -46,12 +45,12 @@ pub(crate) struct Writer {
     credits: AtomicUsize,
     /// What the open generation may change.
     pub(crate) dirty_limits: Mutex<DirtyLimits>,
-    /// Operations that have ended; tells whether the volume is quiet.
+    /// Operations that have ended, to know whether the volume is quiet.
     operations: AtomicU64,
     /// Requests of any kind written; see the invariants.
     written: AtomicU64,
     flushed: AtomicU64,
-    /// Held by who flushes for file data alone, so that all who wait share one flush.
+    /// Locked by a thread that flushes for file data alone, so that all that wait share one flush.
     flusher: Mutex<()>,
     /// Freed in the open generation.
     forgotten: Mutex<Vec<Run>>,
@@ -102,7 +101,7 @@ pub(crate) struct Committer {
 /// What [`Store::tick`] remembers from call to call.
 #[derive(Default)]
 struct Clock {
-    /// Since when the open generation holds changes, or something written waits for a flush.
+    /// Since when the open generation contains changes, or something written waits for a flush.
     dirty_since: Option<Duration>,
     /// When an operation was last seen to have ended, and how many had by then.
     active: Duration,
@@ -121,31 +120,11 @@ impl Clock {
 }
 
 /// Ends writing if the thread panics while this exists. Made after a lock is taken, so that it acts before the lock is free.
-struct EndOnPanic<'a>(&'a Store);
+pub(crate) struct EndOnPanic<'a>(&'a Store);
 
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         self.0.end_on_panic();
-    }
-}
-
-/// The committer, locked. A panic ends writing before it is unlocked.
-pub(crate) struct Locked<'a> {
-    _end_on_panic: EndOnPanic<'a>,
-    committer: MutexGuard<'a, Committer>,
-}
-
-impl Deref for Locked<'_> {
-    type Target = Committer;
-
-    fn deref(&self) -> &Committer {
-        &self.committer
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Committer {
-        &mut self.committer
     }
 }
 
@@ -202,9 +181,12 @@ impl Store {
         writer.check().map(|()| writer)
     }
 
-    /// The committer, while writing goes on.
-    pub(crate) fn lock_committer<'a>(&'a self, writer: &'a Writer) -> Result<Locked<'a>> {
-        let locked = Locked { committer: lock(&writer.committer), _end_on_panic: EndOnPanic(self) };
+    /// The committer, while writing goes on. The guard comes last, so that it acts before the lock is free.
+    pub(crate) fn lock_committer<'a>(
+        &'a self,
+        writer: &'a Writer,
+    ) -> Result<(MutexGuard<'a, Committer>, EndOnPanic<'a>)> {
+        let locked = (lock(&writer.committer), EndOnPanic(self));
         writer.check().map(|()| locked)
     }
 
@@ -235,7 +217,7 @@ impl Store {
         }
     }
 
-    /// Whether the open generation holds half of what it may: [`Store::tick`] closes it then.
+    /// Whether the open generation contains half of what it may: [`Store::tick`] closes it then.
     pub fn is_half_full(&self) -> bool {
         self.writer.get().is_some_and(|writer| self.cache.dirty() > writer.most_dirty() / 2)
     }
@@ -411,7 +393,7 @@ impl Store {
         }
         let _alone = lock(&writer.flusher);
         writer.check()?;
-        // whoever held the lock before may have flushed for this thread too
+        // the thread that had the lock before may have flushed for this one too
         if writer.has_unflushed() {
             let written = writer.written.load(Ordering::Acquire);
             self.device.flush().map_err(Error::from).inspect_err(|e| self.fail(e))?;
@@ -423,7 +405,7 @@ impl Store {
     /// Closes generations until `generation` is written, and for a sync until it is durable.
     fn commit(&self, generation: u64, reason: CommitReason) -> Result<()> {
         let writer = self.writer()?;
-        let mut committer = self.lock_committer(writer)?;
+        let (mut committer, _guard) = self.lock_committer(writer)?;
         loop {
             // another thread may have written it while this one waited
             let newest = match reason {
@@ -440,7 +422,7 @@ impl Store {
 
     /// Closes the open generation, whatever it contains, and returns when it is durable.
     pub(crate) fn commit_now(&self, writer: &Writer) -> Result<()> {
-        let mut committer = self.lock_committer(writer)?;
+        let (mut committer, _guard) = self.lock_committer(writer)?;
         let generation = self.open_generation();
         while self.durable_generation() < generation {
             self.close_and_write(writer, &mut committer, CommitReason::Sync).inspect_err(|e| self.fail(e))?;
@@ -601,7 +583,7 @@ impl Store {
     pub fn stop_writing(&self) -> Result<()> {
         self.sync()?;
         let writer = self.writer()?;
-        let mut committer = self.lock_committer(writer)?;
+        let (mut committer, _committing) = self.lock_committer(writer)?;
         // operations that began since the sync have ended when it is locked; those that wait for it do not begin
         let mut generation = writer.lock_generation();
         let _guard = EndOnPanic(self);

@@ -18,7 +18,7 @@ use extant_crash::model::State;
 use extant_crash::op::{Op, Workload};
 use extant_crash::promise::Promise;
 use extant_crash::system::{Refused, Session, System};
-use fs::{FileBlock, OpenOptions, Volume};
+use fs::{FileBlock, Mutant, OpenOptions, Volume};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,13 +37,14 @@ impl Broken {
     }
 
     fn of(mut ext: Ext, bend: Bend) -> Self {
-        ext.reuse_at_once = bend == Bend::ReuseAtOnce;
-        ext.overwrite_kept = bend == Bend::OverwriteKept;
-        ext.mutant = fs::Mutant {
-            reuse_places: bend == Bend::ReusePlaces,
-            reuse_number: bend == Bend::ReuseNumber,
-            keep_leaves: bend == Bend::KeepLeaves,
-            short_sync: bend == Bend::ShortSync,
+        ext.mutant = match bend {
+            Bend::ReuseAtOnce => Mutant::ReuseAtOnce,
+            Bend::OverwriteKept => Mutant::OverwritePinned,
+            Bend::ReusePlaces => Mutant::ReusePlaces,
+            Bend::ReuseNumber => Mutant::ReuseNumber,
+            Bend::KeepLeaves => Mutant::KeepLeaves,
+            Bend::ShortSync => Mutant::ShortSync,
+            _ => Mutant::Identity,
         };
         let volume = Volume::open(ext.format().expect("a volume"), &OpenOptions::default()).expect("a volume");
         Self { journal: journal(&volume), ext, bend }

@@ -7,7 +7,7 @@ use crate::Result;
 use format::FsBlock;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use store::Operation;
+use store::{Mutant, Operation};
 
 /// Runs of blocks: the first block of each, and the one behind it. None touches another.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Space {
     ///
     /// Blocks that no durable generation leads to always may: they were given out in the open one.
     pub(crate) fn in_place(&self, op: &Operation<'_>, first: FsBlock, len: u64) -> Result<(bool, u64)> {
-        if self.options.overwrite_kept {
+        if self.options.mutant == Mutant::OverwritePinned {
             return Ok((true, len));
         }
         let (unpinned, len) = self.is_unpinned(op.store(), first, len)?;

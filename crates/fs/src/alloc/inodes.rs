@@ -10,7 +10,7 @@ use format::group::GroupFlags;
 use format::{FsBlock, GroupNo};
 use space::{Container, Run, RunSet};
 use std::sync::atomic::Ordering;
-use store::{Kind, Operation, Tag};
+use store::{Kind, Mutant, Operation, Tag};
 
 impl GroupState {
     /// The block bitmap has content of its own from now on.
@@ -117,7 +117,7 @@ impl Space {
         let mut state = lock(&cell.state);
         // the map is there: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
-        let held = held || self.options.hold_inodes && !self.options.hold_nothing;
+        let held = held || self.options.hold_inodes && self.options.mutant != Mutant::ReuseAtOnce;
         if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.give(run, held)) {
             return;
         }

@@ -8,6 +8,7 @@ use format::{FsBlock, GroupNo, Structure, Where};
 use space::{Purpose, Run};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use store::Mutant;
 
 /// Groups whose bitmap cannot be read that are passed over in the search for an inode.
 const UNREAD: usize = 8;
@@ -71,7 +72,8 @@ impl Change<'_> {
             Purpose::Data => self.operation().forget_data(first, count),
             Purpose::Metadata => self.operation().forget(first, count),
         }
-        let held = (purpose == Purpose::Metadata || space.options.hold_content) && !space.options.hold_nothing;
+        let held =
+            (purpose == Purpose::Metadata || space.options.hold_content) && space.options.mutant != Mutant::ReuseAtOnce;
         let geometry = &space.sb.geometry;
         let (mut at, end) = (first.get(), first.get() + count);
         while at < end {

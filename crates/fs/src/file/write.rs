@@ -16,7 +16,7 @@
 use super::edit::{FileEdit, stamp};
 use crate::change::Change;
 use crate::map::ONE_PLACE;
-use crate::{Error, Files, Inode, InodeFlags, InodeNo, Place, Result, Run};
+use crate::{Error, Files, Inode, InodeFlags, InodeNo, Mutant, Place, Result, Run};
 use format::extent::{Extent, room};
 use format::indirect::DIRECT;
 use format::{FileBlock, FsBlock, Structure, Where};
@@ -201,7 +201,7 @@ impl Files {
         }
         let newest = if data_only { node.changed() } else { node.touched() };
         let mut generation = newest.min(self.store.open_generation());
-        if self.writing()?.options.mutant.short_sync {
+        if self.writing()?.options.mutant == Mutant::ShortSync {
             generation = generation.saturating_sub(1);
         }
         self.store.sync_generation(generation)?;

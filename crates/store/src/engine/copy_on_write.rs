@@ -9,10 +9,10 @@
 //! again only by the one that is planned after its superblock is durable. (File data that is overwritten in its place is
 //! the exception, as in every mode.)
 
-use super::map_writer::{MapWriter, Mutant, Overwrite, Written};
+use super::map_writer::{MapWriter, Overwrite, Written};
 use super::{Engine, Idle, Limits};
 use crate::native::Mapped;
-use crate::{ClosedGeneration, CommitReason, MetadataSpace, Plan, PlannedWrite, Result, Stage, StateSource};
+use crate::{ClosedGeneration, CommitReason, MetadataSpace, Mutant, Plan, PlannedWrite, Result, Stage, StateSource};
 use std::time::Duration;
 
 /// How long nothing has to happen before chunks are returned.

@@ -5,7 +5,7 @@
 //! written over and in the order of the writes; what is written is found here.
 //!
 //! 1. Which places are in use is part of the generation: the blocks of the place table are mapped blocks like all others.
-//!    Giving out places changes them, which takes places in turn; the plan goes on until nothing more changes.
+//!    Allocating places changes them, which takes places in turn; the plan goes on until nothing more changes.
 //! 2. Before a generation closes there are places for all it can change, and for a generation after it that only frees:
 //!    [`MetadataSpace::limits`] says how much may be changed, chunks of the data groups join the regions in time.
 //! 3. A block that a generation changed back to what it was is not written.
@@ -17,7 +17,8 @@ mod needs;
 use super::Limits;
 use crate::native::{self, Map, Mapped, Places, Shared, SnapshotChange, Snapshots};
 use crate::{
-    ClosedGeneration, CommitReason, DirtyLimits, Error, Kind, MetadataSpace, Need, PlannedWrite, Result, VolumeState,
+    ClosedGeneration, CommitReason, DirtyLimits, Error, Kind, MetadataSpace, Mutant, Need, PlannedWrite, Result,
+    VolumeState,
 };
 use format::native::map::{BlockKind, Position};
 use format::native::superblock::{COPIES, NativeSuperblock};
@@ -28,20 +29,6 @@ use std::sync::Arc;
 pub(super) use build::Change;
 use needs::CLOSING;
 pub(super) use needs::{LEAST_DIRTY, Needs};
-
-/// What an engine does wrong on purpose, for tests that it is caught.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Mutant {
-    /// Places of metadata are given out again in the generation that leaves them.
-    pub reuse_places: bool,
-    /// The number of a generation whose superblock was torn is used once more.
-    pub reuse_number: bool,
-    /// Leaves of the map whose entries are late are not written when the late entries go.
-    pub keep_leaves: bool,
-    /// A caller that asks for a generation to be durable gets the one before.
-    pub short_sync: bool,
-}
 
 /// Which metadata may be written over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +57,7 @@ pub(super) struct MapWriter {
     /// What others see of the list of snapshots.
     shared: Arc<Shared>,
     /// Chunks that were granted since the last plan.
-    joined: Vec<u32>,
+    granted: Vec<u32>,
     /// The regions have got or lost a chunk since the place table was written.
     has_other_chunks: bool,
     /// The generation on its way leaves a snapshot out.
@@ -100,7 +87,7 @@ impl MapWriter {
         let snapshots = Snapshots::load(mapped)?;
         let places = Places::new(
             native::table(&map, superblock.chunks)?,
-            snapshots.held(),
+            snapshots.pinned(),
             superblock.reserved,
             Arc::clone(&mapped.regions),
         )?;
@@ -113,8 +100,8 @@ impl MapWriter {
     /// # Errors
     /// Those of the device.
     pub(super) fn mutate(&mut self, mutant: Mutant, mapped: &Mapped) -> Result<()> {
-        self.places.reuse_at_once = mutant.reuse_places;
-        if mutant.reuse_number {
+        self.places.reuse_at_once = mutant == Mutant::ReusePlaces;
+        if mutant == Mutant::ReuseNumber {
             self.superblock.generation = native::superblock(&**mapped.below())?.0.generation;
         }
         self.mutant = mutant;
@@ -139,7 +126,7 @@ impl MapWriter {
             places,
             snapshots,
             shared,
-            joined: Vec::new(),
+            granted: Vec::new(),
             has_other_chunks: false,
             removed: false,
             is_compact: false,
@@ -169,7 +156,7 @@ impl MapWriter {
     pub(super) fn has_surplus(&self, reason: CommitReason) -> bool {
         !self.is_compact
             && self.overwrite == Overwrite::Nothing
-            && self.places.emptiest(self.needs().room_to_leave(reason)).is_some()
+            && self.places.emptiest(self.needs().places_to_leave(reason)).is_some()
     }
 
     /// The most blocks that a generation may change with so many places.
@@ -184,7 +171,7 @@ impl MapWriter {
 
     fn limits_with(&self, places: usize) -> DirtyLimits {
         let needs = self.needs();
-        let (reserve, deletion) = (needs.kept(), needs.kept_to_delete());
+        let (reserve, deletion) = (needs.reserve(), needs.reserve_to_delete());
         let of = |behind: usize| self.blocks_for(places.saturating_sub(behind));
         // without snapshots there is none to be deleted
         let last = if self.snapshots.count() == 0 { 0 } else { deletion };
@@ -213,7 +200,7 @@ impl MapWriter {
     /// Makes a generation of what a closed one changed.
     pub(super) fn write(&mut self, closed: &ClosedGeneration) -> Result<Written> {
         self.map.shed();
-        self.joined.clear();
+        self.granted.clear();
         let requests = self.shared.take_requests(closed.number);
         let mut writes = Vec::with_capacity(closed.blocks.len() + 8);
         let mut changes = self.changes(closed, &mut writes)?;
@@ -226,7 +213,7 @@ impl MapWriter {
             self.build_compactly(closed.reason, changes, &mut writes)?
         } else {
             self.is_compact = false;
-            // what a snapshot keeps has no late entries
+            // what a snapshot pins has no late entries
             if !requests.is_empty() {
                 self.build(changes, &self.late_leaves(), &mut writes)?
             } else if self.is_small(&changes)? {
@@ -285,21 +272,21 @@ impl MapWriter {
         Ok(changes)
     }
 
-    /// Keeps the generation that was built last: another one, built upon it, has it in its list.
+    /// Makes a snapshot of the generation that was built last: another one, built upon it, has it in its list.
     fn add_snapshot(&mut self, name: &[u8], time: i64, writes: &mut Vec<PlannedWrite>) -> Result<bool> {
         let NativeSuperblock { root, chunks, .. } = self.superblock;
         // a superblock alone may have a later number
         let generation = root.generation;
         let record = format::native::snapshots::Snapshot { name: name.to_vec(), root, generation, time, chunks };
         let block = self.snapshots.add(record, self.places.tables()).ok_or(Error::NoRoom)?;
-        self.places.hold_used();
+        self.places.pin_used();
         self.superblock.snapshots = self.snapshots.count();
         let mut changes = BTreeMap::new();
         self.change_list(block, &mut changes);
         self.build(changes, &[], writes)
     }
 
-    /// Leaves a snapshot out of the generation under construction; what it held is held until that is durable.
+    /// Leaves a snapshot out of the generation under construction; what it pinned stays pinned until that is durable.
     fn remove_snapshot(&mut self, name: &[u8], changes: &mut BTreeMap<u64, Change>) {
         if let Some(block) = self.snapshots.remove(name) {
             self.removed = true;
@@ -322,7 +309,7 @@ impl MapWriter {
     fn is_unchanged(&self, index: u64, kind: BlockKind, owner: u32, data: &[u8]) -> Result<bool> {
         match self.map.entry(index)? {
             None => Ok(data.iter().all(|byte| *byte == 0)),
-            // it was freed and given out again: what it holds may be the same, whose it is stands in its entry
+            // it was freed and allocated again: its content may be the same, whose it is stands in its entry
             Some(entry) if (entry.kind, entry.owner) != (kind, owner) => Ok(false),
             Some(entry) if entry.checksum == Position::Block(index).checksum(self.map.seed, data) => {
                 // equal sums are no proof
@@ -334,29 +321,29 @@ impl MapWriter {
 }
 impl MetadataSpace for MapWriter {
     fn limits(&self) -> DirtyLimits {
-        self.limits_with(self.places.room())
+        self.limits_with(self.places.allocatable())
     }
 
     fn limits_behind(&self, blocks: usize) -> DirtyLimits {
         // what this generation leaves is not there for the next one before it is durable
-        self.limits_with(self.places.room().saturating_sub(self.needs().worst_case(blocks + CLOSING)))
+        self.limits_with(self.places.allocatable().saturating_sub(self.needs().worst_case(blocks + CLOSING)))
     }
 
     fn wanted_chunks(&self, blocks: usize) -> Need<u64> {
-        let places = self.places.room();
+        let places = self.places.allocatable();
         let chunks = |wanted: usize| wanted.saturating_sub(places).div_ceil(CHUNK_BLOCKS as usize) as u64;
         let needs = self.needs();
-        Need { must: chunks(needs.room_for(blocks, 0)), should: chunks(needs.room_for(blocks, 2 * blocks)) }
+        Need { must: chunks(needs.places_for(blocks, 0)), should: chunks(needs.places_for(blocks, 2 * blocks)) }
     }
 
     fn grant_chunks(&mut self, chunks: &[u32]) {
         chunks.iter().for_each(|number| self.places.add(*number));
-        self.joined.extend_from_slice(chunks);
+        self.granted.extend_from_slice(chunks);
         self.has_other_chunks |= !chunks.is_empty();
     }
 
     fn surplus_chunks(&mut self, reason: CommitReason) -> Vec<u32> {
-        let enough = self.needs().room_to_leave(reason);
+        let enough = self.needs().places_to_leave(reason);
         let surplus = self.places.surplus(enough);
         self.has_other_chunks |= !surplus.is_empty();
         surplus
@@ -372,7 +359,7 @@ impl MetadataSpace for MapWriter {
 
     fn discard(&mut self) {
         self.shared.discard_requests();
-        for number in std::mem::take(&mut self.joined) {
+        for number in std::mem::take(&mut self.granted) {
             self.places.remove(number);
         }
     }
@@ -380,7 +367,7 @@ impl MetadataSpace for MapWriter {
     fn durable(&mut self) {
         self.places.begin();
         if std::mem::take(&mut self.removed) {
-            self.places.set_held(self.snapshots.held());
+            self.places.set_pinned(self.snapshots.pinned());
         }
     }
 }

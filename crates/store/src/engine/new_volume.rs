@@ -59,6 +59,6 @@ pub fn make(
 #[must_use]
 pub fn first_chunks(shape: &Shape, blocks: usize) -> u32 {
     let needs = Needs { shape, records: 1, dirty_blocks: LEAST_DIRTY };
-    let places = needs.worst_case(blocks) + needs.room_to_leave(CommitReason::Compact) + HEAD.end as usize;
+    let places = needs.worst_case(blocks) + needs.places_to_leave(CommitReason::Compact) + HEAD.end as usize;
     u32::try_from(places.div_ceil(CHUNK_BLOCKS as usize)).unwrap_or(u32::MAX)
 }

@@ -27,11 +27,11 @@ impl Rollback {
             return Err(Error::Native("it was in use without consistency and was not unmounted; it needs a check"));
         }
         let snapshots = Snapshots::load(mapped)?;
-        let mut held = snapshots.held();
+        let mut pinned = snapshots.pinned();
         // until the rollback is durable, the present generation is the volume
-        unite(&mut held, table(&mapped.map, superblock.chunks)?.iter().flatten());
+        unite(&mut pinned, table(&mapped.map, superblock.chunks)?.iter().flatten());
         let map = mapped.at(snapshot).map;
-        let places = Places::new(table(&map, snapshot.chunks)?, held, superblock.reserved, Arc::default())?;
+        let places = Places::new(table(&map, snapshot.chunks)?, pinned, superblock.reserved, Arc::default())?;
         let superblock =
             NativeSuperblock { root: snapshot.root, chunks: snapshot.chunks, late: Vec::new(), ..superblock };
         let blocks = blocks + snapshots.list().len().div_ceil(RECORDS);

@@ -1,8 +1,8 @@
 //! The places of the metadata regions in memory.
 //!
-//! A place is *used* by the generation that is being made, *held* by a snapshot, or *left*: the newest durable generation
-//! uses it and the one being made does not. It is given out where it is none of the three, so nothing that the newest
-//! durable generation leads to is ever written over.
+//! A place is *used* by the generation that is being made, *pinned* by a snapshot, or *deferred*: the newest durable
+//! generation uses it and the one being made does not. It is allocated where it is none of the three, so nothing that the
+//! newest durable generation leads to is ever written over.
 
 use super::Map;
 use crate::{Error, Result};
@@ -20,11 +20,11 @@ pub(crate) type Bits = [u64; WORDS];
 /// A chunk of the regions.
 struct Slot {
     chunk: Chunk,
-    /// Used, held or left.
+    /// Used, pinned or deferred.
     busy: Bits,
 }
 
-/// The chunks of the regions, for those who must keep off them. Empty for a volume that is not written.
+/// The chunks of the regions, for allocators that must avoid them. Empty for a volume that is not written.
 #[derive(Default)]
 pub(crate) struct Regions(Box<[AtomicU64]>);
 
@@ -62,18 +62,18 @@ pub(crate) struct Places {
     by_number: BTreeMap<u32, usize>,
     /// The same for others.
     regions: Arc<Regions>,
-    held: BTreeMap<u32, Bits>,
-    /// Places at the device's start are reserved, and count as held.
+    pinned: BTreeMap<u32, Bits>,
+    /// Places at the device's start are reserved, and count as pinned.
     reserved: bool,
     available: usize,
-    left: Vec<u64>,
+    deferred: Vec<u64>,
     /// Blocks of the table that changed, counted from its start.
     dirty: BTreeSet<u64>,
-    /// Places that follow each other and are given out next.
+    /// Places that follow each other and are allocated next.
     run: Range<u64>,
     /// Where the last run that was looked for began.
     cursor: u64,
-    /// Gives out again what was left last, for a test that this is caught.
+    /// Allocates again what was deferred last, for a test that this is caught.
     pub(crate) reuse_at_once: bool,
 }
 
@@ -107,21 +107,21 @@ pub(crate) fn table(map: &Map, chunks: u32) -> Result<Vec<Option<Chunk>>> {
     Ok(all)
 }
 
-/// Adds what chunks use to what is held.
-pub(crate) fn unite<'a>(held: &mut BTreeMap<u32, Bits>, chunks: impl IntoIterator<Item = &'a Chunk>) {
+/// Adds what chunks use to what is pinned.
+pub(crate) fn unite<'a>(pinned: &mut BTreeMap<u32, Bits>, chunks: impl IntoIterator<Item = &'a Chunk>) {
     for chunk in chunks {
-        let bits = held.entry(chunk.number).or_insert([0; WORDS]);
-        bits.iter_mut().zip(chunk.used).for_each(|(held, used)| *held |= used);
+        let bits = pinned.entry(chunk.number).or_insert([0; WORDS]);
+        bits.iter_mut().zip(chunk.used).for_each(|(pinned, used)| *pinned |= used);
     }
 }
 
-/// What snapshots hold, and what is reserved at the device's start: neither is given out.
-fn with_reserved(mut held: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u32, Bits> {
+/// What snapshots pin, and what is reserved at the device's start: neither is allocated.
+fn with_reserved(mut pinned: BTreeMap<u32, Bits>, reserved: bool) -> BTreeMap<u32, Bits> {
     for place in HEAD.filter(|_| reserved) {
         let (number, word, bit) = places::bit_of(place);
-        held.entry(number).or_insert([0; WORDS])[word] |= bit;
+        pinned.entry(number).or_insert([0; WORDS])[word] |= bit;
     }
-    held
+    pinned
 }
 
 impl Places {
@@ -131,7 +131,7 @@ impl Places {
     /// `Corrupt` where a chunk stands twice in the table.
     pub(crate) fn new(
         table: Vec<Option<Chunk>>,
-        held: BTreeMap<u32, Bits>,
+        pinned: BTreeMap<u32, Bits>,
         reserved: bool,
         regions: Arc<Regions>,
     ) -> Result<Self> {
@@ -139,10 +139,10 @@ impl Places {
             slots: Vec::new(),
             by_number: BTreeMap::new(),
             regions,
-            held: with_reserved(held, reserved),
+            pinned: with_reserved(pinned, reserved),
             reserved,
             available: 0,
-            left: Vec::new(),
+            deferred: Vec::new(),
             dirty: BTreeSet::new(),
             run: 0..0,
             cursor: 0,
@@ -164,13 +164,13 @@ impl Places {
         Ok(places)
     }
 
-    /// Reckons anew what can be given out.
+    /// Counts anew what can be allocated.
     fn count(&mut self) {
         self.available = 0;
         for slot in self.slots.iter_mut().flatten() {
-            let held = self.held.get(&slot.chunk.number).copied().unwrap_or_default();
-            for ((busy, used), held) in slot.busy.iter_mut().zip(slot.chunk.used).zip(held) {
-                *busy = used | held;
+            let pinned = self.pinned.get(&slot.chunk.number).copied().unwrap_or_default();
+            for ((busy, used), pinned) in slot.busy.iter_mut().zip(slot.chunk.used).zip(pinned) {
+                *busy = used | pinned;
                 self.available += busy.count_zeros() as usize;
             }
         }
@@ -178,15 +178,15 @@ impl Places {
         self.run = 0..0;
     }
 
-    /// From now on snapshots hold this. Nothing is left by the generation on its way.
-    pub(crate) fn set_held(&mut self, held: BTreeMap<u32, Bits>) {
-        self.held = with_reserved(held, self.reserved);
+    /// From now on snapshots pin this. Nothing is deferred by the generation on its way.
+    pub(crate) fn set_pinned(&mut self, pinned: BTreeMap<u32, Bits>) {
+        self.pinned = with_reserved(pinned, self.reserved);
         self.count();
     }
 
-    /// A snapshot holds all that is used now.
-    pub(crate) fn hold_used(&mut self) {
-        unite(&mut self.held, self.slots.iter().flatten().map(|slot| &slot.chunk));
+    /// A snapshot pins all that is used now.
+    pub(crate) fn pin_used(&mut self) {
+        unite(&mut self.pinned, self.slots.iter().flatten().map(|slot| &slot.chunk));
     }
 
     /// The chunks, by the blocks of the table.
@@ -196,18 +196,18 @@ impl Places {
             .map(|slots| slots.iter().map(|slot| slot.as_ref().map(|s| s.chunk)).collect())
     }
 
-    /// Lets go of chunks in which nothing is used, left or held, and which no snapshot has, as many as leave `room`
+    /// Releases chunks in which nothing is used, deferred or pinned, and which no snapshot has, as many as leave `least`
     /// places or more: those farthest behind.
-    pub(crate) fn surplus(&mut self, room: usize) -> Vec<u32> {
+    pub(crate) fn surplus(&mut self, least: usize) -> Vec<u32> {
         let mut given = Vec::new();
         let numbers: Vec<u32> = self.by_number.keys().rev().copied().collect();
         for number in numbers {
-            if self.room() < room.saturating_add(CHUNK_BLOCKS as usize) {
+            if self.allocatable() < least.saturating_add(CHUNK_BLOCKS as usize) {
                 break;
             }
             let Some(&at) = self.by_number.get(&number) else { continue };
             let empty = self.slots.get(at).and_then(Option::as_ref).is_some_and(|slot| slot.busy == [0; WORDS]);
-            if !empty || self.held.contains_key(&number) {
+            if !empty || self.pinned.contains_key(&number) {
                 continue;
             }
             self.remove(number);
@@ -216,7 +216,7 @@ impl Places {
         given
     }
 
-    /// Lets go of a chunk of which nothing is used or left.
+    /// Lets go of a chunk of which nothing is used or deferred.
     pub(crate) fn remove(&mut self, number: u32) {
         let Some(at) = self.by_number.remove(&number) else { return };
         self.regions.set(number, false);
@@ -230,14 +230,14 @@ impl Places {
         self.run = 0..0;
     }
 
-    /// The chunk that no snapshot has with the fewest places in use, where leaving it leaves `room` places or more. The
+    /// The chunk that no snapshot has with the fewest places in use, where leaving it leaves `least` places or more. The
     /// first one, with the superblocks, is never meant.
-    pub(crate) fn emptiest(&self, room: usize) -> Option<u32> {
-        if self.room() < room.saturating_add(CHUNK_BLOCKS as usize) {
+    pub(crate) fn emptiest(&self, least: usize) -> Option<u32> {
+        if self.allocatable() < least.saturating_add(CHUNK_BLOCKS as usize) {
             return None;
         }
         let slots = self.slots.iter().flatten().map(|slot| &slot.chunk);
-        let chunks = slots.filter(|chunk| chunk.number != 0 && !self.held.contains_key(&chunk.number));
+        let chunks = slots.filter(|chunk| chunk.number != 0 && !self.pinned.contains_key(&chunk.number));
         chunks.min_by_key(|chunk| (chunk.count(), std::cmp::Reverse(chunk.number))).map(|chunk| chunk.number)
     }
 
@@ -252,11 +252,11 @@ impl Places {
         slot.is_none_or(|slot| slot.chunk.count() == 0)
     }
 
-    /// From now on nothing of a chunk is given out, or what is free in it again.
+    /// From now on nothing of a chunk is allocated, or what is free in it again.
     pub(crate) fn close_chunk(&mut self, number: u32, closed: bool) {
-        let held = self.held.get(&number).copied().unwrap_or_default();
-        let mut busy = held;
-        for place in &self.left {
+        let pinned = self.pinned.get(&number).copied().unwrap_or_default();
+        let mut busy = pinned;
+        for place in &self.deferred {
             let (chunk, word, bit) = places::bit_of(*place);
             if chunk == number {
                 busy[word] |= bit;
@@ -279,26 +279,26 @@ impl Places {
         block < self.records().div_ceil(RECORDS).into()
     }
 
-    /// The generation before this one is durable: what it left can be given out.
+    /// The generation before this one is durable: what it deferred can be allocated.
     pub(crate) fn begin(&mut self) {
-        for place in std::mem::take(&mut self.left) {
+        for place in std::mem::take(&mut self.deferred) {
             let (number, word, bit) = places::bit_of(place);
-            let held = self.held.get(&number).is_some_and(|held| held[word] & bit != 0);
+            let pinned = self.pinned.get(&number).is_some_and(|pinned| pinned[word] & bit != 0);
             let slot = self.by_number.get(&number).and_then(|n| self.slots.get_mut(*n)).and_then(Option::as_mut);
-            if let Some(slot) = slot.filter(|slot| !held && slot.chunk.used[word] & bit == 0) {
+            if let Some(slot) = slot.filter(|slot| !pinned && slot.chunk.used[word] & bit == 0) {
                 slot.busy[word] &= !bit;
                 self.available += 1;
             }
         }
     }
 
-    /// Places that can be given out, and those that can when the generation on its way is durable.
-    pub(crate) fn room(&self) -> usize {
-        let held = |place: &u64| {
+    /// Places that can be allocated, and those that can when the generation on its way is durable.
+    pub(crate) fn allocatable(&self) -> usize {
+        let pinned = |place: &u64| {
             let (number, word, bit) = places::bit_of(*place);
-            self.held.get(&number).is_some_and(|held| held[word] & bit != 0)
+            self.pinned.get(&number).is_some_and(|pinned| pinned[word] & bit != 0)
         };
-        self.available + self.left.iter().filter(|place| !held(place)).count()
+        self.available + self.deferred.iter().filter(|place| !pinned(place)).count()
     }
 
     /// Records of the table that may be in use.
@@ -314,8 +314,8 @@ impl Places {
         }
         let chunk = Chunk::new(number);
         let mut busy = chunk.used;
-        if let Some(held) = self.held.get(&number) {
-            busy.iter_mut().zip(held).for_each(|(busy, held)| *busy |= held);
+        if let Some(pinned) = self.pinned.get(&number) {
+            busy.iter_mut().zip(pinned).for_each(|(busy, pinned)| *busy |= pinned);
         }
         self.available += busy.iter().map(|word| word.count_zeros() as usize).sum::<usize>();
         let at = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
@@ -329,18 +329,18 @@ impl Places {
         self.dirty.insert(at as u64 / u64::from(RECORDS));
     }
 
-    /// Prepares for about so many places to be given out: one run where there is one.
+    /// Prepares for about so many places to be allocated: one run where there is one.
     pub(crate) fn aim(&mut self, count: usize) {
         self.run = self.next_run(count as u64);
     }
 
-    /// Gives a place out.
+    /// Allocates a place.
     ///
     /// # Errors
     /// [`Error::NoRoom`].
-    pub(crate) fn take(&mut self) -> Result<u64> {
+    pub(crate) fn allocate(&mut self) -> Result<u64> {
         if self.reuse_at_once
-            && let Some(place) = self.left.last().copied().filter(|place| !self.is_held(*place))
+            && let Some(place) = self.deferred.last().copied().filter(|place| !self.is_pinned(*place))
         {
             self.begin();
             self.run = place..place + 1;
@@ -364,7 +364,7 @@ impl Places {
     ///
     /// # Errors
     /// `Corrupt` where it was not in use.
-    pub(crate) fn leave(&mut self, place: u64) -> Result<()> {
+    pub(crate) fn defer(&mut self, place: u64) -> Result<()> {
         let (number, word, bit) = places::bit_of(place);
         let at = *self.by_number.get(&number).ok_or_else(unknown)?;
         let slot = self.slots.get_mut(at).and_then(Option::as_mut).ok_or_else(unknown)?;
@@ -372,15 +372,15 @@ impl Places {
             return Err(unknown());
         }
         slot.chunk.used[word] &= !bit;
-        self.left.push(place);
+        self.deferred.push(place);
         self.dirty.insert(at as u64 / u64::from(RECORDS));
         Ok(())
     }
 
-    /// Whether a snapshot holds a place.
-    pub(crate) fn is_held(&self, place: u64) -> bool {
+    /// Whether a snapshot pins a place.
+    pub(crate) fn is_pinned(&self, place: u64) -> bool {
         let (number, word, bit) = places::bit_of(place);
-        self.held.get(&number).is_some_and(|held| held[word] & bit != 0)
+        self.pinned.get(&number).is_some_and(|pinned| pinned[word] & bit != 0)
     }
 
     /// A block of the table that changed and was not asked for since.

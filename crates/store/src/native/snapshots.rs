@@ -1,4 +1,4 @@
-//! The list of snapshots in memory, and what they hold.
+//! The list of snapshots in memory, and what they pin.
 
 use super::places::{table, unite};
 use super::{Bits, Late, Map, Mapped, node_over, slot_at};
@@ -10,7 +10,7 @@ use format::{Error as FormatError, FsBlock, Structure};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most nodes of snapshots' maps that are kept in memory, all snapshots together: 20 MiB.
+/// Most nodes of snapshots' maps that are cached, all snapshots together: 20 MiB.
 const KEPT: usize = 1 << 12;
 
 /// The list, in its order; `None` for a record that is not in use.
@@ -39,13 +39,13 @@ pub(crate) struct Shared {
     lists: Mutex<Lists>,
     /// Changes that generations will make which are not planned yet, with their numbers.
     requests: Mutex<Vec<(u64, SnapshotChange)>>,
-    /// By place, generation and checksum: what a place holds changes when nobody holds it any more.
+    /// By place, generation and checksum: the content of a place changes when no snapshot pins it any more.
     nodes: Mutex<HashMap<(u64, u64, u32), Arc<Node>>>,
 }
 
 #[derive(Default)]
 struct Lists {
-    /// That of the newest durable generation, once somebody asked.
+    /// That of the newest durable generation, once it was asked for.
     now: Option<List>,
     /// That of the generation on its way.
     next: Option<List>,
@@ -187,7 +187,7 @@ impl Mapped {
         Ok(Some(entry))
     }
 
-    /// Places that a snapshot holds and neither another one nor the newest durable generation.
+    /// Places that a snapshot pins and neither another one nor the newest durable generation.
     ///
     /// # Errors
     /// As [`Mapped::snapshots`].
@@ -200,8 +200,8 @@ impl Mapped {
         let (superblock, _) = super::superblock(&*self.map.device)?;
         unite(&mut others, table(&self.map, superblock.chunks)?.iter().flatten());
         let own = |chunk: &Chunk| {
-            let held = others.get(&chunk.number).copied().unwrap_or_default();
-            chunk.used.iter().zip(held).map(|(used, held)| u64::from((used & !held).count_ones())).sum::<u64>()
+            let pinned = others.get(&chunk.number).copied().unwrap_or_default();
+            chunk.used.iter().zip(pinned).map(|(used, pinned)| u64::from((used & !pinned).count_ones())).sum::<u64>()
         };
         Ok(self.table_at(snapshot)?.iter().flatten().map(own).sum())
     }
@@ -214,7 +214,7 @@ impl Mapped {
 /// A block of a snapshot's place table, shared by those that have the same.
 type Table = Arc<[Option<Chunk>]>;
 
-/// The list as an engine keeps it, with what each snapshot holds.
+/// The list as an engine has it, with what each snapshot pins.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     records: Vec<Option<Snapshot>>,
@@ -280,20 +280,20 @@ impl Snapshots {
         records.iter().any(Option::is_some).then(|| format::native::snapshots::to_bytes(records))
     }
 
-    /// The places that they hold, all together.
-    pub(crate) fn held(&self) -> BTreeMap<u32, Bits> {
-        let mut held = BTreeMap::new();
+    /// The places that they pin, all together.
+    pub(crate) fn pinned(&self) -> BTreeMap<u32, Bits> {
+        let mut pinned = BTreeMap::new();
         let blocks = self.tables.iter().map(Vec::len).max().unwrap_or(0);
         for block in 0..blocks {
             let mut before: Option<&Table> = None;
             for table in self.tables.iter().filter_map(|table| table.get(block)) {
                 if before.is_none_or(|before| !Arc::ptr_eq(before, table)) {
-                    unite(&mut held, table.iter().flatten());
+                    unite(&mut pinned, table.iter().flatten());
                 }
                 before = Some(table);
             }
         }
-        held
+        pinned
     }
 }
 

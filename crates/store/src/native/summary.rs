@@ -38,7 +38,7 @@ impl Summary {
         let mapped = Mapped::new(Arc::clone(device), &superblock);
         let live: Vec<Chunk> = table(&mapped.map, superblock.chunks)?.into_iter().flatten().collect();
         let snapshots = Snapshots::load(&mapped)?;
-        let mut held = snapshots.held();
+        let mut held = snapshots.pinned();
         for chunk in &live {
             if let Some(bits) = held.get_mut(&chunk.number) {
                 bits.iter_mut().zip(chunk.used).for_each(|(held, used)| *held &= !used);

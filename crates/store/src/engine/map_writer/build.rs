@@ -2,7 +2,7 @@
 
 use super::{MapWriter, Overwrite};
 use crate::native::{NodeName, above, first_below, leaf_of, node_over};
-use crate::{Kind, PlannedWrite, Result};
+use crate::{Kind, Mutant, PlannedWrite, Result};
 use format::native::BLOCK_SIZE;
 use format::native::map::{BlockKind, Entry, Node, Position};
 use format::native::superblock::MOST_LATE;
@@ -15,7 +15,7 @@ pub(in crate::engine) enum Change {
     Write {
         /// What it is, for its entry.
         kind: BlockKind,
-        /// Whose it is; 0 for nobody's.
+        /// Whose it is; 0 for the volume's own.
         owner: u32,
         /// Its content.
         data: Arc<[u8]>,
@@ -55,7 +55,7 @@ impl MapWriter {
         }
         let mut draft = Draft::default();
         self.places.aim(changes.len() + changes.len() / 64 + 8);
-        let late = if self.mutant.keep_leaves { Vec::new() } else { self.late_leaves() };
+        let late = if self.mutant == Mutant::KeepLeaves { Vec::new() } else { self.late_leaves() };
         for leaf in late {
             self.relocate_nodes(&mut draft, first_below(leaf), 0)?;
         }
@@ -131,7 +131,7 @@ impl MapWriter {
             let place = match &change {
                 Change::Write { .. } => Some(self.relocate(old)?),
                 Change::Drop => {
-                    old.map_or(Ok(()), |old| self.places.leave(old))?;
+                    old.map_or(Ok(()), |old| self.places.defer(old))?;
                     None
                 }
             };
@@ -143,17 +143,17 @@ impl MapWriter {
         Ok(true)
     }
 
-    /// A new place instead of an old one, or the same where nothing is kept.
+    /// A new place instead of an old one, or the same where it may be written over.
     fn relocate(&mut self, old: Option<u64>) -> Result<u64> {
-        if let Some(old) = old.filter(|old| self.overwrite == Overwrite::Live && !self.places.is_held(*old)) {
+        if let Some(old) = old.filter(|old| self.overwrite == Overwrite::Live && !self.places.is_pinned(*old)) {
             return Ok(old);
         }
-        let place = self.places.take()?;
-        old.map_or(Ok(()), |old| self.places.leave(old))?;
+        let place = self.places.allocate()?;
+        old.map_or(Ok(()), |old| self.places.defer(old))?;
         Ok(place)
     }
 
-    /// Gives the nodes above an index, down to those of a level, new places.
+    /// Moves the nodes above an index, down to those of a level, to new places.
     fn relocate_nodes(&mut self, draft: &mut Draft, index: u64, lowest: u8) -> Result<()> {
         let (top, _) = self.map.top();
         for level in (lowest..=top).rev() {
@@ -177,7 +177,7 @@ impl MapWriter {
         Ok(())
     }
 
-    /// Gives a block and the nodes above it new places.
+    /// Moves a block and the nodes above it to new places.
     fn relocate_block(&mut self, draft: &mut Draft, index: u64, stays: bool) -> Result<()> {
         self.relocate_nodes(draft, index, 0)?;
         let (leaf, slot) = leaf_of(index);
@@ -185,7 +185,7 @@ impl MapWriter {
         let place = if stays {
             Some(self.relocate(old)?)
         } else {
-            old.map_or(Ok(()), |old| self.places.leave(old))?;
+            old.map_or(Ok(()), |old| self.places.defer(old))?;
             None
         };
         draft.places.insert(index, place);
@@ -209,7 +209,7 @@ impl MapWriter {
         }
     }
 
-    /// Writes a block to its new place, and gives its entry; `None` for one that is dropped.
+    /// Writes a block to its new place, and returns its entry; `None` for one that is dropped.
     fn write_block(
         &self,
         index: u64,
@@ -220,7 +220,7 @@ impl MapWriter {
     ) -> Option<Entry> {
         let (Change::Write { kind, owner, data, tag }, Some(place)) = (change, place) else { return None };
         let data = match kind {
-            // only now all places are given out
+            // only now all places are allocated
             BlockKind::PlaceTable => Arc::from(self.places.table_block(index - self.map.shape.table().start)),
             _ => data,
         };
@@ -229,7 +229,7 @@ impl MapWriter {
         Some(Entry { place, generation, kind, owner, checksum })
     }
 
-    /// Writes the changed nodes, and gives the entry of the topmost.
+    /// Writes the changed nodes, and returns the entry of the topmost.
     fn write_nodes(&self, draft: &mut Draft, generation: u64, writes: &mut Vec<PlannedWrite>) -> Entry {
         let names: Vec<NodeName> = draft.nodes.keys().copied().collect();
         let mut root = self.superblock.root;

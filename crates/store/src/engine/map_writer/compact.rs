@@ -33,7 +33,8 @@ impl MapWriter {
         mut changes: BTreeMap<u64, Change>,
         writes: &mut Vec<PlannedWrite>,
     ) -> Result<bool> {
-        let chunk = self.places.emptiest(self.needs().room_to_leave(reason)).filter(|_| self.places.used() <= TOO_MANY);
+        let chunk =
+            self.places.emptiest(self.needs().places_to_leave(reason)).filter(|_| self.places.used() <= TOO_MANY);
         let Some(chunk) = chunk else {
             self.is_compact |= reason == CommitReason::Compact;
             return self.build(changes, &[], writes);

@@ -1,15 +1,15 @@
-//! How many places a generation needs, and how many are kept.
+//! How many places a generation needs, and how many are reserved.
 
 use crate::CommitReason;
 use crate::native;
 use format::native::Shape;
 use format::native::superblock::MOST_LATE;
 
-/// The most blocks that an operation which frees may announce and still find room on a full volume.
+/// The most blocks that an operation which frees may announce and still find space on a full volume.
 const FREEING: usize = 256;
 /// Blocks that closing may add: bitmaps and descriptors of chunks that join, the superblock.
 pub(super) const CLOSING: usize = 16;
-/// Generations of fewer blocks do not hold four of the largest operations.
+/// Generations of fewer blocks cannot contain four of the largest operations.
 pub(in crate::engine) const LEAST_DIRTY: usize = 512;
 
 /// Computes how many places are needed.
@@ -32,29 +32,29 @@ impl Needs<'_> {
         of(blocks, MOST_LATE).saturating_add(of(1, 0))
     }
 
-    /// Places that are kept for operations that free.
-    pub(in crate::engine) fn kept(&self) -> usize {
+    /// Places that are reserved for operations that free.
+    pub(in crate::engine) fn reserve(&self) -> usize {
         self.worst_case(FREEING + CLOSING)
     }
 
-    /// Places that are kept for the deletion of a snapshot, which is all that brings a place back where everything is held. It
-    /// changes the counts of all data groups.
-    pub(in crate::engine) fn kept_to_delete(&self) -> usize {
+    /// Places that are reserved for the deletion of a snapshot, which is all that frees a place where everything is pinned.
+    /// It changes the counts of all data groups.
+    pub(in crate::engine) fn reserve_to_delete(&self) -> usize {
         2 * self.worst_case(self.shape.front() as usize + CLOSING)
     }
 
     /// Places that there should be for a generation of so many blocks, and one of `next` behind it.
-    pub(in crate::engine) fn room_for(&self, blocks: usize, next: usize) -> usize {
+    pub(in crate::engine) fn places_for(&self, blocks: usize, next: usize) -> usize {
         // one of the largest operations at least fits into the next generation
         let most = self.dirty_blocks;
         let next = self.worst_case(next.clamp(most / 4, most) + CLOSING);
-        self.worst_case(blocks + CLOSING) + 2 * self.kept() + self.kept_to_delete() + next
+        self.worst_case(blocks + CLOSING) + 2 * self.reserve() + self.reserve_to_delete() + next
     }
 
-    /// Places that stay when chunks are given back: on its own enough for two of the largest generations, so that nothing is
-    /// given back that the next work takes again.
-    pub(in crate::engine) fn room_to_leave(&self, reason: CommitReason) -> usize {
+    /// Places that stay when chunks are returned: on its own enough for two of the largest generations, so that nothing is
+    /// returned that the next work takes again.
+    pub(in crate::engine) fn places_to_leave(&self, reason: CommitReason) -> usize {
         let most = if reason == CommitReason::Compact { 0 } else { self.dirty_blocks };
-        self.room_for(most, most)
+        self.places_for(most, most)
     }
 }
