@@ -143,6 +143,11 @@ fn wrong_edges(packages: &[Package]) -> Vec<String> {
     wrong
 }
 
+/// The layer of a crate.
+pub(crate) fn level(name: &str) -> Option<u8> {
+    find(name).map(|row| row.level)
+}
+
 fn find(name: &str) -> Option<&'static Layer> {
     TABLE.iter().find(|row| row.name == name)
 }

@@ -5,8 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod circles;
+mod claims;
 mod docs;
+
 mod layers;
+mod lengths;
 mod report;
 mod safety;
 mod sizes;
@@ -20,21 +23,25 @@ use workspace::Workspace;
 /// A check: its name on the command line and what runs it.
 type Check = (&'static str, fn(&Workspace) -> Result<Report, String>);
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 8] = [
     ("layers", layers::check),
     ("circles", circles::check),
     ("sizes", sizes::check),
+    ("lengths", lengths::check),
     ("unsafe", safety::check),
     ("docs", docs::check),
+    ("claims", claims::check),
     ("words", words::check),
 ];
 
-const USAGE: &str = "usage: cargo xtask layers|circles|sizes|unsafe|docs|words|lint
+const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|claims|words|lint
   layers  no crate depends on one that its layer must not know
   circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
+  lengths no function is longer than 80 lines unless it is a flat match, and no type has more than 60 methods
   unsafe  unsafe code stands only in the io_uring files of blockdev and fuse-wire
   docs    links in *.md lead somewhere; no file names a machine's path or a registry's host
+  claims  crates, formats, modes and lines to read are as the documents say
   words   words that docs/GLOSSARY.md retired do not come back
   lint    all of these";
 

@@ -1,0 +1,190 @@
+//! What the documents claim in numbers and lists is so: crates and their layers, formats, modes, lines to read.
+
+use crate::layers;
+use crate::report::Report;
+use crate::workspace::Workspace;
+use std::path::Path;
+
+/// Where the names of modes stand, where those of formats, and the help of `extant mount`.
+const MODES: &str = "crates/fs/src/mode.rs";
+const FORMATS: &str = "crates/crash/src/ext.rs";
+const MOUNT: &str = "crates/cli/src/mount.rs";
+
+const NUMBERS: [&str; 31] = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+    "twenty",
+    "twenty-one",
+    "twenty-two",
+    "twenty-three",
+    "twenty-four",
+    "twenty-five",
+    "twenty-six",
+    "twenty-seven",
+    "twenty-eight",
+    "twenty-nine",
+    "thirty",
+];
+
+pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
+    let text = |file: &str| workspace.text(Path::new(file))?.ok_or_else(|| format!("{file} is no text"));
+    let (readme, architecture) = (text("README.md")?, text("ARCHITECTURE.md")?);
+    let names: Vec<&str> = workspace.packages.iter().map(|package| &package.name[..]).collect();
+    let mut findings = crates(&names, section(&architecture, "## Crates"));
+    let (modes, mount) = (text(MODES)?, text(MOUNT)?);
+    let (consistencies, data) = (named(&modes, "Consistency"), named(&modes, "DataMode"));
+    findings.extend(lists("mount help", &mount, &[("consistency=", &consistencies), ("data=", &data)]));
+    let own = section(&architecture, "## Formats and modes");
+    findings.extend(missing("ARCHITECTURE.md", own, consistencies.iter().map(|name| format!("`{name}`"))));
+    findings.extend(missing("README.md", &readme, consistencies.iter().map(|name| format!("`consistency={name}"))));
+    let formats = text(FORMATS)?;
+    let formats: Vec<&str> = between(&formats, "Format { name: \"", "\"");
+    findings.extend(missing("ARCHITECTURE.md", own, formats.iter().map(|name| format!("`{name}`"))));
+    findings.extend(missing("README.md", &readme, formats.iter().map(|name| format!("{name}`"))));
+    if formats.is_empty() || consistencies.is_empty() || data.is_empty() {
+        findings.push(format!("{MODES} and {FORMATS} name no modes or formats where they are looked for."));
+    }
+    let reading = section(&architecture, "## Where to read");
+    let mut lines = 0;
+    for file in files(reading) {
+        lines += code_lines(&text(&file)?);
+    }
+    findings.extend(claimed_lines(reading, lines));
+    Ok(Report { findings, notes: Vec::new() })
+}
+
+/// A document from a heading to the next one of its kind.
+fn section<'a>(text: &'a str, heading: &str) -> &'a str {
+    let rest = text.split_once(heading).map_or("", |(_, rest)| rest);
+    rest.split("\n## ").next().unwrap_or_default()
+}
+
+/// All texts that stand between two others.
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Vec<&'a str> {
+    text.split(before).skip(1).filter_map(|rest| Some(rest.split_once(after)?.0)).collect()
+}
+
+/// The names of the values of a type, from its `names!`.
+fn named<'a>(text: &'a str, of: &str) -> Vec<&'a str> {
+    let list = between(text, &format!("names!({of} {{"), "}").first().copied().unwrap_or_default();
+    list.split('"').skip(1).step_by(2).collect()
+}
+
+/// One sentence for each text that a document should contain and does not.
+fn missing(document: &str, text: &str, wanted: impl Iterator<Item = String>) -> Vec<String> {
+    let wanted = wanted.filter(|wanted| !text.contains(&wanted[..]));
+    wanted.map(|wanted| format!("{document} does not name {wanted} where it lists them all.")).collect()
+}
+
+/// One sentence for each list of an option's values, parted by `|`, that is not the one wanted.
+fn lists(document: &str, text: &str, wanted: &[(&str, &[&str])]) -> Vec<String> {
+    let wanted = wanted.iter().map(|(option, names)| format!("{option}{}", names.join("|")));
+    wanted
+        .filter(|list| !text.contains(&format!("{list}\n")))
+        .map(|list| format!("{document} should list {list}."))
+        .collect()
+}
+
+/// What a document says of the crates that is not so.
+fn crates(packages: &[&str], text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for package in packages {
+        let name = package.strip_prefix("extant-").unwrap_or(package);
+        let level = layers::level(package).map_or(String::new(), |level| level.to_string());
+        let said = [format!("| {level} | `{name}`"), format!("`{name}` ({level}")];
+        if name != "xtask" && !said.iter().any(|said| text.contains(&said[..])) {
+            wrong.push(format!("ARCHITECTURE.md does not name the crate {name} with its layer, {level}."));
+        }
+    }
+    let number = NUMBERS.get(packages.len()).copied().unwrap_or("many");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if !words.contains(&format!(" {number} crates")) {
+        wrong.push(format!("There are {number} crates, and ARCHITECTURE.md does not say so."));
+    }
+    wrong
+}
+
+/// The source files that a text names, one after the other; one without a crate lies in that of the one before.
+fn files(text: &str) -> Vec<String> {
+    let mut files: Vec<String> = Vec::new();
+    let mut src = String::new();
+    for name in text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
+        if let Some((krate, _)) = name.split_once("/src/") {
+            src = format!("crates/{krate}/src/");
+            files.push(format!("crates/{name}"));
+        } else {
+            files.push(format!("{src}{name}"));
+        }
+    }
+    files
+}
+
+/// Lines of code: not blank, not comments, not tests.
+fn code_lines(text: &str) -> usize {
+    let lines = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+}
+
+/// That a text claims another number of lines than there are, by more than a sixth.
+fn claimed_lines(text: &str, lines: usize) -> Option<String> {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let claimed = between(&words, "About ", " lines of code").first().map(|number| number.replace(' ', ""));
+    let claimed: usize = claimed.and_then(|number| number.parse().ok()).unwrap_or_default();
+    (claimed.abs_diff(lines) * 6 > lines).then(|| {
+        format!("ARCHITECTURE.md names {claimed} lines of code to read, and the files that it names have {lines}.")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planted_crate_is_found() {
+        let packages = ["extant-fs", "extant-testkit"];
+        assert!(crates(&packages, "| 3 | `fs` | … |\nand `testkit` (1: seeds): two\ncrates").is_empty());
+        assert_eq!(crates(&packages, "| 2 | `fs` | … |\nand `testkit` (1: seeds): two crates").len(), 1);
+        assert_eq!(crates(&packages, "| 3 | `fs` | … |: two crates").len(), 1);
+        assert_eq!(crates(&packages, "| 3 | `fs` |, `testkit` (1): three crates").len(), 1);
+    }
+
+    #[test]
+    fn planted_modes_are_found() {
+        let text = "names!(Consistency { None = \"none\", Linked = \"linked\" });\nnames!(DataMode { A = \"a\" });";
+        let names = named(text, "Consistency");
+        assert_eq!((&names[..], &named(text, "DataMode")[..]), (&["none", "linked"][..], &["a"][..]));
+        assert_eq!(missing("README.md", "`none`", names.iter().map(|name| format!("`{name}`"))).len(), 1);
+        let wanted: &[(&str, &[&str])] = &[("consistency=", &names)];
+        assert!(lists("help", "  consistency=none|linked\n", wanted).is_empty());
+        assert_eq!(lists("help", "  consistency=none\n", wanted).len(), 1);
+        assert_eq!(lists("help", "  consistency=none|linked|more\n", wanted).len(), 1);
+    }
+
+    #[test]
+    fn planted_lines_are_found() {
+        let text = "## Where to read\n`a/src/x.rs` → `y.rs` beside `b`. About 1\n200 lines of code.\n\n## Next\n`z.rs`";
+        let reading = section(text, "## Where to read");
+        assert_eq!(files(reading), ["crates/a/src/x.rs", "crates/a/src/y.rs"]);
+        assert!(claimed_lines(reading, 1100).is_none() && claimed_lines(reading, 1400).is_none());
+        assert!(claimed_lines(reading, 1000).is_some() && claimed_lines(reading, 1500).is_some());
+        assert_eq!(code_lines("//! what\n\nfn a() {\n    // why\n}\n#[cfg(test)]\nmod tests {}\n"), 2);
+    }
+}
