@@ -7,8 +7,9 @@ use crate::output::{print_json, stdout};
 use crate::source::Source;
 use check::render::escape;
 use clap::Args;
+use fuse::Statistics;
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 
 mod export;
@@ -24,6 +25,7 @@ mod rows;
   extant info -b 32768 volume.img     from a copy of the superblock
   extant info --json volume.img | jq -r .identity.uuid
   extant info --export /dev/sdb1      type, UUID and label, as udev wants them
+  extant info --fuse /mnt             how a mounted volume is served: transport, messages by kind
 
 The volume is shown as it stands on the device, without what its journal may hold.
 
@@ -40,6 +42,11 @@ pub(crate) struct Info {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// DEVICE is a folder on which a volume is mounted: show its transport, the messages that came by kind, and the time
+    /// spent polling for them
+    #[arg(long, conflicts_with_all = ["export", "groups"])]
+    fuse: bool,
 
     /// Print type, UUID and label as variables of udev
     #[arg(long, conflicts_with_all = ["json", "groups"])]
@@ -110,6 +117,9 @@ impl Serialize for Section {
 
 impl Info {
     pub(crate) fn run(&self) -> Result<u8> {
+        if self.fuse {
+            return self.connection();
+        }
         let opened = self.source.open_as_it_stands()?;
         if self.export {
             let (format, own) = export::format_of(&opened.volume).map_err(|e| Failure::on(&self.source.device, e))?;
@@ -134,6 +144,28 @@ impl Info {
             out.flush()?;
         }
         Ok(complaints.exit())
+    }
+
+    /// How a mounted volume is served.
+    fn connection(&self) -> Result<u8> {
+        let statistics = Statistics::of_mount(self.source.device.as_ref());
+        let statistics = statistics.map_err(|e| Failure::on(&self.source.device, e))?;
+        if self.json {
+            let messages: serde_json::Map<_, _> =
+                statistics.messages.into_iter().map(|(kind, count)| (kind, count.into())).collect();
+            let polled = statistics.polled.as_secs_f64();
+            print_json(&json!({ "transport": statistics.transport, "polled_seconds": polled, "messages": messages }))?;
+            return Ok(0);
+        }
+        let mut out = stdout()?;
+        writeln!(out, "transport  {}", statistics.transport)?;
+        writeln!(out, "polling    {:.3} s", statistics.polled.as_secs_f64())?;
+        writeln!(out, "messages   {}", statistics.messages.iter().map(|(_, count)| count).sum::<u64>())?;
+        for (kind, count) in &statistics.messages {
+            writeln!(out, "  {kind:18} {count}")?;
+        }
+        out.flush()?;
+        Ok(0)
     }
 }
 

@@ -11,12 +11,12 @@ use crate::source::{Opened, Source};
 use crate::watchdog;
 use check::render::escape;
 use clap::Args;
-use fuse::{MountOptions, Session};
+use fuse::{MountOptions, Session, Transport};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -112,7 +112,9 @@ Options for -o, in lists as mount(8) takes them:
   auto_unmount  unmounted by fusermount3 even if the serving process is killed
                 (for users other than root, only with allow_other or allow_root)
   transport=best|device
-                requests come through io_uring where the kernel has it, or through /dev/fuse
+                requests come through io_uring where the kernel has it and it is switched on (`echo Y >
+                /sys/module/fuse/parameters/enable_uring`), or through /dev/fuse; `extant info --fuse DIR`
+                shows which
   norecovery, noload
                 with ro: show what is on the device, without what the journal holds
   snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted volume are
@@ -156,6 +158,11 @@ pub(crate) struct Mount {
     #[arg(long, hide = true)]
     as_mount: bool,
 }
+
+/// For administrators, at a terminal.
+const TRANSPORT_IS_OFF: &str = "requests take the slower way, /dev/fuse: FUSE over io_uring is switched off in the kernel; for mounts \
+    from now on `echo Y > /sys/module/fuse/parameters/enable_uring` switches it on, and a line `options fuse enable_uring=1` in \
+    /etc/modprobe.d/fuse.conf after each start";
 
 /// So long a volume that is not mounted may still be in use: umount(8) returns a moment before the process that served it
 /// has ended, and of a mount that does not hear of sync(2) before everything is on the device.
@@ -203,6 +210,10 @@ impl Mount {
         }
         if let Some(warning) = session.warning() {
             say(warning);
+        }
+        let asked_for = options.mount.transport == Transport::Best;
+        if asked_for && rustix::process::geteuid().is_root() && io::stderr().is_terminal() && fuse::io_uring_is_off() {
+            say(TRANSPORT_IS_OFF);
         }
         end_on(signals, &session, tell);
         if behind {

@@ -16,6 +16,7 @@
 //! | `programs` | where losetup and fusermount3 lie |
 //! | `connection_watchdog` | the process that ends the connection of a server that was killed |
 //! | `writeback` | what the kernel has of files and has not sent yet, and having it write that back |
+//! | `statistics` | messages by kind and time spent polling, asked for through the mount |
 //! | `session` | a mounted file system from its mounting to its end |
 //!
 //! 1. A request that fails is an error for that request; a panic is caught and becomes EIO. Neither ends the session.
@@ -34,6 +35,7 @@ mod protocol;
 mod reply;
 mod request;
 mod session;
+mod statistics;
 mod transport;
 mod writeback;
 
@@ -48,5 +50,6 @@ pub use reply::{Answer, Entry, Reply};
 pub use request::{Caller, Changes, Operation, Request, SetTime};
 pub use rustix::io::Errno;
 pub use session::{Session, Unmounter};
-pub use transport::{Messages, Transport};
+pub use statistics::Statistics;
+pub use transport::{Messages, Transport, io_uring_is_off};
 pub use writeback::{Writeback, WritebackError};

@@ -8,6 +8,7 @@
 //! | `link` | what they share: a request becomes a call of the file system |
 //! | `spare` | more workers for requests that come while others wait |
 //! | `polling` | looking for the next request instead of sleeping |
+//! | `counters` | messages by kind |
 //! | `processors` | which processors there are |
 //! | `messages` | bytes that a caller brings, for tests without a kernel |
 //! | `uring` | io_uring, where the kernel has it (Linux 6.14, /sys/module/fuse/parameters/enable_uring): a request appears in memory of a thread on the core whose process asked, and handing back the answer takes the next request |
@@ -19,6 +20,7 @@
 //! 2. A read is answered from the memory into which the file system wrote it.
 //! 3. Nothing here knows of volumes.
 
+pub(crate) mod counters;
 mod device;
 pub(crate) mod link;
 mod messages;
@@ -54,6 +56,12 @@ pub enum Transport {
     Best,
     /// /dev/fuse.
     Device,
+}
+
+/// Whether the kernel has FUSE over io_uring and its administrator has not switched it on.
+#[must_use]
+pub fn io_uring_is_off() -> bool {
+    std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|said| said.starts_with(b"N"))
 }
 
 /// Answers the requests on a connection until the file system is unmounted.

@@ -4,7 +4,7 @@
 //! Number 1 (the list of bad blocks) is never named by a directory, so nothing else needs the place. The kernel shows the
 //! inode number of the attributes, so stat(2) says 2 for the root.
 //!
-//! What the kernel is allowed to keep is decided here:
+//! What the kernel is allowed to cache is decided here:
 //!
 //! - names, also those that do not exist, attributes, link targets and content: as long as it likes, for nobody else
 //!   changes the volume, and the kernel knows what each of its own requests changes. Not names where directories may
@@ -12,11 +12,11 @@
 //!   the others as they were. Not in directories that do not fold either: they may begin to, and what is renamed from
 //!   them into others keeps the time that it had;
 //! - OPENDIR is answered once with ENOSYS, and where nothing can be written OPEN as well: the kernel then sends neither them
-//!   nor FLUSH, RELEASE and RELEASEDIR again, and keeps pages and listings across openings. Not where single files may be
+//!   nor FLUSH, RELEASE and RELEASEDIR again, and caches pages and listings across openings. Not where single files may be
 //!   unreadable (encryption), where each user has to be judged (allow_root), with auto_unmount, or where reading is recorded;
 //! - OPEN has an answer of its own where files can be changed: one that is immutable or append-only must refuse to be opened,
 //!   for the kernel asks nobody before it lets a program write to its pages through a mapping, and shows them to all others.
-//!   ENOSYS would be for all files and for good, and any file may get the flags. The answer lets the kernel keep its pages;
+//!   ENOSYS would be for all files and for good, and any file may get the flags. The answer leaves the kernel its pages;
 //! - CREATE is answered where OPEN is.
 //!
 //! With the option `writeback_cache` the kernel also owns the size and the times of change of regular files: what it hands
@@ -85,7 +85,7 @@ pub(crate) struct Ops {
     kernel: OnceLock<Kernel>,
     /// Whether the kernel caches what is written, and sizes and times with it.
     keeps_writes: bool,
-    /// For how many seconds the kernel may keep attributes.
+    /// For how many seconds the kernel may cache attributes.
     keep: u64,
     /// The same for names, found or not.
     keep_names: u64,
@@ -151,7 +151,7 @@ fn attr(a: &Attributes) -> Attr {
     }
 }
 
-/// The kernel learns from this that there is no such name, and may keep that too.
+/// The kernel learns from this that there is no such name, and may cache that too.
 pub(crate) fn nothing(keep: u64) -> Entry {
     Entry { node: 0, generation: 0, keep_name: keep, keep_attr: 0, attr: Attr::default() }
 }

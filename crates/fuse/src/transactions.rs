@@ -1,4 +1,4 @@
-//! Transactions on a mounted volume: whoever belongs to one, and who waits.
+//! Transactions on a mounted volume: which processes belong to one, and which wait.
 //!
 //! A process begins a transaction, and commits it or rolls it back, by asking for an attribute of any file of the mount:
 //! `extant.txn.begin.SECONDS.MARK`, `extant.txn.commit`, `extant.txn.rollback`. That is the one request which the kernel hands
@@ -292,7 +292,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             outcome.and(trouble.map_or(Ok(()), Err))
         };
         self.shared.clear();
-        // whoever hears that it is over can unmount the volume
+        // a process that hears that it is over can unmount the volume
         drop(lock(&running.root).take());
         Ok(outcome.err().map_or_else(String::new, |e| e.to_string()))
     }

@@ -1,6 +1,7 @@
 //! A connection to the kernel: a request taken from it becomes a call of the file system, and the answer goes back.
 
-use super::polling::Pace;
+use super::counters::{ATTRIBUTE, Counters};
+use super::polling::Polling;
 use super::processors;
 use super::spare::{Queue, SpareWorkers};
 use crate::connection_watchdog::Watchdog;
@@ -30,6 +31,9 @@ const FORGETTING: usize = 32;
 /// How long an answer waits for the kernel to forget pages, of which it may have one locked until it has the answer.
 const PAGE_LOCK: Duration = Duration::from_millis(20);
 
+/// The root, as the protocol numbers it.
+const ROOT: u64 = 1;
+
 /// A connection to the kernel after the handshake.
 pub(crate) struct Link {
     pub(crate) connection: OwnedFd,
@@ -38,9 +42,10 @@ pub(crate) struct Link {
     pub(crate) features: Features,
     pub(super) spare: SpareWorkers,
     pub(crate) writeback: Arc<Writeback>,
-    pub(super) pace: Pace,
+    pub(super) polling: Polling,
     /// Started before the first message that waits for locks of the kernel.
     pub(crate) watchdog: Watchdog,
+    counters: Counters,
     /// Threads that have the kernel forget pages.
     forgetting: Arc<AtomicUsize>,
 }
@@ -59,8 +64,9 @@ impl Link {
             features: Features::empty(),
             spare: SpareWorkers::default(),
             writeback,
-            pace: Pace::new(),
+            polling: Polling::new(),
             watchdog,
+            counters: Counters::default(),
             forgetting: Arc::default(),
         }
     }
@@ -129,7 +135,14 @@ pub(crate) fn respond(
     rest: &[u8],
     reply: &mut Reply<'_>,
 ) -> Answer<()> {
+    link.counters.count(header.opcode);
     let Some(request) = Request::parse(header, arguments, rest) else { return Err(Errno::INVAL) };
+    if let Operation::GetXattr { name, size } = request.operation
+        && (request.node, name) == (ROOT, ATTRIBUTE.as_bytes())
+    {
+        let transport = if link.features.contains(Features::OVER_IO_URING) { "io_uring" } else { "/dev/fuse" };
+        return reply.value(size, link.counters.text(transport, link.polling.spent()).as_bytes());
+    }
     let coming = link.writeback.note(&request.operation);
     let outcome = ask((link, queue), &request, reply);
     if let (Some(coming), Err(why), false) = (coming, outcome, reply.is_rolled_back()) {
@@ -250,5 +263,6 @@ pub(crate) fn forgotten(link: &Link, header: &InHeader, body: &[u8]) -> bool {
         }
         _ => return false,
     }
+    link.counters.count(header.opcode);
     true
 }

@@ -18,7 +18,7 @@
 #![allow(unsafe_code)]
 
 use super::link::{Link, MAX_DATA, MAX_HEADER, forgotten, receive, respond, send};
-use super::polling::Pace;
+use super::polling::Polling;
 use super::processors;
 use super::spare::Queue;
 use crate::protocol::{InHeader, OutHeader};
@@ -183,8 +183,8 @@ impl RingEntry {
     }
 
     /// Waits for a request, having handed over the answer to the last. False when it is unmounted.
-    fn wait(&mut self, pace: &Pace) -> io::Result<bool> {
-        if let Some(mut awake) = pace.stay_awake() {
+    fn wait(&mut self, polling: &Polling) -> io::Result<bool> {
+        if let Some(mut awake) = polling.stay_awake() {
             // what fails here fails below again
             let _ = self.enter(0);
             while self.ring.completion().is_empty() && !self.ring.submission().taskrun() && awake.goes_on() {}
@@ -326,8 +326,8 @@ fn answer(mut entry: RingEntry, link: &Link, started: &mpsc::Sender<io::Result<(
     // there is no receiver only if the session has ended
     let _ = started.send(registered);
     let mut space = vec![0; MAX_DATA];
-    while entry.wait(&link.pace)? {
-        link.pace.request();
+    while entry.wait(&link.polling)? {
+        link.polling.request();
         entry.answer(link, &mut space)?;
     }
     Ok(())
