@@ -79,7 +79,7 @@ pub fn read(data: &[u8]) {
 
 /// Walks a tree and reads what is in it; how many errors there were.
 fn tree(volume: &Volume, unchanged: bool, budget: &mut Budget) -> usize {
-    std::hint::black_box((volume.statfs(), volume.notes().len(), volume.superblock().geometry.groups));
+    std::hint::black_box((volume.statfs(), volume.warnings().len(), volume.superblock().geometry.groups));
     let mut errors = 0;
     for (path, found) in volume.walk(fs::InodeNo::ROOT) {
         budget.entries += 1;

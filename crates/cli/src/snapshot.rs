@@ -253,7 +253,7 @@ impl Delete {
             note(name, opened.volume.delete_snapshot(name.as_bytes()).map_err(|e| e.to_string()));
         }
         // the rest of what they took
-        let tidied = opened.volume.tidy();
+        let tidied = opened.volume.compact();
         opened.unmount()?;
         tidied.map_err(|e| Failure::on(&self.target.device, e))?;
         Ok(failures)

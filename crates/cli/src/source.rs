@@ -106,9 +106,9 @@ impl Source {
             Failure::Message(sentence) if matches!(e, fs::Error::Impossible(_)) => Failure::Refused(sentence),
             failure => failure,
         })?);
-        for note in volume.notes() {
+        for note in volume.warnings() {
             // what was asked for is no news
-            if !(ignore_journal && *note == fs::Note::JournalIgnored) {
+            if !(ignore_journal && *note == fs::Warning::JournalIgnored) {
                 say(&format!("{}: {note}", escape(self.device.as_bytes())));
             }
         }

@@ -1,7 +1,7 @@
 //! Who may change the volume, and how a transaction is rolled back: every call that changes something is admitted here
 //! before it locks anything.
 
-use crate::gate::{self, Before, Broken, Gate, Pass, Touched};
+use crate::gate::{self, Before, Broken, CallGuard, DirtySet, Gate};
 use crate::layers::stands_on;
 use crate::{Error, FileKind, InodeNo, Maps, Orphans, Result};
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ impl Admission {
     ///
     /// # Errors
     /// Of a member: [`Error::TransactionTooLarge`] and [`Error::Cancelled`], where the transaction cannot go on.
-    pub fn changing(&self) -> Result<Pass<'_>> {
+    pub fn changing(&self) -> Result<CallGuard<'_>> {
         loop {
             if let Some(pass) = self.changing_within(Duration::MAX)? {
                 return Ok(pass);
@@ -37,7 +37,7 @@ impl Admission {
     ///
     /// # Errors
     /// As [`Admission::changing`].
-    pub fn changing_within(&self, most: Duration) -> Result<Option<Pass<'_>>> {
+    pub fn changing_within(&self, most: Duration) -> Result<Option<CallGuard<'_>>> {
         // the error of a rollback is one of the device, which the call that follows meets
         let overdue = |id, why| drop(self.roll_back(id, why, |_| ()));
         match self.gate() {
@@ -50,7 +50,7 @@ impl Admission {
     ///
     /// # Errors
     /// [`Error::Invalid`] where this thread is a member of one.
-    pub(crate) fn changing_outside(&self) -> Result<Pass<'_>> {
+    pub(crate) fn changing_outside(&self) -> Result<CallGuard<'_>> {
         if gate::is_member() && self.gate().is_some_and(Gate::is_closed) {
             return Err(Error::Invalid("this cannot be part of a transaction"));
         }
@@ -59,7 +59,7 @@ impl Admission {
 
     /// As [`Admission::changing`] for whoever wants everything durable that was done before. `None` while a transaction runs:
     /// what was done before it is durable, and what is done in it will be when it is committed.
-    pub(crate) fn changing_to_sync(&self) -> Result<Option<Pass<'_>>> {
+    pub(crate) fn changing_to_sync(&self) -> Result<Option<CallGuard<'_>>> {
         if !gate::is_changing() && self.gate().is_some_and(Gate::runs) {
             return Ok(None);
         }
@@ -77,7 +77,7 @@ impl Admission {
     }
 
     /// Passes for the last changes to a volume that is put away: a transaction that is under way is rolled back.
-    pub(crate) fn changing_at_last(&self) -> Result<Pass<'_>> {
+    pub(crate) fn changing_at_last(&self) -> Result<CallGuard<'_>> {
         loop {
             if let Some(pass) = self.try_change() {
                 return Ok(pass);
@@ -90,7 +90,7 @@ impl Admission {
 
     /// The volume is what it was when the transaction began. Does nothing where that is over. `tell` is called before
     /// others may change anything, with what the transaction had touched; whoever looks then sees the volume as it is.
-    pub(crate) fn roll_back(&self, id: u64, why: Broken, tell: impl FnOnce(&Touched)) -> Result<()> {
+    pub(crate) fn roll_back(&self, id: u64, why: Broken, tell: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
         if !gate.end(id, Some(&why)) {
             return Ok(());

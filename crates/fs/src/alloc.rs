@@ -4,7 +4,7 @@
 //!    first needed, verified once, and may be dropped again between generations where nothing of them is waiting.
 //! 2. From then on memory is the truth. What is stored of it is announced to the store at the first change in a generation,
 //!    so that it counts towards the generation's size, and gets its content when the generation closes (in
-//!    [`finish`](crate::finish)). How free space is stored, [`record`] alone knows.
+//!    `commit_hooks`). How free space is stored, [`record`] alone knows.
 //! 3. A group whose free space contradicts the volume is left alone: nothing is allocated there, and what is freed there
 //!    stays in use until a check. The volume is marked as having errors then.
 //! 4. Locks: a group's lock, then the store's or a counter's. No two groups are locked at once, and no node's lock is

@@ -2,31 +2,76 @@
 
 use crate::alloc::Space;
 use crate::disk::Disk;
-use crate::gate::{self, Before, Broken, Gate, Pass};
+use crate::gate::{self, Before, Broken, CallGuard, Gate};
 use crate::layers::stands_on;
 use crate::mode::Consistency;
-use crate::writing::{Writing, system_time};
-use crate::{Error, Note, Result};
+use crate::new_inodes::NewInodes;
+use crate::options::{WriteOptions, system_time};
+use crate::orphan_list::OrphanList;
+use crate::wakeup::Wakeup;
+use crate::{Error, Result, Warning};
 use format::InodeNo;
 use format::extent;
 use format::feature::{Incompat, RoCompat};
 use format::inode::{EXTRA_ISIZE, Inode, InodeBuf, InodeFlags, Timestamp};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use store::engine::Limits;
 
 /// What every part of a volume stands on.
 pub struct Base {
     pub(crate) disk: Disk,
     /// Set where it is open for writing.
     pub(crate) writing: Option<Writing>,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) warnings: Vec<Warning>,
 }
 
 stands_on!(Base, disk: Disk);
 
+/// What a volume that is open for writing keeps beside the cache.
+pub(crate) struct Writing {
+    pub(crate) options: WriteOptions,
+    pub(crate) consistency: Consistency,
+    pub(crate) space: Arc<Space>,
+    /// Blocks taken by the volume's own structures, once somebody asked.
+    pub(crate) overhead: OnceLock<u64>,
+    /// Inodes without a name that somebody holds, and those whose truncation has not finished.
+    pub(crate) orphans: OrphanList,
+    /// Where transactions are possible.
+    pub(crate) gate: Option<Gate<Before>>,
+    /// Where the engine does not write unchanged blocks.
+    pub(crate) new_inodes: Option<NewInodes>,
+    /// Wakes the thread in the background.
+    pub(crate) wakeup: Arc<Wakeup>,
+    /// Most bytes of content that may wait for their place as long as memory is what it is.
+    pub(crate) most_delayed: AtomicUsize,
+}
+
+impl Writing {
+    pub(crate) fn new(options: WriteOptions, consistency: Consistency, limits: &Limits, space: Arc<Space>) -> Self {
+        Self {
+            most_delayed: AtomicUsize::new(options.delayed_bytes),
+            options,
+            consistency,
+            space,
+            overhead: OnceLock::new(),
+            orphans: OrphanList::default(),
+            gate: limits.can_discard.then(Gate::new),
+            new_inodes: limits.elides_unchanged.then(NewInodes::default),
+            wakeup: Arc::default(),
+        }
+    }
+
+    /// Most bytes of content that may wait for their place.
+    pub(crate) fn most_delayed(&self) -> usize {
+        self.most_delayed.load(Ordering::Relaxed)
+    }
+}
+
 impl Base {
     /// As it is on its device, for reading.
     pub(crate) fn over(disk: Disk) -> Self {
-        Self { disk, writing: None, notes: Vec::new() }
+        Self { disk, writing: None, warnings: Vec::new() }
     }
 
     pub(crate) fn writing(&self) -> Result<&Writing> {
@@ -66,8 +111,8 @@ impl Base {
 
     /// What the user should know about the volume.
     #[must_use]
-    pub fn notes(&self) -> &[Note] {
-        &self.notes
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
     }
 
     /// Whether a file's flags allow that it is changed, removed, or gets another name.
@@ -116,12 +161,12 @@ impl Base {
 
     /// As [`Admission::changing`](crate::Admission::changing), where that is possible at once.
     #[must_use]
-    pub fn try_change(&self) -> Option<Pass<'_>> {
+    pub fn try_change(&self) -> Option<CallGuard<'_>> {
         self.gate().map_or_else(|| Some(gate::free()), Gate::try_change)
     }
 
     /// To be held during several calls that look at the volume: no transaction is rolled back meanwhile.
-    pub fn looking(&self) -> Pass<'_> {
+    pub fn looking(&self) -> CallGuard<'_> {
         self.gate().map_or_else(gate::free, Gate::look)
     }
 

@@ -66,7 +66,7 @@ impl Broken {
 
 /// What a transaction touched: what of it somebody may remember and must forget when it is rolled back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct DirtySet {
     /// Inodes that it made, changed or freed.
     pub inodes: BTreeSet<InodeNo>,
     /// Names that it made, changed or removed, or tried to, each with its directory.
@@ -97,7 +97,7 @@ pub(crate) struct Current<B> {
     pub(crate) broken: Option<Broken>,
     /// What is needed to roll it back.
     pub(crate) before: Option<B>,
-    pub(crate) touched: Touched,
+    pub(crate) touched: DirtySet,
     /// Numbers that were free when it began and that it gave to files.
     pub(crate) made: BTreeSet<InodeNo>,
 }
@@ -107,7 +107,7 @@ pub(crate) struct Current<B> {
 pub(crate) struct Undone {
     id: u64,
     why: Option<Broken>,
-    touched: Touched,
+    touched: DirtySet,
 }
 
 /// The gate of a volume.
@@ -120,12 +120,12 @@ pub(crate) struct Gate<B> {
     current: Mutex<Option<Current<B>>>,
     undone: Mutex<Undone>,
     /// Rings when one of the counts is zero while somebody waits for that, and when a phase begins.
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 /// What a call is told at a gate that is not open.
 enum Answer {
-    Pass,
+    Admitted,
     Wait,
     Refused(Error),
 }
@@ -134,9 +134,9 @@ type Depth = &'static std::thread::LocalKey<Cell<u32>>;
 
 /// Somebody is within a call: no transaction begins, ends or is rolled back meanwhile, as far as it matters.
 #[must_use]
-pub struct Pass<'g> {
+pub struct CallGuard<'g> {
     /// The count that goes down with it; `None` within another.
-    count: Option<(&'g AtomicUsize, &'g dyn Bell)>,
+    count: Option<(&'g AtomicUsize, &'g dyn Wake)>,
     /// The count of this thread that goes down.
     depth: Option<Depth>,
     /// It belongs to this thread.
@@ -144,64 +144,64 @@ pub struct Pass<'g> {
 }
 
 /// Who is told that a count became zero.
-trait Bell {
-    fn ring(&self);
+trait Wake {
+    fn wake(&self);
 }
 
-impl<B> Bell for Gate<B> {
-    fn ring(&self) {
+impl<B> Wake for Gate<B> {
+    fn wake(&self) {
         if self.emptying.load(SeqCst) {
             drop(self.lock());
-            self.bell.notify_all();
+            self.wakeup.notify_all();
         }
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         if let Some(depth) = self.depth {
             depth.set(depth.get() - 1);
         }
-        if let Some((count, bell)) = self.count
+        if let Some((count, wakeup)) = self.count
             && count.fetch_sub(1, SeqCst) == 1
         {
-            bell.ring();
+            wakeup.wake();
         }
     }
 }
 
 /// This thread works in a transaction until this is dropped.
 #[must_use]
-pub struct Inside<'t> {
+pub struct Member<'t> {
     before: u64,
     transaction: PhantomData<&'t ()>,
     thread: PhantomData<*const ()>,
 }
 
-impl Drop for Inside<'_> {
+impl Drop for Member<'_> {
     fn drop(&mut self) {
         MEMBER.set(self.before);
     }
 }
 
 /// Makes this thread a member of a transaction.
-pub(crate) fn enter<'t>(id: u64) -> Inside<'t> {
-    Inside { before: MEMBER.replace(id), transaction: PhantomData, thread: PhantomData }
+pub(crate) fn enter<'t>(id: u64) -> Member<'t> {
+    Member { before: MEMBER.replace(id), transaction: PhantomData, thread: PhantomData }
 }
 
 /// A pass within another call.
-fn nested(depth: Depth) -> Pass<'static> {
+fn nested(depth: Depth) -> CallGuard<'static> {
     depth.set(depth.get() + 1);
-    Pass { count: None, depth: Some(depth), thread: PhantomData }
+    CallGuard { count: None, depth: Some(depth), thread: PhantomData }
 }
 
 /// A pass where there is no gate.
-pub(crate) fn free<'g>() -> Pass<'g> {
-    Pass { count: None, depth: None, thread: PhantomData }
+pub(crate) fn free<'g>() -> CallGuard<'g> {
+    CallGuard { count: None, depth: None, thread: PhantomData }
 }
 
 /// Passes for whoever carries out what a transaction's beginning or end takes.
-pub(crate) fn in_charge() -> Pass<'static> {
+pub(crate) fn in_charge() -> CallGuard<'static> {
     nested(&CHANGES)
 }
 
@@ -224,7 +224,7 @@ impl<B> Gate<B> {
             emptying: AtomicBool::new(false),
             current: Mutex::new(None),
             undone: Mutex::default(),
-            bell: Condvar::new(),
+            wakeup: Condvar::new(),
         }
     }
 
@@ -232,9 +232,9 @@ impl<B> Gate<B> {
         lock(&self.current)
     }
 
-    fn pass<'g>(&'g self, count: &'g AtomicUsize, depth: Depth) -> Pass<'g> {
+    fn pass<'g>(&'g self, count: &'g AtomicUsize, depth: Depth) -> CallGuard<'g> {
         depth.set(depth.get() + 1);
-        Pass { count: Some((count, self)), depth: Some(depth), thread: PhantomData }
+        CallGuard { count: Some((count, self)), depth: Some(depth), thread: PhantomData }
     }
 
     /// Whether there is a transaction, in any phase.
@@ -243,7 +243,7 @@ impl<B> Gate<B> {
     }
 
     /// Passes for a change, or says what to do instead.
-    fn ask(&self) -> std::result::Result<Pass<'_>, Answer> {
+    fn ask(&self) -> std::result::Result<CallGuard<'_>, Answer> {
         if is_changing() {
             return Ok(nested(&CHANGES));
         }
@@ -253,7 +253,7 @@ impl<B> Gate<B> {
             return Ok(pass);
         }
         match self.admit() {
-            Answer::Pass => Ok(pass),
+            Answer::Admitted => Ok(pass),
             other => Err(other),
         }
     }
@@ -269,7 +269,7 @@ impl<B> Gate<B> {
                     now.broken = Some(broken);
                     Answer::Refused(error)
                 }
-                (Phase::Runs, None) => Answer::Pass,
+                (Phase::Runs, None) => Answer::Admitted,
                 // what is broken is never committed, so nobody of it waits for its end either
                 (_, Some(broken)) => Answer::Refused(broken.error()),
                 _ => Answer::Wait,
@@ -277,7 +277,7 @@ impl<B> Gate<B> {
             other => match self.undone_with(member) {
                 Some(error) => Answer::Refused(error),
                 None if other.is_some() => Answer::Wait,
-                None => Answer::Pass,
+                None => Answer::Admitted,
             },
         }
     }
@@ -290,13 +290,13 @@ impl<B> Gate<B> {
     }
 
     /// Passes for a change, at once or not at all.
-    pub(crate) fn try_change(&self) -> Option<Pass<'_>> {
+    pub(crate) fn try_change(&self) -> Option<CallGuard<'_>> {
         self.ask().ok()
     }
 
     /// Passes for a change; `None` where that took longer than `most`. `overdue` is called with a transaction that this
     /// thread waited for longer than it may take.
-    pub(crate) fn change(&self, most: Duration, overdue: impl Fn(u64, Broken)) -> Result<Option<Pass<'_>>> {
+    pub(crate) fn change(&self, most: Duration, overdue: impl Fn(u64, Broken)) -> Result<Option<CallGuard<'_>>> {
         let until = Instant::now().checked_add(most);
         loop {
             match self.ask() {
@@ -329,11 +329,11 @@ impl<B> Gate<B> {
         current: MutexGuard<'m, Option<Current<B>>>,
         most: Duration,
     ) -> MutexGuard<'m, Option<Current<B>>> {
-        self.bell.wait_timeout(current, most).unwrap_or_else(PoisonError::into_inner).0
+        self.wakeup.wait_timeout(current, most).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Passes for looking.
-    pub(crate) fn look(&self) -> Pass<'_> {
+    pub(crate) fn look(&self) -> CallGuard<'_> {
         if is_changing() || LOOKS.get() > 0 {
             return nested(&LOOKS);
         }
@@ -361,7 +361,7 @@ impl<B> Gate<B> {
         if current.is_some() {
             return Err(Error::Busy);
         }
-        let (touched, made) = (Touched::default(), BTreeSet::new());
+        let (touched, made) = (DirtySet::default(), BTreeSet::new());
         let (phase, deadline) = (Phase::Begins, None);
         *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched, made });
         self.state.store(CLOSED, SeqCst);
@@ -376,7 +376,7 @@ impl<B> Gate<B> {
             (now.phase, now.before) = (Phase::Runs, Some(before));
             now.deadline = Instant::now().checked_add(now.limit);
         }
-        self.bell.notify_all();
+        self.wakeup.notify_all();
     }
 
     /// The transaction that runs.
@@ -427,12 +427,12 @@ impl<B> Gate<B> {
     }
 
     /// Of a transaction that was undone: whoever looks may do so again. What it had touched is the answer.
-    pub(crate) fn show(&self) -> Touched {
+    pub(crate) fn show(&self) -> DirtySet {
         let current = self.lock();
         self.state.store(CLOSED, SeqCst);
         let touched = current.as_ref().map(|now| now.touched.clone()).unwrap_or_default();
         drop(current);
-        self.bell.notify_all();
+        self.wakeup.notify_all();
         touched
     }
 
@@ -441,7 +441,7 @@ impl<B> Gate<B> {
         if let Some(now) = self.lock().as_mut() {
             now.phase = Phase::Runs;
         }
-        self.bell.notify_all();
+        self.wakeup.notify_all();
     }
 
     /// The transaction that ends or began is over; whether it was `undone`.
@@ -453,13 +453,13 @@ impl<B> Gate<B> {
         }
         self.state.store(0, SeqCst);
         drop(current);
-        self.bell.notify_all();
+        self.wakeup.notify_all();
     }
 
     /// What a transaction that was rolled back had touched, for whoever asks first.
-    pub(crate) fn take_touched(&self, id: u64) -> Touched {
+    pub(crate) fn take_touched(&self, id: u64) -> DirtySet {
         let mut undone = lock(&self.undone);
-        if undone.id == id { std::mem::take(&mut undone.touched) } else { Touched::default() }
+        if undone.id == id { std::mem::take(&mut undone.touched) } else { DirtySet::default() }
     }
 
     fn until_none(&self, count: &AtomicUsize) {

@@ -8,7 +8,7 @@
 //! | look at an inode | [`Inodes::inode`], [`Inodes::attributes`] |
 //! | read content | [`Files::read_at`], [`Files::seek_data`], [`Base::read_link`], [`Base::map`] |
 //! | read attributes | [`Xattrs::list_xattrs`], [`Xattrs::get_xattr`] |
-//! | see the volume as a whole | [`Disk::superblock`], [`Base::group`], [`Inodes::statfs`], [`Base::notes`] |
+//! | see the volume as a whole | [`Disk::superblock`], [`Base::group`], [`Inodes::statfs`], [`Base::warnings`] |
 //! | change content | [`Files::write_at`], [`Files::truncate`], [`Files::allocate`], [`Files::fsync`], [`Files::attributes_of`] |
 //! | change names | [`Names::create`], [`Names::symlink`], [`Names::link`], [`Names::unlink`], [`Names::rmdir`], [`Names::rename`] |
 //! | change what an inode says | [`Files::set_attributes`], [`Files::set_xattr`], [`Files::remove_xattr`] |
@@ -28,6 +28,7 @@ mod alloc;
 mod attributes;
 mod base;
 mod change;
+mod commit_hooks;
 mod content;
 mod delayed;
 mod dir;
@@ -36,7 +37,7 @@ mod error;
 mod extents;
 mod fallocate;
 mod file;
-mod finish;
+
 mod gate;
 mod group_tables;
 mod indirect;
@@ -57,8 +58,8 @@ mod native;
 mod new_inodes;
 mod node;
 mod nokey;
-mod notes;
 mod open;
+mod options;
 mod orphan;
 mod orphan_list;
 mod path;
@@ -72,9 +73,9 @@ mod truncate;
 mod volume;
 mod wakeup;
 mod walk;
+mod warnings;
 mod writable;
 mod writer;
-mod writing;
 mod xattr;
 
 pub use admission::Admission;
@@ -88,13 +89,12 @@ pub use fallocate::AllocateMode;
 pub use file::{Files, WriteHow, Written, without_privileges};
 pub use format::inode::{FileKind, Inode, InodeFlags, Timestamp};
 pub use format::{FileBlock, FsBlock, GroupNo, InodeNo};
-pub use gate::{Inside, Pass, Touched};
+pub use gate::{CallGuard, DirtySet, Member};
 pub use inode::Inodes;
 pub use map::{Maps, Place, Run};
 pub use mode::{Consistency, DataMode, MODES, Mode, Placement, UnknownName};
 pub use names::{Names, NewFile, RenameFlags};
-pub use notes::Note;
-pub use open::OpenOptions;
+pub use options::{Clock, OpenOptions, WriteOptions};
 pub use orphan::Orphans;
 pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
@@ -105,7 +105,7 @@ pub use store::native::Summary as NativeSummary;
 pub use transaction::Transaction;
 pub use volume::Volume;
 pub use walk::Walk;
+pub use warnings::Warning;
 pub use writable::unwritable;
 pub use writer::LetGo;
-pub use writing::{Clock, WriteOptions};
 pub use xattr::{XattrMode, Xattrs};

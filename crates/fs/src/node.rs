@@ -266,7 +266,7 @@ impl Nodes {
     }
 
     /// Drops nodes that nobody has needed for a while, where there are many.
-    pub(crate) fn tidy(&self) {
+    pub(crate) fn drop_idle(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
             if shard.nodes.len() > IDLE_KEPT / 2 {
@@ -385,7 +385,7 @@ mod tests {
         let newest = all.get(InodeNo(1)).changed();
         assert!((1..=101).contains(&newest), "{newest}");
         for _ in 0..2 {
-            all.tidy();
+            all.drop_idle();
         }
         assert!(nodes(&all) <= SHARDS * IDLE_KEPT / 2, "{} nodes", nodes(&all));
         let bytes: usize = all

@@ -9,8 +9,8 @@ use crate::disk::Disk;
 use crate::layout::Layout;
 use crate::mmp::Heartbeat;
 use crate::native::{self, Native};
-use crate::writing::WriteOptions;
-use crate::{Error, Maps, Note, Result};
+use crate::options::OpenOptions;
+use crate::{Error, Maps, Result, Warning};
 use blockdev::BlockDevice;
 use format::feature::{Compat, Incompat};
 use format::mmp::{Mmp, Use};
@@ -21,41 +21,6 @@ use std::sync::Arc;
 use store::Store;
 use store::native::Mapped;
 use store::recovery::{Journal, Recovery, recover};
-
-/// How to open a volume.
-#[derive(Clone)]
-pub struct OpenOptions {
-    /// Most bytes of metadata kept in memory, and half as many again of bitmaps where the volume is written. 32 MiB unless
-    /// set; a sixteenth of the memory that the process may use where that is less.
-    pub cache_bytes: usize,
-    /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
-    /// group descriptors that belong to it. The primary unless set.
-    pub superblock: Option<FsBlock>,
-    /// The block size in bytes by which `superblock` is counted. Unless set, each size is tried, smallest first.
-    pub block_size: Option<u32>,
-    /// The device with the volume's journal, where that is not inside the volume. Needed only if it was not unmounted.
-    pub external_journal: Option<Arc<dyn BlockDevice>>,
-    /// Show the volume without what its journal holds, even where it was not unmounted.
-    pub ignore_journal: bool,
-    /// Open a native volume as the snapshot of this name has it, for reading only.
-    pub snapshot: Option<Vec<u8>>,
-    /// Open the volume for writing as well. For reading only unless set.
-    pub write: Option<WriteOptions>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            cache_bytes: 32 << 20,
-            superblock: None,
-            block_size: None,
-            external_journal: None,
-            ignore_journal: false,
-            snapshot: None,
-            write: None,
-        }
-    }
-}
 
 /// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use, where it
 /// is open for writing and has a block for that.
@@ -69,33 +34,33 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
         None => primary_superblock(&*device)?,
         Some(block) => backup_superblock(&*device, block, options.block_size)?,
     };
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     if let Some(block) = options.superblock {
-        notes.push(Note::BackupSuperblock(block));
+        warnings.push(Warning::BackupSuperblock(block));
     }
     if native.is_some() && options.write.is_none() {
-        notes.extend(store::native::may_lack(&*below)?.map(Note::MayLack));
+        warnings.extend(store::native::may_lack(&*below)?.map(Warning::MayLack));
     }
     let blocks = native.as_ref().map_or(sb.geometry.blocks, |(native, _)| native.shape.blocks());
     let length = blocks.saturating_mul(u64::from(sb.geometry.block_size));
     if below.geometry().len < length {
-        notes.push(Note::Truncated { device: below.geometry().len, volume: length });
+        warnings.push(Warning::Truncated { device: below.geometry().len, volume: length });
     }
     let mut maps = match native {
         Some((superblock, mapped)) => above_map(&superblock, mapped, sb, options)?,
         None => over(disk(device, sb, options)),
     };
-    maps.base.notes = notes;
+    maps.base.warnings = warnings;
     let Some(write) = &options.write else {
         maps.recover(options)?;
-        maps.note_state();
-        maps.note_user();
+        maps.warn_of_state();
+        maps.warn_of_user();
         return Ok((maps, None));
     };
     maps.may_be_written(options)?;
     let mut heartbeat = Heartbeat::begin(&maps, write)?;
     let outcome = maps.recover(options).and_then(|()| {
-        maps.note_state();
+        maps.warn_of_state();
         maps.start_writing(write.clone(), options.cache_bytes)
     });
     if let Err(e) = outcome {
@@ -140,24 +105,24 @@ impl Maps {
     fn recover(&mut self, options: &OpenOptions) -> Result<()> {
         let Some(recovery) = self.journal_to_replay(options)? else { return Ok(()) };
         let device = Arc::clone(self.store.device());
-        let (device, note) = if options.write.is_some() {
+        let (device, warning) = if options.write.is_some() {
             self.may_be_replayed()?;
             recovery.apply(&*device)?;
-            (device, Note::JournalWrittenHome)
+            (device, Warning::JournalWrittenHome)
         } else if recovery.is_empty() {
             return Ok(());
         } else {
-            (recovery.overlay(device), Note::JournalReplayed)
+            (recovery.overlay(device), Warning::JournalReplayed)
         };
         // the superblock itself may be recovered, but a volume does not change its shape
         let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*device)? };
         if sb.geometry.block_size != self.sb.geometry.block_size || sb.geometry.blocks < self.sb.geometry.blocks {
             return Err(Error::corrupt(Structure::Journal, Where::Volume, "it holds the superblock of another volume"));
         }
-        let mut notes = std::mem::take(&mut self.base.notes);
-        notes.push(note);
+        let mut warnings = std::mem::take(&mut self.base.warnings);
+        warnings.push(warning);
         *self = over(disk(device, sb, options));
-        self.base.notes = notes;
+        self.base.warnings = warnings;
         Ok(())
     }
 
@@ -169,7 +134,7 @@ impl Maps {
             return Ok(None);
         }
         if options.ignore_journal {
-            self.base.notes.push(Note::JournalIgnored);
+            self.base.warnings.push(Warning::JournalIgnored);
             return Ok(None);
         }
         let block_size = self.sb.geometry.block_size;
@@ -183,28 +148,30 @@ impl Maps {
         };
         let recovered = recover(&journal, self.sb.geometry.blocks)?;
         if !recovered.damage.is_empty() {
-            self.base.notes.push(Note::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
+            self.base
+                .warnings
+                .push(Warning::JournalDamaged(recovered.damage.iter().map(ToString::to_string).collect()));
         }
         if recovered.fast_commits > 0 {
             let (commits, changes) = (recovered.fast_commits, recovered.fast_commit_changes);
-            self.base.notes.push(Note::FastCommits { commits, changes });
+            self.base.warnings.push(Warning::FastCommits { commits, changes });
         }
         Ok(Some(Box::new(recovered)))
     }
 
-    fn note_state(&mut self) {
+    fn warn_of_state(&mut self) {
         let state = State::from_bits_retain(self.sb.disk.s_state.get());
         if state.contains(State::ERROR) {
-            self.base.notes.push(Note::HasErrors);
+            self.base.warnings.push(Warning::HasErrors);
         }
         if !state.contains(State::VALID) && !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
-            self.base.notes.push(Note::NotUnmounted);
+            self.base.warnings.push(Warning::NotUnmounted);
         }
     }
 
-    fn note_user(&mut self) {
+    fn warn_of_user(&mut self) {
         if let Some(host) = self.user() {
-            self.base.notes.push(Note::InUse { host });
+            self.base.warnings.push(Warning::InUse { host });
         }
     }
 

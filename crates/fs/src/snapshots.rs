@@ -45,6 +45,12 @@ impl Volume {
         self.layout.native().ok_or_else(none)
     }
 
+    /// Whether the volume is of a format that has snapshots.
+    #[must_use]
+    pub fn has_snapshots(&self) -> bool {
+        self.layout.native().is_some()
+    }
+
     /// The volume's snapshots, the oldest first. Of a volume that is open as a snapshot: none.
     ///
     /// # Errors
@@ -119,7 +125,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::sync`].
-    pub fn tidy(&self) -> Result<()> {
+    pub fn compact(&self) -> Result<()> {
         self.writing()?;
         let _pass = self.changing_outside()?;
         while self.store.compact()? {}

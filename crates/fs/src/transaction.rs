@@ -9,7 +9,7 @@
 //! | in memory | when rolled back |
 //! | --- | --- |
 //! | changed blocks, blocks freed | the store drops them |
-//! | inodes, names, pages | [`Touched`] says which, for caches above |
+//! | inodes, names, pages | [`DirtySet`] says which, for caches above |
 //! | cached inodes | dropped |
 //! | content without a place, promises, sizes, hints | dropped: before, all content had its place |
 //! | bitmaps and descriptors of changed groups | read again |
@@ -20,7 +20,7 @@
 //! | the size that holders of a file assume | noted, where it is another now: see [`Files::write_with`](crate::Files::write_with) |
 //! | damage that was found | stays |
 
-use crate::gate::{self, Before, Broken, Gate, Inside, Touched};
+use crate::gate::{self, Before, Broken, DirtySet, Gate, Member};
 use crate::{Error, InodeNo, Result, Volume};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Volume {
         Ok(Before { sums: writing.space.sums(), orphans: writing.orphans.remember() })
     }
 
-    fn commit_transaction(&self, id: u64, tell: impl FnOnce(&Touched)) -> Result<()> {
+    fn commit_transaction(&self, id: u64, tell: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
         let over = || gate.undone_with(id).unwrap_or_else(|| Error::Cancelled("it was over".into()));
         if !gate.end(id, None) {
@@ -101,7 +101,7 @@ impl Transaction {
     /// What this thread does until the answer is dropped is part of the transaction. Several threads may be in it at once.
     ///
     /// A sync, or fsync, by a member returns at once: it is durable when the transaction is committed.
-    pub fn enter(&self) -> Inside<'_> {
+    pub fn enter(&self) -> Member<'_> {
         gate::enter(self.id)
     }
 
@@ -121,7 +121,7 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`Transaction::commit`].
-    pub fn commit_or(&self, tell: impl FnOnce(&Touched)) -> Result<()> {
+    pub fn commit_or(&self, tell: impl FnOnce(&DirtySet)) -> Result<()> {
         self.volume.commit_transaction(self.id, tell)
     }
 
@@ -130,7 +130,7 @@ impl Transaction {
     ///
     /// # Errors
     /// Those of the device; the volume is read-only then, and on the device nothing of the transaction is left.
-    pub fn rollback(self) -> Result<Touched> {
+    pub fn rollback(self) -> Result<DirtySet> {
         self.cancel("it was rolled back")
     }
 
@@ -139,7 +139,7 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
-    pub fn cancel(&self, why: &str) -> Result<Touched> {
+    pub fn cancel(&self, why: &str) -> Result<DirtySet> {
         self.undo(why, |_| ())?;
         Ok(self.volume.gate_of_transactions()?.take_touched(self.id))
     }
@@ -150,12 +150,12 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`Transaction::rollback`].
-    pub fn undo(&self, why: &str, tell: impl FnOnce(&Touched)) -> Result<()> {
+    pub fn undo(&self, why: &str, tell: impl FnOnce(&DirtySet)) -> Result<()> {
         self.volume.roll_back(self.id, Broken::Ended(why.to_owned()), tell)
     }
 
     /// From now on it can only be rolled back: calls of members that change anything are refused, and told `why`.
-    pub fn spoil(&self, why: &str) {
+    pub fn doom(&self, why: &str) {
         let Some(gate) = self.volume.gate() else { return };
         if let Some(now) = gate.lock().as_mut().filter(|now| now.id == self.id) {
             now.broken.get_or_insert_with(|| Broken::Ended(why.to_owned()));

@@ -4,7 +4,8 @@
 
 use crate::layers::stands_on;
 use crate::names::Names;
-use crate::open::{self, OpenOptions};
+use crate::open;
+use crate::options::OpenOptions;
 use crate::writer::Writer;
 use crate::{Maps, Result, memory_budget};
 use blockdev::BlockDevice;

@@ -3,8 +3,8 @@
 //! What stands in the way is one sentence; the caller may then open the volume for reading only.
 
 use crate::alloc::{Space, SpaceOptions};
-use crate::writing::Writing;
-use crate::{Consistency, DataMode, Error, Maps, Note, OpenOptions, Result, Timestamp, WriteOptions, memory_budget};
+use crate::base::Writing;
+use crate::{Consistency, DataMode, Error, Maps, OpenOptions, Result, Timestamp, Warning, WriteOptions, memory_budget};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl Maps {
         if open.ignore_journal {
             return refuse("its journal was to be ignored");
         }
-        if self.notes().iter().any(|note| matches!(note, Note::Truncated { .. })) {
+        if self.warnings().iter().any(|note| matches!(note, Warning::Truncated { .. })) {
             return refuse("the device ends before the volume does");
         }
         if self.has_journal() && self.sb.journal_inode().is_none() {
@@ -152,10 +152,12 @@ impl Maps {
 
     /// Whether what was found in the journal may be written home.
     pub(crate) fn may_be_replayed(&self) -> Result<()> {
-        for note in self.notes() {
+        for note in self.warnings() {
             match note {
-                Note::JournalDamaged(_) => return refuse("its journal is damaged; it needs a check first"),
-                Note::FastCommits { .. } => return refuse("its journal ends in fast commits, which are not replayed"),
+                Warning::JournalDamaged(_) => return refuse("its journal is damaged; it needs a check first"),
+                Warning::FastCommits { .. } => {
+                    return refuse("its journal ends in fast commits, which are not replayed");
+                }
                 _ => {}
             }
         }

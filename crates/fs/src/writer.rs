@@ -164,7 +164,7 @@ impl Volume {
 
     /// Writes nothing any more: what is in memory may be wrong, as after a panic in a call into the volume. The volume can
     /// be read as before.
-    pub fn distrust(&self, why: &str) {
+    pub fn abort(&self, why: &str) {
         self.store.fail(&why);
     }
 
@@ -182,7 +182,7 @@ impl Volume {
     fn look_after_memory(&self) {
         let budget = memory_budget::budget();
         self.follow_memory(budget);
-        self.nodes.tidy();
+        self.nodes.drop_idle();
         self.limit_holds(budget.holds);
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{manifest, open, open_bytes};
-use extant_fs::{Error, FsBlock, GroupNo, InodeNo, Note, OpenOptions, Volume};
+use extant_fs::{Error, FsBlock, GroupNo, InodeNo, OpenOptions, Volume, Warning};
 use format::superblock::DiskSuperblock;
 use std::sync::Arc;
 use testkit::oracle::kernel_mount;
@@ -74,7 +74,7 @@ fn a_copy_of_the_superblock_opens_the_volume() {
         for given in [None, Some(block_size)] {
             let options = OpenOptions { superblock: Some(FsBlock(block)), block_size: given, ..OpenOptions::default() };
             let volume = Volume::open(memory(&bytes), &options).unwrap_or_else(|e| panic!("{args:?}: {e}"));
-            assert!(volume.notes().contains(&Note::BackupSuperblock(FsBlock(block))));
+            assert!(volume.warnings().contains(&Warning::BackupSuperblock(FsBlock(block))));
             sound.assert_same(&manifest(&volume));
         }
         for block in [0, 7, u64::MAX, 1 << 40] {
@@ -96,7 +96,7 @@ fn a_device_that_is_too_short_fails_only_where_it_ends() {
     assert_eq!(bytes.len() as u64, image.bytes().len() as u64);
     bytes.truncate(16 << 20);
     let volume = open_bytes(bytes).unwrap();
-    assert_eq!(volume.notes(), [Note::Truncated { device: 16 << 20, volume: 32 << 20 }]);
+    assert_eq!(volume.warnings(), [Warning::Truncated { device: 16 << 20, volume: 32 << 20 }]);
     let first = volume.inode(volume.resolve(b"/first").unwrap()).unwrap();
     let mut content = vec![0; 50_001];
     assert_eq!(volume.read_at(&first, 0, &mut content).unwrap(), 50_000);
@@ -137,11 +137,11 @@ fn state_is_noted() {
     let notes = |state: u16| {
         let mut bytes = good.clone();
         change(&mut bytes, |sb| sb.s_state = state.into());
-        open_bytes(bytes).unwrap().notes().to_vec()
+        open_bytes(bytes).unwrap().warnings().to_vec()
     };
     assert_eq!(notes(1), []);
-    assert_eq!(notes(0), [Note::NotUnmounted]);
-    assert_eq!(notes(3), [Note::HasErrors]);
+    assert_eq!(notes(0), [Warning::NotUnmounted]);
+    assert_eq!(notes(3), [Warning::HasErrors]);
     for note in notes(2) {
         assert!(note.to_string().contains("check"), "{note}");
     }
@@ -173,7 +173,7 @@ fn a_journal_is_replayed_in_memory() {
         let (image, ()) = cut_off(args, seed, || ());
         let before = image.bytes();
         let volume = open(image.path());
-        assert_eq!(volume.notes(), [Note::JournalReplayed], "{args:?}");
+        assert_eq!(volume.warnings(), [Warning::JournalReplayed], "{args:?}");
         let ours = manifest(&volume);
         assert!(image.bytes() == before, "{args:?}: looking changed the volume");
         // the kernel replays it too, into the image
@@ -183,7 +183,7 @@ fn a_journal_is_replayed_in_memory() {
         drop(mounted);
         let options = OpenOptions { ignore_journal: true, ..OpenOptions::default() };
         let stale = Volume::open(memory(&before), &options).unwrap();
-        assert_eq!(stale.notes(), [Note::JournalIgnored]);
+        assert_eq!(stale.warnings(), [Warning::JournalIgnored]);
     }
 }
 
@@ -205,7 +205,7 @@ fn a_journal_on_another_device_has_to_be_given() {
     let journal = memory(&journal);
     let options = OpenOptions { external_journal: Some(journal), ..OpenOptions::default() };
     let volume = Volume::open(memory(&image.bytes()), &options).unwrap();
-    assert_eq!(volume.notes(), [Note::JournalReplayed]);
+    assert_eq!(volume.warnings(), [Warning::JournalReplayed]);
     let tree = Tree::new(64, &Spec::small());
     let ours = manifest(&volume).without("lost+found");
     tree.model().assert_same(&ours.forget(&[Field::Blocks]));

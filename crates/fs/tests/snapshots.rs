@@ -89,7 +89,7 @@ impl World {
         volume.create(InodeNo::ROOT, b"f", &new(FileKind::Regular)).expect("a file");
         volume.unlink(InodeNo::ROOT, b"f").expect("removing");
         volume.sync().expect("a sync");
-        volume.tidy().expect("tidying");
+        volume.compact().expect("tidying");
         Self { device, volume, tree: Tree::new(), kept: BTreeMap::new(), rng }
     }
 
@@ -222,7 +222,7 @@ impl World {
             self.volume.delete_snapshot(&name).expect("deleting");
         }
         self.volume.sync().expect("a sync");
-        self.volume.tidy().expect("tidying");
+        self.volume.compact().expect("tidying");
     }
 }
 
@@ -330,7 +330,7 @@ fn a_volume_that_snapshots_have_filled_can_be_emptied() {
         volume.unlink(InodeNo::ROOT, entry).expect("removing");
     }
     volume.sync().expect("a sync");
-    volume.tidy().expect("tidying");
+    volume.compact().expect("tidying");
     assert_eq!(volume.statfs().blocks_free, free);
     volume.unmount().expect("unmounting");
     let volume = open(&device);

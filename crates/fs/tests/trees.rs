@@ -45,7 +45,7 @@ fn every_format_shows_what_was_written() {
         }
         let image = image.build();
         let volume = open(image.path());
-        assert_eq!(volume.notes(), []);
+        assert_eq!(volume.warnings(), []);
         tree.model().assert_same(&manifest(&volume).without("lost+found").forget(&[Field::Blocks]));
         every_name_is_found(&volume);
     }

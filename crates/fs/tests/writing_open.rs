@@ -6,7 +6,7 @@ mod common;
 use blockdev::{BlockDevice, FileDevice, MemoryDevice, ReadOnly};
 use common::{assert_sound, content, number, open, open_writable};
 use extant_fs::{
-    Consistency, DataMode, Error, FileKind, FsBlock, InodeNo, NewFile, Note, OpenOptions, Volume, WriteOptions,
+    Consistency, DataMode, Error, FileKind, FsBlock, InodeNo, NewFile, OpenOptions, Volume, Warning, WriteOptions,
 };
 use format::superblock::{DiskSuperblock, State};
 use std::path::Path;
@@ -149,7 +149,7 @@ fn what_is_written_is_sound_whatever_the_shape() {
             let read = open(image.path());
             compare(&read, &model, &about);
             assert_eq!(read.statfs(), space, "{about:?}");
-            assert_eq!(read.notes(), []);
+            assert_eq!(read.warnings(), []);
         }
     }
 }
@@ -231,7 +231,7 @@ fn the_superblock_says_how_the_volume_is() {
     let refused = open_for_writing(&image, WriteOptions::default());
     assert!(matches!(&refused, Err(Error::ReadOnly(why)) if why.contains("check")), "{:?}", refused.err());
     let volume = open_writable(image.path(), with(Consistency::None));
-    assert_eq!(volume.notes(), [Note::NotUnmounted]);
+    assert_eq!(volume.warnings(), [Warning::NotUnmounted]);
     volume.create(InodeNo::ROOT, b"three", &new(FileKind::Regular)).expect("a file");
     volume.unmount().expect("unmounted");
     drop(volume);
@@ -260,13 +260,13 @@ fn the_superblock_says_how_the_volume_is() {
     let sb = superblock(image.path());
     assert!(sb.features().incompat.contains(format::feature::Incompat::NEEDS_RECOVERY) && is_valid(image.path()));
     let volume = open_writable(image.path(), WriteOptions::default());
-    assert_eq!(volume.notes(), [Note::JournalWrittenHome]);
+    assert_eq!(volume.warnings(), [Warning::JournalWrittenHome]);
     assert!(volume.lookup(&volume.inode(InodeNo::ROOT).unwrap(), b"one").is_ok());
     assert!(volume.lookup(&volume.inode(InodeNo::ROOT).unwrap(), b"two").is_err());
     volume.unmount().expect("unmounted");
     drop(volume);
     assert_sound(image.path(), &"replayed");
-    assert_eq!(open(image.path()).notes(), []);
+    assert_eq!(open(image.path()).warnings(), []);
 }
 
 fn open_for_writing(image: &Image, write: WriteOptions) -> extant_fs::Result<Volume> {
@@ -437,19 +437,19 @@ fn a_volume_in_use_says_so() {
     }
     let image = Image::mke2fs(&["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"], 16 << 20).build();
     let volume = open_writable(image.path(), WriteOptions::default());
-    assert_eq!(volume.notes(), []);
+    assert_eq!(volume.warnings(), []);
     volume.create(InodeNo::ROOT, b"file", &new(FileKind::Regular)).expect("a file");
     volume.sync().expect("sync");
     let seen = image.bytes();
     let other = Volume::open(Arc::new(MemoryDevice::from_vec(seen.clone())), &OpenOptions::default()).expect("opened");
-    assert!(other.notes().iter().any(|note| matches!(note, Note::InUse { .. })), "{:?}", other.notes());
+    assert!(other.warnings().iter().any(|note| matches!(note, Warning::InUse { .. })), "{:?}", other.warnings());
     volume.tick(Duration::from_secs(2)).expect("tick");
     let at = superblock(image.path()).s_mmp_block.get() as usize * other.superblock().geometry.block_size as usize;
     assert!(image.bytes()[at..at + 1024] != seen[at..at + 1024], "the number changes");
     volume.unmount().expect("unmounted");
     drop(volume);
     assert_sound(image.path(), &"mmp");
-    assert_eq!(open(image.path()).notes(), []);
+    assert_eq!(open(image.path()).warnings(), []);
     // left by a crash: nobody changes the number any more
     let crashed = Image::from_bytes(&seen);
     let volume = open_writable(crashed.path(), WriteOptions::default());

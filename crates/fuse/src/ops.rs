@@ -162,7 +162,7 @@ impl Filesystem for Ops {
     fn connected(&self, kernel: Kernel) {
         // there is one connection
         let _ = self.kernel.set(kernel.clone());
-        if self.volume.consistency().is_none() || !kernel.lets_go() {
+        if !self.volume.is_writable() || !kernel.lets_go() {
             return;
         }
         let asked = Arc::new(AtomicBool::new(false));
@@ -189,7 +189,7 @@ impl Filesystem for Ops {
             | Features::EXPLICIT_INVAL_DATA;
         // with access control lists the kernel takes it upon itself to check all permissions
         wanted.set(Features::POSIX_ACL, self.kernel_checks && self.has_xattrs());
-        wanted.set(Features::DONT_MASK | Features::HANDLE_KILLPRIV_V2, self.volume.consistency().is_some());
+        wanted.set(Features::DONT_MASK | Features::HANDLE_KILLPRIV_V2, self.volume.is_writable());
         wanted.set(Features::WRITEBACK_CACHE, self.keeps_writes);
         wanted.set(Features::NO_OPEN_SUPPORT, !self.ask_opens);
         wanted.set(Features::NO_OPENDIR_SUPPORT, !self.ask_dir_opens);
@@ -216,13 +216,13 @@ impl Filesystem for Ops {
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let caller = &request.caller;
         self.volume.on_behalf_of(caller.uid, caller.gid, || self.answer_to(caller, request, reply))?;
-        if self.dirsync && self.volume.consistency().is_some() { self.sync_behind(request) } else { Ok(()) }
+        if self.dirsync && self.volume.is_writable() { self.sync_behind(request) } else { Ok(()) }
     }
 
     fn forget(&self, node: u64, lookups: u64) {
         let Ok(number) = self.number(node) else { return };
         // the root is pinned by the mount
-        if node != ROOT && self.volume.consistency().is_some() {
+        if node != ROOT && self.volume.is_writable() {
             // told; nobody waits for it
             let _ = self.outcome(number, self.volume.release(number, lookups));
             if let Some(holes) = &self.holes {
@@ -243,7 +243,7 @@ impl Filesystem for Ops {
     fn panicked(&self, node: u64, what: &str) {
         let text = format!("an error in Extant itself: {what}");
         // what is in memory may be half changed
-        self.volume.distrust(&text);
+        self.volume.abort(&text);
         self.problems.report(node, &text);
     }
 }
@@ -267,15 +267,15 @@ impl Ops {
         let encrypted = volume.superblock().features.incompat.contains(Incompat::ENCRYPT);
         let ask_dir_opens =
             encrypted || only.is_some() || options.mount.auto_unmount || options.mount.atime != Atime::Never;
-        let ask_opens = ask_dir_opens || volume.consistency().is_some();
+        let ask_opens = ask_dir_opens || volume.is_writable();
         let keep = if only.is_some() { 0 } else { ALWAYS };
         let (kernel_checks, errors) = (options.mount.kernel_checks(), options.on_damage(&volume));
         // the kernel compares names byte by byte, and knows nothing of one that changed under another spelling
         let folds = volume.superblock().features.incompat.contains(Incompat::CASEFOLD);
-        let keep_names = if folds && volume.consistency().is_some() { 0 } else { keep };
-        let keeps_writes = options.writeback_cache && volume.consistency().is_some();
+        let keep_names = if folds && volume.is_writable() { 0 } else { keep };
+        let keeps_writes = options.writeback_cache && volume.is_writable();
         // of what the kernel caches nothing is known
-        let holes = (volume.consistency().is_some() && !keeps_writes).then(Holes::new);
+        let holes = (volume.is_writable() && !keeps_writes).then(Holes::new);
         Self {
             volume,
             above: 0,
@@ -522,7 +522,7 @@ impl Ops {
 
     /// Does something with an inode, and holds it for the kernel if that succeeds.
     fn held<T>(&self, number: InodeNo, work: impl FnOnce(&Volume) -> fs::Result<T>) -> fs::Result<T> {
-        if number == InodeNo::ROOT || self.volume.consistency().is_none() {
+        if number == InodeNo::ROOT || !self.volume.is_writable() {
             return work(&self.volume);
         }
         self.volume.hold(number);
@@ -602,7 +602,7 @@ impl Ops {
             return Ok(std::process::id().to_string().into_bytes());
         }
         if node == ROOT && name == ACCESS.as_bytes() {
-            return Ok(if self.volume.consistency().is_some() { b"rw".to_vec() } else { b"ro".to_vec() });
+            return Ok(if self.volume.is_writable() { b"rw".to_vec() } else { b"ro".to_vec() });
         }
         if node == ROOT && name == SYNC.as_bytes() {
             let ended = lock(&self.ended).clone();
@@ -671,7 +671,7 @@ impl Ops {
 
     /// Does what was asked for where damage is met, once.
     fn note_damage(&self) {
-        let Some(errors) = self.errors.filter(|_| self.volume.consistency().is_some()) else { return };
+        let Some(errors) = self.errors.filter(|_| self.volume.is_writable()) else { return };
         if self.damaged.swap(true, Ordering::AcqRel) {
             return;
         }

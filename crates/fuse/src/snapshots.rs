@@ -104,7 +104,7 @@ impl Filesystem for WithSnapshots {
         if !makes {
             return self.live.prepare(request);
         }
-        if self.live.volume.consistency().is_none() {
+        if !self.live.volume.is_writable() {
             return Ok(());
         }
         self.may_change(&request.caller)?;
@@ -264,7 +264,7 @@ impl WithSnapshots {
     /// Has the volume go back to a snapshot at its end; to none where `name` is empty.
     fn go_back_to(&self, name: &[u8], caller: &Caller) -> Answer<()> {
         self.may_change(caller)?;
-        if self.live.volume.consistency().is_none() {
+        if !self.live.volume.is_writable() {
             return Err(Errno::ROFS);
         }
         let mut back_to = lock(&self.back_to);

@@ -298,7 +298,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
     }
 
     fn begin(&self, client: u32, time: Duration, mark: &str) -> Answer<String> {
-        if self.shared.volume.consistency().is_none() {
+        if !self.shared.volume.is_writable() {
             return Err(Errno::ROFS);
         }
         if self.keeps_writes {
@@ -412,7 +412,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                 // append-only are refused in any case
                 if let (true, Some(running), Err(e)) = (late && outcome != Err(Errno::PERM), member, outcome) {
                     let why = io::Error::from(e);
-                    running.transaction.spoil(&format!("what was stored through a mapping cannot be written: {why}"));
+                    running.transaction.doom(&format!("what was stored through a mapping cannot be written: {why}"));
                 }
                 return outcome;
             }

@@ -36,7 +36,7 @@ pub fn answering(
 ) -> Arc<dyn Filesystem> {
     let on_problem: ProblemSink = Arc::new(on_problem);
     let ops = Ops::new(Arc::clone(&volume), options, Arc::clone(&on_problem));
-    if options.snapshot.is_some() || volume.snapshots().is_err() {
+    if options.snapshot.is_some() || !volume.has_snapshots() {
         return Arc::new(ops);
     }
     let mounted_on = dir.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));

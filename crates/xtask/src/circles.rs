@@ -12,7 +12,7 @@ use syn::visit::{self, Visit};
 /// Most files that may use each other in a circle.
 const LIMIT: usize = 3;
 /// Crates with larger ones, and how large the largest is: these only shrink.
-const KNOWN: &[(&str, usize)] = &[("fs", 9)];
+const KNOWN: &[(&str, usize)] = &[("fs", 6)];
 
 /// A module path inside a crate, the root empty.
 type Module = Vec<String>;

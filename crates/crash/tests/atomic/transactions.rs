@@ -377,7 +377,7 @@ fn ten_thousand_files_are_replaced_on_a_small_volume() {
     };
     let free = || volume.statfs().blocks_free;
     // what was put aside for the work that is over is free again
-    let settle = || volume.tidy().expect("tidied");
+    let settle = || volume.compact().expect("tidied");
     volume.sync().expect("a sync");
     settle();
     let before = free();

@@ -80,7 +80,7 @@ impl Shape {
             features.compat -= Compat::RESIZE_INODE;
         }
         let disk = fixed_fields(options, &features, &basics)?;
-        let mut shape = Self::go_round(disk, features, blocks, &basics, options)?;
+        let mut shape = Self::fit(disk, features, blocks, &basics, options)?;
         shape.reserve(pages, blocks, options)?;
         shape.plan_journal(options, &mut notes)?;
         shape.notes = notes;
@@ -109,14 +109,14 @@ impl Shape {
         basics.bytes_per_inode *= native.logical_blocks() / native.blocks();
         let disk = fixed_fields(&options, &features, &basics)?;
         let blocks = native.logical_blocks();
-        let mut shape = Self::go_round(disk, features, blocks, &basics, &options)?;
+        let mut shape = Self::fit(disk, features, blocks, &basics, &options)?;
         shape.reserve(native.blocks(), blocks, &options)?;
         shape.native = Some(native);
         Ok(shape)
     }
 
     /// Finds blocks, groups and inodes that fit each other.
-    fn go_round(
+    fn fit(
         mut disk: DiskSuperblock,
         mut features: Features,
         mut blocks: u64,
@@ -124,35 +124,15 @@ impl Shape {
         options: &MkfsOptions,
     ) -> Result<Self> {
         let all_blocks = blocks;
-        let bits = basics.block_size * 8;
         let wanted_inodes = wanted_inodes(blocks, basics, options)?;
-        let mut group_clusters = options.blocks_per_group.unwrap_or(bits.min(GROUP_BLOCKS_MAX));
-        if group_clusters < 256 || !group_clusters.is_multiple_of(8) || group_clusters > bits.min(GROUP_BLOCKS_MAX) {
-            return refuse(format!(
-                "a group has {group_clusters} {}: it may have from 256 to {} in steps of 8",
-                if basics.cluster_blocks > 1 { "clusters" } else { "blocks" },
-                bits.min(GROUP_BLOCKS_MAX)
-            ));
-        }
+        let mut group_clusters = group_clusters(basics, options)?;
         let first = u64::from(disk.s_first_data_block.get());
         loop {
             let group_blocks = group_clusters.checked_mul(basics.cluster_blocks).map(u64::from);
             let Some(group_blocks) = group_blocks else {
                 return refuse("clusters of that size make groups of more than 2^32 blocks: give fewer with -g");
             };
-            let groups = blocks.saturating_sub(first).div_ceil(group_blocks);
-            let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format can count") };
-            if groups == 0 {
-                return too_small();
-            }
-            if groups > MOST_GROUPS {
-                return refuse(format!(
-                    "{groups} groups of {} MiB are more than the {MOST_GROUPS} that a volume may have: take larger blocks (-b){}, or \
-                     less of the device (SIZE)",
-                    (group_blocks * u64::from(basics.block_size)) >> 20,
-                    if basics.cluster_blocks > 1 { " or clusters (-C)" } else { "" }
-                ));
-            }
+            let groups = group_count(blocks.saturating_sub(first), group_blocks, basics)?;
             let Some(inodes_per_group) = inodes_per_group(wanted_inodes, groups, basics) else {
                 // fewer blocks in a group make more groups, with fewer inodes each
                 if group_clusters < 264 {
@@ -432,6 +412,37 @@ fn copy_text(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Result<(
     }
     field[..text.len()].copy_from_slice(text);
     Ok(())
+}
+
+/// Clusters of a group, as they are asked for or as many as a bitmap has bits.
+fn group_clusters(basics: &Basics, options: &MkfsOptions) -> Result<u32> {
+    let most = (basics.block_size * 8).min(GROUP_BLOCKS_MAX);
+    let clusters = options.blocks_per_group.unwrap_or(most);
+    if clusters < 256 || !clusters.is_multiple_of(8) || clusters > most {
+        return refuse(format!(
+            "a group has {clusters} {}: it may have from 256 to {most} in steps of 8",
+            if basics.cluster_blocks > 1 { "clusters" } else { "blocks" },
+        ));
+    }
+    Ok(clusters)
+}
+
+/// How many groups a volume has, where it may have them.
+fn group_count(blocks: u64, group_blocks: u64, basics: &Basics) -> Result<u32> {
+    let groups = blocks.div_ceil(group_blocks);
+    let Ok(groups) = u32::try_from(groups) else { return refuse("more groups than the format can count") };
+    if groups == 0 {
+        return too_small();
+    }
+    if groups > MOST_GROUPS {
+        return refuse(format!(
+            "{groups} groups of {} MiB are more than the {MOST_GROUPS} that a volume may have: take larger blocks (-b){}, or \
+             less of the device (SIZE)",
+            (group_blocks * u64::from(basics.block_size)) >> 20,
+            if basics.cluster_blocks > 1 { " or clusters (-C)" } else { "" }
+        ));
+    }
+    Ok(groups)
 }
 
 fn too_small<T>() -> Result<T> {

@@ -42,7 +42,7 @@ impl Ops {
             let listed = match attributes {
                 Some(a) => {
                     let listed = reply.dirent_plus(&self.entry(a), next, &entry.name);
-                    if listed && self.volume.consistency().is_some() {
+                    if listed && self.volume.is_writable() {
                         self.volume.hold(a.inode);
                     }
                     return !listed;

@@ -314,7 +314,7 @@ impl Ops {
 
     /// What was written and did not reach the device is an error of the device to whoever asks for it, now and later.
     fn durable(&self, number: InodeNo, outcome: fs::Result<()>) -> Answer<()> {
-        if self.volume.consistency().is_none() {
+        if !self.volume.is_writable() {
             return Ok(());
         }
         self.outcome(number, outcome).map_err(|e| if e == Errno::ROFS { Errno::IO } else { e })
@@ -500,7 +500,7 @@ impl Ops {
     /// Records that a file was read, where that is asked for.
     pub(super) fn note_read(&self, node: u64) {
         use fuse_wire::Atime;
-        if self.atime == Atime::Never || self.volume.consistency().is_none() {
+        if self.atime == Atime::Never || !self.volume.is_writable() {
             return;
         }
         let Ok(number) = self.number(node) else { return };

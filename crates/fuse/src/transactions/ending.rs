@@ -16,7 +16,7 @@ use super::members::Members;
 use super::{LOOK, NAP, Running, Shared, members};
 use crate::lock::lock;
 use crate::ops::node_of;
-use fs::{InodeNo, Touched};
+use fs::{DirtySet, InodeNo};
 use fuse_wire::{Caller, Filesystem, Kernel, Operation, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, syncfs};
@@ -68,7 +68,7 @@ pub(super) fn roll_back(
     if running.is_over() {
         return Ok(());
     }
-    running.transaction.spoil(why);
+    running.transaction.doom(why);
     hand_over_pages(running);
     let mut forgetting = None;
     let outcome = running.transaction.undo(why, |touched| forgetting = tell(inner, shared, running, touched));
@@ -130,7 +130,7 @@ fn tell(
     inner: &Arc<dyn Filesystem>,
     shared: &Arc<Shared>,
     running: &Running,
-    touched: &Touched,
+    touched: &DirtySet,
 ) -> Option<JoinHandle<()>> {
     running.members.orphan();
     lock(&shared.doomed).push(Arc::clone(&running.members));
@@ -196,7 +196,7 @@ fn last_byte(shared: &Shared, number: InodeNo) -> Option<(u64, u64, [u8; 1])> {
 }
 
 /// Whoever answers notes which of the files have capabilities now.
-fn note_capabilities(inner: &dyn Filesystem, shared: &Shared, touched: &Touched) {
+fn note_capabilities(inner: &dyn Filesystem, shared: &Shared, touched: &DirtySet) {
     let (uid, gid, pid) = (0, 0, 0);
     let mut room = [0; 64];
     for number in &touched.inodes {

@@ -1,17 +1,47 @@
-//! A volume that is open for writing: how it was asked to be, and what it keeps beside the cache.
+//! How a volume is opened, and how it is written.
 
 use crate::Timestamp;
-use crate::alloc::Space;
-use crate::gate::{Before, Gate};
 use crate::mode::{Consistency, DataMode, Placement};
-use crate::new_inodes::NewInodes;
-use crate::orphan_list::OrphanList;
-use crate::wakeup::Wakeup;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use blockdev::BlockDevice;
+use format::FsBlock;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use store::Mutant;
-use store::engine::Limits;
+
+/// How to open a volume.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Most bytes of metadata kept in memory, and half as many again of bitmaps where the volume is written. 32 MiB unless
+    /// set; a sixteenth of the memory that the process may use where that is less.
+    pub cache_bytes: usize,
+    /// Use the copy of the superblock in this block (counted in the volume's own block size), and the copies of the
+    /// group descriptors that belong to it. The primary unless set.
+    pub superblock: Option<FsBlock>,
+    /// The block size in bytes by which `superblock` is counted. Unless set, each size is tried, smallest first.
+    pub block_size: Option<u32>,
+    /// The device with the volume's journal, where that is not inside the volume. Needed only if it was not unmounted.
+    pub external_journal: Option<Arc<dyn BlockDevice>>,
+    /// Show the volume without what its journal holds, even where it was not unmounted.
+    pub ignore_journal: bool,
+    /// Open a native volume as the snapshot of this name has it, for reading only.
+    pub snapshot: Option<Vec<u8>>,
+    /// Open the volume for writing as well. For reading only unless set.
+    pub write: Option<WriteOptions>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 32 << 20,
+            superblock: None,
+            block_size: None,
+            external_journal: None,
+            ignore_journal: false,
+            snapshot: None,
+            write: None,
+        }
+    }
+}
 
 /// Where the time of day comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -81,44 +111,4 @@ pub(crate) fn system_time() -> Timestamp {
     // a clock before 1970 counts as 1970
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
-}
-
-/// What a volume that is open for writing keeps beside the cache.
-pub(crate) struct Writing {
-    pub(crate) options: WriteOptions,
-    pub(crate) consistency: Consistency,
-    pub(crate) space: Arc<Space>,
-    /// Blocks taken by the volume's own structures, once somebody asked.
-    pub(crate) overhead: OnceLock<u64>,
-    /// Inodes without a name that somebody holds, and those whose truncation has not finished.
-    pub(crate) orphans: OrphanList,
-    /// Where transactions are possible.
-    pub(crate) gate: Option<Gate<Before>>,
-    /// Where the engine does not write unchanged blocks.
-    pub(crate) new_inodes: Option<NewInodes>,
-    /// Wakes the thread in the background.
-    pub(crate) wakeup: Arc<Wakeup>,
-    /// Most bytes of content that may wait for their place as long as memory is what it is.
-    pub(crate) most_delayed: AtomicUsize,
-}
-
-impl Writing {
-    pub(crate) fn new(options: WriteOptions, consistency: Consistency, limits: &Limits, space: Arc<Space>) -> Self {
-        Self {
-            most_delayed: AtomicUsize::new(options.delayed_bytes),
-            options,
-            consistency,
-            space,
-            overhead: OnceLock::new(),
-            orphans: OrphanList::default(),
-            gate: limits.can_discard.then(Gate::new),
-            new_inodes: limits.elides_unchanged.then(NewInodes::default),
-            wakeup: Arc::default(),
-        }
-    }
-
-    /// Most bytes of content that may wait for their place.
-    pub(crate) fn most_delayed(&self) -> usize {
-        self.most_delayed.load(Ordering::Relaxed)
-    }
 }

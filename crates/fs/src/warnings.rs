@@ -1,12 +1,12 @@
-//! What a user should know about a volume that could be opened all the same.
+//! Warnings about a volume that could be opened all the same.
 
 use crate::FsBlock;
 use std::fmt;
 
-/// A remark about a volume, for the user. None of them stands in the way of reading.
+/// A warning about a volume, for the user. None of them stands in the way of reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Note {
+pub enum Warning {
     /// It was not unmounted, and what its journal holds is shown as if it had been replayed.
     JournalReplayed,
     /// It was not unmounted, and its journal was replayed for good, because it is to be written.
@@ -44,32 +44,32 @@ pub enum Note {
     BackupSuperblock(FsBlock),
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::JournalReplayed => f.write_str(
+            Warning::JournalReplayed => f.write_str(
                 "the volume was not unmounted: its journal was replayed in memory, nothing is written to the device",
             ),
-            Note::JournalWrittenHome => f.write_str("the volume was not unmounted: its journal was replayed"),
-            Note::JournalIgnored => f.write_str(
+            Warning::JournalWrittenHome => f.write_str("the volume was not unmounted: its journal was replayed"),
+            Warning::JournalIgnored => f.write_str(
                 "the volume was not unmounted and its journal was not replayed: files may be stale or damaged",
             ),
-            Note::JournalDamaged(what) => write!(f, "the journal is damaged ({})", what.join("; ")),
-            Note::FastCommits { commits, changes } => write!(
+            Warning::JournalDamaged(what) => write!(f, "the journal is damaged ({})", what.join("; ")),
+            Warning::FastCommits { commits, changes } => write!(
                 f,
                 "the journal ends in {commits} fast commits, which are not replayed: the newest {changes} changes are not shown"
             ),
-            Note::NotUnmounted => f.write_str("the volume has no journal and was not unmounted: a check is advised"),
-            Note::HasErrors => f.write_str("the volume is marked as having errors: a check is advised"),
-            Note::InUse { host } => {
+            Warning::NotUnmounted => f.write_str("the volume has no journal and was not unmounted: a check is advised"),
+            Warning::HasErrors => f.write_str("the volume is marked as having errors: a check is advised"),
+            Warning::InUse { host } => {
                 write!(f, "the volume may be mounted by {host}: what is shown may be inconsistent")
             }
-            Note::MayLack(why) => write!(f, "the volume may not be as it was last: {why}"),
-            Note::Truncated { device, volume } => write!(
+            Warning::MayLack(why) => write!(f, "the volume may not be as it was last: {why}"),
+            Warning::Truncated { device, volume } => write!(
                 f,
                 "the device ends at byte {device}, the volume at byte {volume}: what lies beyond cannot be read"
             ),
-            Note::BackupSuperblock(block) => {
+            Warning::BackupSuperblock(block) => {
                 write!(f, "opened with the copy of the superblock in block {block}: counts may be old")
             }
         }
