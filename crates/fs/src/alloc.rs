@@ -311,7 +311,7 @@ impl Totals for Space {
 
     fn all(&self) -> Sum {
         Sum {
-            blocks: lock(&self.pool).room(Claim::Promised),
+            blocks: lock(&self.pool).available(Claim::Promised),
             inodes: self.free_inodes.load(Ordering::Relaxed),
             directories: self.directories.load(Ordering::Relaxed),
         }

@@ -18,7 +18,7 @@ impl Space {
     /// must not say that all is sound.
     fn close_superblock(&self) -> DiskSuperblock {
         let mut sb = lock(&self.superblock);
-        let free = lock(&self.pool).free() * u64::from(self.sb.geometry.cluster_blocks);
+        let free = lock(&self.pool).free_units() * u64::from(self.sb.geometry.cluster_blocks);
         sb.set_free_blocks_count(free + self.pinned_blocks() + self.free_metadata());
         sb.s_free_inodes_count = (self.free_inodes.load(Ordering::Relaxed) as u32).into();
         let now = (self.options.clock)().seconds;

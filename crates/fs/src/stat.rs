@@ -147,7 +147,7 @@ impl Inodes {
         if let Ok(space) = self.space() {
             let pool = lock(&space.pool);
             let free_inodes = space.free_inodes.load(Ordering::Relaxed);
-            return (pool.free().saturating_sub(pool.promised()), free_inodes);
+            return (pool.free_units().saturating_sub(pool.reserved()), free_inodes);
         }
         let of_data = |n: u32, group: &Group| {
             if self.layout.is_pool_group(n) { self.layout.available(n, group).into() } else { 0 }

@@ -41,20 +41,20 @@ fn aged(rng: &mut Rng, most: u64) -> Vec<u8> {
     let mut map = ContainerMap::new(UNITS);
     let mut files: Vec<Run> = Vec::new();
     for _ in 0..20_000 {
-        let in_use = UNITS - map.free();
+        let in_use = UNITS - map.free_units();
         if in_use < UNITS * 7 / 10 || rng.below(2) == 0 && in_use < UNITS * 8 / 10 {
             let found = map.find(&ALL, rng.below(u64::from(UNITS)) as u32, rng.between(1, most) as u32);
             let Some(run) = found else { continue };
-            assert!(map.take(run), "it was found");
+            assert!(map.allocate(run), "it was found");
             files.push(run);
         } else {
             let run = files.swap_remove(rng.below(files.len() as u64) as usize);
-            assert!(map.give(run, false), "it is in use");
+            assert!(map.free(run, false), "it is in use");
         }
     }
-    while UNITS - map.free() > UNITS * 7 / 10 {
+    while UNITS - map.free_units() > UNITS * 7 / 10 {
         let run = files.swap_remove(rng.below(files.len() as u64) as usize);
-        assert!(map.give(run, false), "it is in use");
+        assert!(map.free(run, false), "it is in use");
     }
     let mut bytes = vec![0; UNITS as usize / 8];
     map.write(&mut bytes);
@@ -81,12 +81,12 @@ fn find(map: &ContainerMap, goals: &[u32], want: u32) -> f64 {
 fn change(map: &mut ContainerMap, runs: &[Run]) -> (f64, f64) {
     let allocated = time(runs.len(), || {
         for run in runs {
-            assert!(map.take(black_box(*run)), "it is free");
+            assert!(map.allocate(black_box(*run)), "it is free");
         }
     });
     let freed = time(runs.len(), || {
         for run in runs.iter().rev() {
-            assert!(map.give(black_box(*run), false), "it is in use");
+            assert!(map.free(black_box(*run), false), "it is in use");
         }
     });
     (allocated, freed)
@@ -95,11 +95,11 @@ fn change(map: &mut ContainerMap, runs: &[Run]) -> (f64, f64) {
 /// Frees runs that are in use, to be used again later, and then releases them; nanoseconds of both.
 fn defer(map: &mut ContainerMap, runs: &[Run]) -> f64 {
     for run in runs {
-        assert!(map.take(*run), "it is free");
+        assert!(map.allocate(*run), "it is free");
     }
     time(runs.len(), || {
         for run in runs.iter().rev() {
-            assert!(map.give(black_box(*run), true), "it is in use");
+            assert!(map.free(black_box(*run), true), "it is in use");
         }
         runs.iter().for_each(|run| map.release(black_box(*run)));
     })
@@ -112,7 +112,7 @@ fn free_runs(rng: &mut Rng, map: &ContainerMap, want: u32) -> Vec<Run> {
     while runs.len() < 400
         && let Some(run) = map.find(&ALL, rng.below(u64::from(UNITS)) as u32, want)
     {
-        assert!(map.take(run), "it was found");
+        assert!(map.allocate(run), "it was found");
         runs.push(run);
     }
     runs
@@ -125,14 +125,14 @@ fn churn(map: &mut ContainerMap, goals: &[u32], want: u32) -> f64 {
         for goal in goals {
             let run = map.find(black_box(&ALL), *goal, want);
             if let Some(run) = run {
-                assert!(map.take(run), "it was found");
+                assert!(map.allocate(run), "it was found");
             }
             if let Some(last) = last {
-                assert!(map.give(last, false), "it is in use");
+                assert!(map.free(last, false), "it is in use");
             }
             last = run;
         }
-        last.into_iter().for_each(|run| assert!(map.give(run, false), "it is in use"));
+        last.into_iter().for_each(|run| assert!(map.free(run, false), "it is in use"));
     })
 }
 

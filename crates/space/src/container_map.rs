@@ -213,7 +213,7 @@ impl ContainerMap {
 
     /// Units that what is stored shows as free: available, deferred, and pinned ones.
     #[must_use]
-    pub fn free(&self) -> u32 {
+    pub fn free_units(&self) -> u32 {
         self.available.count() + self.deferred() + self.pinned()
     }
 
@@ -237,14 +237,14 @@ impl ContainerMap {
 
     /// Allocates a run. False, with nothing changed, where not all of it is available.
     #[must_use]
-    pub fn take(&mut self, run: Run) -> bool {
+    pub fn allocate(&mut self, run: Run) -> bool {
         run.start < self.available.units() && self.available.remove(run).is_ok()
     }
 
     /// Frees a run. What of it is pinned stays so; the rest is available, or `deferred` until [`ContainerMap::release`].
     /// False, with nothing changed, where not all of it is in use.
     #[must_use]
-    pub fn give(&mut self, run: Run, deferred: bool) -> bool {
+    pub fn free(&mut self, run: Run, deferred: bool) -> bool {
         let units = self.available.units();
         if run.start >= units || run.len > units - run.start {
             return false;

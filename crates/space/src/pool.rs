@@ -1,13 +1,13 @@
 //! The volume's free units as a whole, and who may take them.
 
-/// Whose turn it is.
+/// Which units an allocation may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Claim {
-    /// Anybody: neither what is promised nor what is kept.
+    /// Those that are neither reserved nor set aside.
     Ordinary,
-    /// The superuser: what is kept for the superuser as well.
+    /// The root reserve as well.
     Superuser,
-    /// Content that was promised its space, and the metadata it needs: all there is.
+    /// All there are: data that has a reservation, and the metadata it needs.
     Promised,
 }
 
@@ -20,100 +20,99 @@ pub enum Purpose {
     Metadata,
 }
 
-/// Counts of free units. The sum of what the groups' maps say, so that nobody has to look at a group to learn that there is
-/// no room.
+/// Counts of free units: the sum of what the groups say, so that no group has to be looked at to find that there is no space.
 ///
-/// `available + held + lost` is what the volume shows as free.
+/// `available + deferred + quarantined` is what the volume shows as free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pool {
     available: u64,
-    held: u64,
-    lost: u64,
-    promised: u64,
-    kept: u64,
-    kept_for_superuser: u64,
+    deferred: u64,
+    quarantined: u64,
+    reserved: u64,
+    for_reservations: u64,
+    root_reserve: u64,
 }
 
 impl Pool {
-    /// `available` free units, of which `kept` are for [`Claim::Promised`] only and `kept_for_superuser` for the superuser
-    /// (and promises).
+    /// `available` free units, of which `for_reservations` are for [`Claim::Promised`] only and `root_reserve` for the
+    /// superuser (and reservations).
     #[must_use]
-    pub fn new(available: u64, kept: u64, kept_for_superuser: u64) -> Self {
-        Self { available, kept, kept_for_superuser, ..Self::default() }
+    pub fn new(available: u64, for_reservations: u64, root_reserve: u64) -> Self {
+        Self { available, for_reservations, root_reserve, ..Self::default() }
     }
 
-    /// Units that a claim may take now.
+    /// Units that may be allocated now.
     #[must_use]
-    pub fn room(&self, claim: Claim) -> u64 {
+    pub fn available(&self, claim: Claim) -> u64 {
         let behind = match claim {
             Claim::Promised => 0,
-            Claim::Superuser => self.promised.saturating_add(self.kept),
-            Claim::Ordinary => self.promised.saturating_add(self.kept).saturating_add(self.kept_for_superuser),
+            Claim::Superuser => self.reserved.saturating_add(self.for_reservations),
+            Claim::Ordinary => self.reserved.saturating_add(self.for_reservations).saturating_add(self.root_reserve),
         };
         self.available.saturating_sub(behind)
     }
 
-    /// Takes up to `want` units and says how many.
-    pub fn take(&mut self, want: u64, claim: Claim) -> u64 {
-        let taken = self.room(claim).min(want);
-        self.available -= taken;
-        taken
+    /// Allocates up to `want` units and says how many.
+    pub fn allocate(&mut self, want: u64, claim: Claim) -> u64 {
+        let allocated = self.available(claim).min(want);
+        self.available -= allocated;
+        allocated
     }
 
     /// Units came back, to be used at once.
-    pub fn give(&mut self, units: u64) {
+    pub fn free(&mut self, units: u64) {
         self.available += units;
     }
 
     /// Units came back that may not be used yet.
-    pub fn hold(&mut self, units: u64) {
-        self.held += units;
+    pub fn defer(&mut self, units: u64) {
+        self.deferred += units;
     }
 
-    /// Held units may be used now.
+    /// Deferred units may be used now.
     pub fn release(&mut self, units: u64) {
-        let units = units.min(self.held);
-        self.held -= units;
+        let units = units.min(self.deferred);
+        self.deferred -= units;
         self.available += units;
     }
 
     /// Free units turned out to be out of reach: the map that counts them is damaged.
-    pub fn lose(&mut self, units: u64) {
+    pub fn quarantine(&mut self, units: u64) {
         let units = units.min(self.available);
         self.available -= units;
-        self.lost += units;
+        self.quarantined += units;
     }
 
-    /// Promises units to content that will take them later with [`Claim::Promised`]. False where there is no room.
+    /// Reserves units for data that will allocate them later with [`Claim::Promised`]. False where there is no space.
     #[must_use]
-    pub fn promise(&mut self, units: u64, claim: Claim) -> bool {
-        let fits = units <= self.room(claim);
+    pub fn reserve(&mut self, units: u64, claim: Claim) -> bool {
+        let fits = units <= self.available(claim);
         if fits {
-            self.promised += units;
+            self.reserved += units;
         }
         fits
     }
 
-    /// A promise was kept, or is not needed any more.
-    pub fn settle(&mut self, units: u64) {
-        self.promised = self.promised.saturating_sub(units);
+    /// So much of a reservation was allocated, or is not needed any more.
+    pub fn unreserve(&mut self, units: u64) {
+        self.reserved = self.reserved.saturating_sub(units);
     }
 
     /// Units that the volume shows as free.
     #[must_use]
-    pub fn free(&self) -> u64 {
-        self.available + self.held + self.lost
+    pub fn free_units(&self) -> u64 {
+        self.available + self.deferred + self.quarantined
     }
 
     /// Units that were freed and may not be used yet.
     #[must_use]
-    pub fn held(&self) -> u64 {
-        self.held
+    pub fn deferred(&self) -> u64 {
+        self.deferred
     }
 
-    /// Units that are promised.
+    /// Units that are reserved.
     #[must_use]
-    pub fn promised(&self) -> u64 {
-        self.promised
+    pub fn reserved(&self) -> u64 {
+        self.reserved
     }
 }

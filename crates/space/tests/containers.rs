@@ -432,11 +432,11 @@ fn a_map_in_use_is_no_larger_than_bitmaps_and_small_at_rest() {
         for n in 0..20_000 {
             let fills = map.available() > 10_000 + (n % 7) * 2000;
             if fills && let Some(found) = map.find(&whole, rng.below(32_768) as u32, rng.magnitude(600) as u32 + 1) {
-                assert!(map.take(found) && !map.take(found));
+                assert!(map.allocate(found) && !map.allocate(found));
                 files.push(found);
             } else if !files.is_empty() {
                 let gone = files.swap_remove(rng.below(files.len() as u64) as usize);
-                assert!(map.give(gone, false) && !map.give(gone, false));
+                assert!(map.free(gone, false) && !map.free(gone, false));
             }
             assert!(map.memory() <= bitmap);
             if n % 1000 == 999 {
@@ -446,9 +446,9 @@ fn a_map_in_use_is_no_larger_than_bitmaps_and_small_at_rest() {
             }
         }
         let all = map.clone();
-        files.into_iter().for_each(|gone| assert!(map.give(gone, true)));
+        files.into_iter().for_each(|gone| assert!(map.free(gone, true)));
         assert!(map.memory() <= 2 * bitmap + size_of::<Container>());
-        assert_eq!((map.free(), map.available()), (32_768, all.available()));
+        assert_eq!((map.free_units(), map.available()), (32_768, all.available()));
         map.release(run(0, 32_768));
         map.compact();
         assert_eq!((map.memory(), map.available()), (0, 32_768));

@@ -114,7 +114,7 @@ fn is_a_set(units: u32, bytes: &[u8], steps: Vec<Step>) -> Result<(), TestCaseEr
         let used = model.units.get(n).is_none_or(|unit| *unit == Unit::Used);
         prop_assert_eq!(block[n / 8] >> (n % 8) & 1 == 1, used);
     }
-    prop_assert_eq!(ContainerMap::from_bytes(&block, units).free(), map.free());
+    prop_assert_eq!(ContainerMap::from_bytes(&block, units).free_units(), map.free_units());
     Ok(())
 }
 
@@ -136,13 +136,13 @@ impl Model {
             Step::Allocate(run) => {
                 let free = |n: usize| self.units[n] == Unit::Free && !self.pinned[n];
                 let fits = self.place(run).filter(|place| place.clone().all(free));
-                prop_assert_eq!(map.take(run), fits.is_some());
+                prop_assert_eq!(map.allocate(run), fits.is_some());
                 fits.into_iter().for_each(|place| self.units[place].fill(Unit::Used));
             }
             Step::Free(run, deferred) => {
                 let used = |place: &Range<usize>| self.units[place.clone()].iter().all(|u| *u == Unit::Used);
                 let fits = self.place(run).filter(used);
-                prop_assert_eq!(map.give(run, deferred), fits.is_some());
+                prop_assert_eq!(map.free(run, deferred), fits.is_some());
                 let now = |pinned: bool| if deferred && !pinned { Unit::Deferred } else { Unit::Free };
                 fits.into_iter().flatten().for_each(|n| self.units[n] = now(self.pinned[n]));
             }
@@ -204,7 +204,7 @@ impl Model {
         let units = self.units.len() as u32;
         let stored = |kind| self.units.iter().filter(|unit| **unit == kind).count() as u32;
         prop_assert_eq!(map.units(), units);
-        prop_assert_eq!(map.free(), stored(Unit::Free) + stored(Unit::Deferred));
+        prop_assert_eq!(map.free_units(), stored(Unit::Free) + stored(Unit::Deferred));
         let pinned = self.units.iter().zip(&self.pinned);
         let pinned = pinned.filter(|(unit, pinned)| **unit == Unit::Free && **pinned).count() as u32;
         prop_assert_eq!((map.deferred(), map.pinned()), (stored(Unit::Deferred), pinned));
@@ -283,20 +283,20 @@ fn directories_at_the_top_are_spread_and_others_stay() {
 }
 
 #[test]
-fn the_pool_keeps_what_is_promised() {
+fn the_pool_reserves() {
     let mut pool = Pool::new(100, 5, 10);
-    assert_eq!([Claim::Ordinary, Claim::Superuser, Claim::Promised].map(|c| pool.room(c)), [85, 95, 100]);
+    assert_eq!([Claim::Ordinary, Claim::Superuser, Claim::Promised].map(|c| pool.available(c)), [85, 95, 100]);
     assert!(
-        pool.promise(80, Claim::Ordinary) && !pool.promise(6, Claim::Ordinary) && pool.promise(10, Claim::Superuser)
+        pool.reserve(80, Claim::Ordinary) && !pool.reserve(6, Claim::Ordinary) && pool.reserve(10, Claim::Superuser)
     );
-    assert_eq!((pool.take(3, Claim::Ordinary), pool.take(7, Claim::Superuser)), (0, 5));
-    assert_eq!(pool.take(1000, Claim::Promised), 95);
-    pool.settle(90);
-    pool.hold(20);
-    assert_eq!((pool.free(), pool.room(Claim::Promised), pool.promised()), (20, 0, 0));
+    assert_eq!((pool.allocate(3, Claim::Ordinary), pool.allocate(7, Claim::Superuser)), (0, 5));
+    assert_eq!(pool.allocate(1000, Claim::Promised), 95);
+    pool.unreserve(90);
+    pool.defer(20);
+    assert_eq!((pool.free_units(), pool.available(Claim::Promised), pool.reserved()), (20, 0, 0));
     pool.release(30);
-    pool.lose(4);
-    assert_eq!((pool.free(), pool.room(Claim::Promised), pool.held()), (20, 16, 0));
-    pool.give(1);
-    assert_eq!(pool.room(Claim::Ordinary), 2);
+    pool.quarantine(4);
+    assert_eq!((pool.free_units(), pool.available(Claim::Promised), pool.deferred()), (20, 16, 0));
+    pool.free(1);
+    assert_eq!(pool.available(Claim::Ordinary), 2);
 }

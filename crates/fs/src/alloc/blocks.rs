@@ -81,7 +81,7 @@ impl Space {
             let (len, is_pinned) = free.pinned_at(Run { start: at, len: run.end() - at });
             let part = Run { start: at, len };
             at += len;
-            let freed = free.give(part, deferred.is_some());
+            let freed = free.free(part, deferred.is_some());
             debug_assert!(freed, "all of the run is used");
             state.descriptor.free_clusters += len;
             if !counts {
@@ -96,14 +96,14 @@ impl Space {
                 Some(generation) => {
                     self.defer(generation, |deferred| deferred.add_units(group.into(), part));
                     if counts {
-                        lock(&self.pool).hold(u64::from(len));
+                        lock(&self.pool).defer(u64::from(len));
                     }
                 }
                 None => {
                     cell.blocks.fetch_add(len, Ordering::Relaxed);
                     self.bounds.raise(group);
                     if counts {
-                        lock(&self.pool).give(u64::from(len));
+                        lock(&self.pool).free(u64::from(len));
                     }
                 }
             }
@@ -147,13 +147,13 @@ impl Space {
         let Some(free) = &mut state.space.free else { return Ok(None) };
         let Some(mut run) = free.next_run(range, least) else { return Ok(None) };
         let mut pool = lock(&self.pool);
-        run.len = pool.take(u64::from(run.len), Claim::Superuser) as u32;
-        let set_aside = run.len > 0 && free.take(run) && free.give(run, true);
+        run.len = pool.allocate(u64::from(run.len), Claim::Superuser) as u32;
+        let set_aside = run.len > 0 && free.allocate(run) && free.free(run, true);
         if !set_aside {
-            pool.give(u64::from(run.len));
+            pool.free(u64::from(run.len));
             return Ok(None);
         }
-        pool.hold(u64::from(run.len));
+        pool.defer(u64::from(run.len));
         cell.blocks.fetch_sub(run.len, Ordering::Relaxed);
         Ok(Some(run))
     }
@@ -177,7 +177,7 @@ impl Space {
             pool.release(u64::from(count));
         }
         if state.is_corrupt() {
-            pool.lose(if counts { u64::from(count) } else { 0 });
+            pool.quarantine(if counts { u64::from(count) } else { 0 });
         } else {
             cell.blocks.fetch_add(count, Ordering::Relaxed);
             self.bounds.raise(group);
@@ -303,7 +303,7 @@ impl Space {
         }
         let run = Run { start: run.start, len };
         self.touch_space(op, group, &mut state)?;
-        let taken = state.space.free.as_mut().is_some_and(|free| free.take(run));
+        let taken = state.space.free.as_mut().is_some_and(|free| free.allocate(run));
         debug_assert!(taken, "all of the run is free");
         state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(len);
         if !self.layout.is_pool_group(group) {
@@ -332,7 +332,7 @@ impl Reservation {
     pub(crate) fn spend(&mut self, blocks: u64) {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
-        lock(&self.space.pool).settle(blocks);
+        lock(&self.space.pool).unreserve(blocks);
     }
 
     /// Joins two promises.
@@ -343,6 +343,6 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        lock(&self.space.pool).settle(self.blocks);
+        lock(&self.space.pool).unreserve(self.blocks);
     }
 }

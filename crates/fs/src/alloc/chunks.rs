@@ -20,7 +20,7 @@ impl Space {
         for group in self.layout.groups_with_chunks() {
             loop {
                 let done = taken.len() as u64;
-                let free = lock(&self.pool).room(Claim::Ordinary);
+                let free = lock(&self.pool).available(Claim::Ordinary);
                 let plenty = free.saturating_sub(size) > self.layout.device_blocks() / 100 * PLENTY;
                 if done >= need.must.max(if plenty { need.should } else { 0 }) {
                     return Ok(taken);
@@ -29,11 +29,11 @@ impl Space {
                 if cell.blocks.load(Ordering::Relaxed) < CHUNK_BLOCKS {
                     break;
                 }
-                if lock(&self.pool).take(size, Claim::Superuser) < size {
+                if lock(&self.pool).allocate(size, Claim::Superuser) < size {
                     return Ok(taken);
                 }
                 let Some(chunk) = self.take_chunk(closing, group)? else {
-                    lock(&self.pool).give(size);
+                    lock(&self.pool).free(size);
                     break;
                 };
                 taken.push(group * CHUNKS + chunk);
@@ -73,7 +73,7 @@ impl Space {
         let whole = |chunk: &u32| free.run_at(chunk * CHUNK_BLOCKS, CHUNK_BLOCKS) == CHUNK_BLOCKS;
         let Some(chunk) = (0..CHUNKS).find(whole) else { return Ok(None) };
         let run = Run { start: chunk * CHUNK_BLOCKS, len: CHUNK_BLOCKS };
-        if !free.take(run) {
+        if !free.allocate(run) {
             return Ok(None);
         }
         state.descriptor.free_clusters = state.descriptor.free_clusters.saturating_sub(run.len);

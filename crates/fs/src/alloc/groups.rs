@@ -202,7 +202,7 @@ impl Space {
         let out_of_reach = cell.blocks.swap(0, Ordering::Relaxed);
         cell.inodes.store(0, Ordering::Relaxed);
         if self.layout.is_pool_group(group) {
-            lock(&self.pool).lose(u64::from(out_of_reach));
+            lock(&self.pool).quarantine(u64::from(out_of_reach));
         }
         lock(&self.damaged).push(DamagedGroup { group: GroupNo(group), what });
         self.note_error();

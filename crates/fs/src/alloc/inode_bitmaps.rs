@@ -59,7 +59,7 @@ impl Space {
             return Err(LoadError::Corrupt("the checksum of its inode bitmap does not match"));
         }
         let free = ContainerMap::from_bytes(&bytes, all);
-        if free.free() != descriptor.free_inodes {
+        if free.free_units() != descriptor.free_inodes {
             return Err(LoadError::Corrupt("its inode bitmap and its count of free inodes contradict each other"));
         }
         let never_used = if self.has_descriptor_checksums() { descriptor.itable_unused } else { 0 };

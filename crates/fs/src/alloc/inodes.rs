@@ -53,7 +53,7 @@ impl Space {
             }
             self.begin_table(op, &mut state, run.start);
         }
-        let taken = state.inodes.free.as_mut().is_some_and(|free| free.take(run));
+        let taken = state.inodes.free.as_mut().is_some_and(|free| free.allocate(run));
         debug_assert!(taken, "the inode is free");
         let descriptor = &mut state.descriptor;
         descriptor.free_inodes = descriptor.free_inodes.saturating_sub(1);
@@ -118,7 +118,7 @@ impl Space {
         // the map is there: it was marked as changed in this generation
         let run = Run { start: slot.index, len: 1 };
         let held = held || self.options.hold_inodes && self.options.mutant != Mutant::ReuseAtOnce;
-        if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.give(run, held)) {
+        if state.is_corrupt() || !state.inodes.free.as_mut().is_some_and(|free| free.free(run, held)) {
             return;
         }
         let descriptor = &mut state.descriptor;

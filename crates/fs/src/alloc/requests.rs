@@ -28,13 +28,13 @@ impl Change<'_> {
             // numbers are plenty; whether there is room was settled when the change began
             return space.place(self.operation(), begin, want.clamp(1, most), role);
         }
-        let claimed = lock(&space.pool).take(u64::from(want.clamp(1, most)), self.claim()) as u32;
+        let claimed = lock(&space.pool).allocate(u64::from(want.clamp(1, most)), self.claim()) as u32;
         if claimed == 0 {
             return Err(Error::NoSpace);
         }
         let outcome = space.place(self.operation(), begin, claimed, role);
         let used = outcome.as_ref().map_or(0, |extent| extent.count);
-        lock(&space.pool).give(u64::from(claimed - used));
+        lock(&space.pool).free(u64::from(claimed - used));
         if let Ok(extent) = &outcome
             && role == Role::Content
         {
@@ -196,7 +196,7 @@ impl Base {
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
         let writing = self.writing()?;
         let space = Arc::clone(&writing.space);
-        let promised = |space: &Space| lock(&space.pool).promise(blocks, self.usual_claim());
+        let promised = |space: &Space| lock(&space.pool).reserve(blocks, self.usual_claim());
         if !promised(&space) {
             self.wait_for_space()?;
             if !promised(&space) {
@@ -210,7 +210,7 @@ impl Base {
     pub(crate) fn wait_for_space(&self) -> Result<()> {
         let space = self.space()?;
         // the first lock is given back before the second is taken
-        let held = lock(&space.pool).held() > 0;
+        let held = lock(&space.pool).deferred() > 0;
         if held || !lock(&space.deferred_inodes).is_empty() {
             self.store.sync()?;
         }

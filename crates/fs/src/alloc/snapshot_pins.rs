@@ -303,7 +303,7 @@ impl Space {
             state.descriptor.set_held(pinned);
             pins.blocks.fetch_sub(count, Ordering::Relaxed);
             self.defer(op.generation(), |deferred| deferred.add_group(group.into(), &freed));
-            lock(&self.pool).hold(count);
+            lock(&self.pool).defer(count);
         }
         pins.any.store(!others.is_empty() || live.pending, Ordering::Release);
         live.list = others;

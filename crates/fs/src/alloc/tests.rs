@@ -146,7 +146,7 @@ fn all_blocks_can_be_used_and_none_twice() {
     change.claim_as(space::Claim::Promised);
     assert!(matches!(change.allocate(InodeNo::ROOT, FsBlock(0), 1, Role::Content), Err(Error::NoSpace)));
     drop(change);
-    assert_eq!(lock(&volume.space().expect("writable").pool).held(), u64::from(extent.count));
+    assert_eq!(lock(&volume.space().expect("writable").pool).deferred(), u64::from(extent.count));
     volume.sync().expect("sync");
     let change = volume.change(0).expect("a change");
     change.claim_as(space::Claim::Promised);

@@ -67,7 +67,7 @@ impl Space {
         for group in damaged {
             let is_pooled = self.layout.is_pool_group(group.get());
             let Some(descriptor) = self.descriptor(group).filter(|_| is_pooled) else { continue };
-            lock(&self.pool).lose(self.layout.available(group.get(), &descriptor).into());
+            lock(&self.pool).quarantine(self.layout.available(group.get(), &descriptor).into());
         }
         Ok(())
     }

@@ -147,6 +147,22 @@ fn the_limit_closes_generations() {
 }
 
 #[test]
+fn what_a_close_announces_counts_towards_every_generation() {
+    for (credits, most) in [(0, 40), (6, 34), (1000, 30)] {
+        let engine = Showing::new(40);
+        let shown = Arc::clone(&engine.shown);
+        let client = Listener { credits, ..Listener::default() };
+        let (store, _client) = start_with(Arc::new(memory()), Box::new(engine), client);
+        for n in 0..200 {
+            fill(&store, n, 0xF0);
+        }
+        let shown = shown.lock().unwrap();
+        assert!(shown.len() >= 4 && shown.iter().all(|s| s.blocks.len() <= most), "{credits}");
+        assert!(shown.iter().any(|s| s.blocks.len() == most), "{credits}");
+    }
+}
+
+#[test]
 fn time_closes_generations() {
     let (_, rig) = rig(64);
     let tick = |seconds| rig.store.tick(Duration::from_secs(seconds)).unwrap();

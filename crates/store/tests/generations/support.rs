@@ -44,6 +44,8 @@ pub(crate) struct Listener {
     pub(crate) sealed: AtomicU64,
     /// What closing adds: a block and its byte.
     pub(crate) adds: Mutex<Option<(u64, u8)>>,
+    /// What closing announces.
+    pub(crate) credits: usize,
     /// Closing panics.
     pub(crate) panics: AtomicBool,
 }
@@ -56,6 +58,10 @@ impl CommitHooks for Listener {
             closing.edit(FsBlock(block), TAG, |bytes| bytes.fill(byte))?;
         }
         Ok(())
+    }
+
+    fn closing_credits(&self) -> usize {
+        self.credits
     }
 
     fn set_checksum(&self, _: FsBlock, _: &Tag, _: &mut [u8]) {
@@ -184,8 +190,16 @@ impl Rig {
 }
 
 pub(crate) fn start(device: Arc<dyn BlockDevice>, engine: Box<dyn Engine>) -> (Store, Arc<Listener>) {
+    start_with(device, engine, Listener::default())
+}
+
+pub(crate) fn start_with(
+    device: Arc<dyn BlockDevice>,
+    engine: Box<dyn Engine>,
+    client: Listener,
+) -> (Store, Arc<Listener>) {
     let store = Store::new(device, SIZE as u32, 32 * SIZE);
-    let client = Arc::new(Listener::default());
+    let client = Arc::new(client);
     store.start_writing(engine, client.clone(), INTERVAL).unwrap();
     (store, client)
 }

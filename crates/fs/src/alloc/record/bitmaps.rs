@@ -36,10 +36,10 @@ impl BlockBitmaps {
     fn first(&self, group: GroupNo, descriptor: &Group) -> Result<ContainerMap, &'static str> {
         let blocks = self.geometry.group_blocks(group);
         let mut free = ContainerMap::new((blocks.end - blocks.start) as u32);
-        if !self.own(&blocks).all(|zone| free.take(zone)) {
+        if !self.own(&blocks).all(|zone| free.allocate(zone)) {
             return Err("its own structures overlap");
         }
-        if free.free() != descriptor.free_clusters {
+        if free.free_units() != descriptor.free_clusters {
             return Err("its count of free blocks does not fit BLOCK_UNINIT");
         }
         Ok(free)
@@ -53,7 +53,7 @@ impl BlockBitmaps {
         }
         let blocks = geometry.group_blocks(group);
         let free = ContainerMap::from_bytes(bytes, (blocks.end - blocks.start) as u32);
-        if free.free() != descriptor.free_clusters {
+        if free.free_units() != descriptor.free_clusters {
             return Err("its block bitmap and its count of free blocks contradict each other");
         }
         if !self.own(&blocks).all(|zone| free.is_used(zone)) {
