@@ -165,7 +165,7 @@ pub const NOT_USED: &[(&str, &str)] = &[
         "questions, steps and hints of repair, options, findings said twice",
     ),
     (
-        "0x000004 06 07 0c 0d",
+        "0x000004 06 07 0c 0d 50",
         "no volume is described there: the check is refused with one sentence, or a copy is read (0x000044)",
     ),
     (

@@ -93,10 +93,6 @@ fn unfinished_repair(v: &mut Volume<'_>) -> Result<()> {
 }
 
 pub(crate) const RECIPES: &[(u32, Recipe)] = &[
-    (0x00_0050, |v| {
-        need(v.geometry.groups == 1, "a copy of the superblock says better")?;
-        v.superblock(|sb| sb.s_inodes_count = (sb.s_inodes_count.get() + 1).into())
-    }),
     (0x00_0001, |v| {
         let group = v.any_group(|_| true)?;
         let beyond = v.geometry.blocks + 5;

@@ -188,7 +188,7 @@ fn find(scanner: &Scanner<'_>, options: &Options, problems: &Problems) -> Result
             seeker.seek(&mut table).into_iter().for_each(|problem| problems.report(problem));
             Ok((accepted, table))
         }
-        (None, reason) => recounted(scanner, problems).or_else(|| last_resort(scanner, problems)).ok_or_else(|| {
+        (None, reason) => last_resort(scanner, problems).ok_or_else(|| {
             let reason = reason.map_or_else(String::new, |(_, what)| what);
             Refusal::new(match foreign_format::look(scanner.device) {
                 Some(kind) => format!("no ext2, ext3 or ext4 volume: {kind}"),
@@ -293,29 +293,6 @@ fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, 
         }
     }
     None
-}
-
-/// The primary with as many inodes as its groups have, where that is all that is wrong with it and no copy helps.
-fn recounted(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
-    let mut disk = read_superblock(scanner, superblock::OFFSET).ok()?;
-    let blocks = disk.blocks_count().checked_sub(disk.s_first_data_block.get().into())?;
-    let per_group = u64::from(disk.s_blocks_per_group.get());
-    let groups = if per_group == 0 { return None } else { blocks.div_ceil(per_group) };
-    let right = u32::try_from(groups.checked_mul(disk.s_inodes_per_group.get().into())?).ok()?;
-    let (found, has_checksum) = (disk.s_inodes_count.get(), disk.checksum() == disk.s_checksum.get());
-    disk.s_inodes_count = right.into();
-    if has_checksum {
-        disk.s_checksum = disk.checksum().into();
-    }
-    let geometry = check(&disk).ok()?;
-    let accepted = Accepted { disk, geometry, at: superblock::OFFSET };
-    let table = read_table(scanner, &accepted).ok()?;
-    let fits =
-        table.makes_sense(&accepted.geometry, &accepted.disk.features()) && leads_to_root(scanner, &accepted, &table);
-    if fits {
-        problems.report(Problem::new(Code::InodeTotalWrong).found(found.into()).expected(right.into()));
-    }
-    fits.then_some((accepted, table))
 }
 
 /// The superblock the user named.

@@ -17,10 +17,9 @@ const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
 
 /// Repairs the superblock.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
-    use Code::{FirstMetaGroupTooLarge, InodeTotalWrong, SuperblockFieldTryBackup, SuperblockTryBackup};
-    let of_primary = |p: &&Problem| {
-        matches!(p.code, SuperblockTryBackup | SuperblockFieldTryBackup | FirstMetaGroupTooLarge | InodeTotalWrong)
-    };
+    use Code::{FirstMetaGroupTooLarge, SuperblockFieldTryBackup, SuperblockTryBackup};
+    let of_primary =
+        |p: &&Problem| matches!(p.code, SuperblockTryBackup | SuperblockFieldTryBackup | FirstMetaGroupTooLarge);
     if problems.iter().any(of_primary) {
         restore(work)?;
     }

@@ -170,9 +170,6 @@ macro_rules! superblock_rows {
         0x00004f QuotaInodeNumberWrong Advice stops by Superblock
             "The superblock names inode {found} for a quota file, which cannot be one."
             => "Clears the number and makes a new quota file." [InodeUnattached];
-        0x000050 InodeTotalWrong Error stops by Superblock
-            "The superblock counts {found} inodes, and its groups have {expected}."
-            => "Sets the number." [];
         0x000051 ResizeInodeWithMetaGroups Error stops by Superblock
             "The volume has both resize_inode and meta_bg, which exclude each other."
             => "Clears resize_inode." [];
