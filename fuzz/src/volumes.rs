@@ -81,15 +81,15 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// A volume with some of its metadata changed is mended. Promise: the repair comes to an end; where it says that all is
-/// mended a check finds nothing, and where it refuses it has written nothing but what an unfinished repair left to do.
+/// A volume with some of its metadata changed is repaired. Promise: the repair comes to an end; where it says that all is
+/// repaired a check finds nothing, and where it refuses it has written nothing but what an unfinished repair left to do.
 pub fn repair(data: &[u8]) {
     let Some((bytes, unchanged)) = changed(data) else { return };
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
     let options = options();
     match check::repair("volume", &device, &options, &(), None) {
         Ok(report) if report.exit & !1 == 0 => {
-            let second = check::check("volume", &*device, &options, &()).expect("a volume that was mended");
+            let second = check::check("volume", &*device, &options, &()).expect("a volume that was repaired");
             assert!(second.clean, "{:?}", second.problems);
         }
         Ok(report) => assert!(report.errors > 0 && !unchanged, "{:?}", report.problems),

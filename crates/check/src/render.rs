@@ -127,7 +127,7 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
                 write!(out, " Path: {}", escape(path.as_bytes()))?;
             }
             match problem.fixed {
-                true => writeln!(out, " MENDED: {}", problem.code.repair())?,
+                true => writeln!(out, " REPAIRED: {}", problem.code.repair())?,
                 false => writeln!(out)?,
             }
         }

@@ -35,7 +35,6 @@ pub struct Report {
     /// The exit status, see [`exit`].
     pub exit: u8,
     /// Something was repaired on the device.
-    #[serde(rename = "mended")]
     pub repaired: bool,
     /// How many errors were found, listed or not.
     pub errors: u64,

@@ -1,4 +1,4 @@
-//! `extant check`, and e2fsck's names for it: finds what is wrong with a volume, and mends it.
+//! `extant check`, and e2fsck's names for it: finds what is wrong with a volume, and repairs it.
 
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, say};
@@ -33,7 +33,7 @@ use watch::Watch;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Find what is wrong with a volume, and mend it",
+    about = "Find what is wrong with a volume, and repair it",
     after_help = "Examples:
   extant check -fn volume.img             check it, change nothing
   extant check volume.img                 the same, unless it was left clean
@@ -41,10 +41,10 @@ use watch::Watch;
   extant check -fn -b 32768 volume.img    with a copy of the superblock
   extant check --online /mnt              while it is mounted and in use (native volumes)
   extant check -fn --json volume.img | jq -r '.problems[].text'
-  extant check -fy -z before volume.img   mend everything, and keep a way back
+  extant check -fy -z before volume.img   repair everything, and keep a way back
   fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
 
-Without -p or -y nothing is changed. -p mends only what cannot lose anything; where a person has to decide, it \
+Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a person has to decide, it \
     changes nothing but replays the journal. -z keeps what is changed for `extant undo`. A repair that is cut at any \
     moment is finished by the next one. A volume that is mounted is only read.
 
@@ -53,9 +53,9 @@ Problems have e2fsck's numbers, and /etc/e2fsck.conf (or the file that E2FSCK_CO
     is negative they begin with SIGUSR1. SIGUSR2 ends them.
 
 Called as fsck.ext2, fsck.ext3, fsck.ext4, fsck.rext3, fsck.extant or e2fsck, the program reads its command line as e2fsck \
-    does, and without -n, -p or -y it asks on the terminal whether to mend.
+    does, and without -n, -p or -y it asks on the terminal whether to repair.
 
-Exit status, the sum of: 0 sound, 1 mended, 2 reboot (the root was mended), 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
+Exit status, the sum of: 0 sound, 1 repaired, 2 reboot (the root was repaired), 4 errors are left, 8 the check could not be done, 16 wrong usage, 32 cancelled."
 )]
 pub(crate) struct Check {
     /// Volume: a path, or `mem:SIZE`
@@ -66,11 +66,11 @@ pub(crate) struct Check {
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no_change: bool,
 
-    /// Mend what is safe to mend
+    /// Repair what is safe to repair
     #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "yes")]
     preen: bool,
 
-    /// Mend everything
+    /// Repair everything
     #[arg(short = 'y')]
     yes: bool,
 
@@ -183,7 +183,10 @@ impl Check {
         }
         let asks = self.as_fsck && repair == Repair::No && !self.no_change && !self.estimate;
         if asks && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
-            return Err(Failure::on(&self.device, "there is no terminal to ask on whether to mend: give -n, -p or -y"));
+            return Err(Failure::on(
+                &self.device,
+                "there is no terminal to ask on whether to repair: give -n, -p or -y",
+            ));
         }
         if self.undo.is_some() && repair == Repair::No && !asks {
             self.say("-z: nothing is changed without -p or -y, so no undo file is made");
@@ -246,7 +249,7 @@ impl Check {
             }
         }
         if !self.no_change && repair == Repair::No && !asks {
-            self.say("checking as with -n, nothing will be changed; -p or -y mends");
+            self.say("checking as with -n, nothing will be changed; -p or -y repairs");
         }
         if self.undo.is_some() && repair != Repair::No && check::is_native(&*device) {
             self.say("-z: there is no way back from a repair of a native volume, so nothing is changed; leave -z out");
@@ -296,7 +299,7 @@ impl Check {
         }
     }
 
-    /// Whether the user wants what was found to be mended.
+    /// Whether the user wants what was found to be repaired.
     fn agreed(&self) -> Result<bool, Failure> {
         let mut out = io::stdout().lock();
         write!(out, "\nMend all of this? (y/n) ")?;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[command(
     about = "Put back what a repair has changed",
     after_help = "Examples:
-  extant check -fy -z before volume.img   mend, and keep what was there before
+  extant check -fy -z before volume.img   repair, and keep what was there before
   extant undo before volume.img           put every byte back
 
 A device that is not the one the file belongs to, or that was changed after the repair, is refused and left as it is. \

@@ -56,7 +56,7 @@ pub enum Scope {
 /// What happens before the volume is used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// A full check that mends.
+    /// A full check that repairs.
     FullCheck,
     /// The same, unless the volume says that it is clean: then nothing.
     CheckUnlessClean,

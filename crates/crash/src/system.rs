@@ -63,7 +63,7 @@ pub trait System: Sync {
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Session>, Refused>;
 
     /// Does what the mode does after a crash, so that the checker finds nothing and the volume can be used: replays the
-    /// journal, or checks and mends. Leaves the volume unmounted. Says whether the volume called itself clean.
+    /// journal, or checks and repairs. Leaves the volume unmounted. Says whether the volume called itself clean.
     ///
     /// # Errors
     /// Why it cannot be recovered: a broken promise.

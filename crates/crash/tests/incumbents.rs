@@ -7,8 +7,8 @@
 //! | umount(8) returns before all is written (plain FUSE) | here; on block devices in `fuse/tests/writing.rs` |
 //! | a volume that the kernel has mounted is opened all the same (fuse2fs) | here; block devices in `blockdev/tests/block_device.rs` |
 //! | the journal is not used, so that a crash leaves an unsound volume (fuse2fs: 69 % of the states) | here, and what [`extant_crash`] explores in the journal's modes |
-//! | the superblock is written in pieces, and a cut leaves a volume that cannot be mended (fuse2fs) | here, canary `HalfSuperblock` |
-//! | a repair that is cut leaves what the next cannot mend (e2fsck: 12.6 % of the cuts) | `check/tests/damage/cuts.rs` |
+//! | the superblock is written in pieces, and a cut leaves a volume that cannot be repaired (fuse2fs) | here, canary `HalfSuperblock` |
+//! | a repair that is cut leaves what the next cannot repair (e2fsck: 12.6 % of the cuts) | `check/tests/damage/cuts.rs` |
 
 use blockdev::{BlockDevice, FileDevice, MemoryDevice, OpenOptions};
 use fs::{FileKind, InodeNo, NewFile, Volume, WriteOptions};

@@ -139,7 +139,7 @@ pub(crate) fn lost(bytes: &[u8], before: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn every_problem_has_an_image_that_is_found_and_mended() {
+fn every_problem_has_an_image_that_is_found_and_repaired() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
@@ -196,7 +196,7 @@ fn at_once<T: Sync>(all: &[T], one: impl Fn(&T, &Image) -> Option<String> + Sync
 }
 
 #[test]
-fn the_papers_corruptions_are_found_and_mended() {
+fn the_papers_corruptions_are_found_and_repaired() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }

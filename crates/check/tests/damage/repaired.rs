@@ -109,7 +109,7 @@ pub(crate) fn wrong_with(bytes: &[u8], scratch: &Image) -> Option<Wrong> {
 const FOUND: [u64; 4] = [0xE89B_DDCC_5CD3_B7B1, 0xEE68_385C_B36D_EA89, 0x76C2_E188_1265_814D, 0x732C_7DBA_17D4_8A59];
 
 #[test]
-fn spoilt_volumes_are_mended_and_e2fsck_agrees() {
+fn spoilt_volumes_are_repaired_and_e2fsck_agrees() {
     if !need(&["mke2fs", "e2fsck", "e2image"]) {
         return;
     }

@@ -49,7 +49,7 @@ pub(super) fn parse(word: &str) -> Result<Extended, String> {
             Ok(Extended::Nothing)
         }
         "discard" => Err("free blocks are not discarded: mount the volume and use fstrim(8)".into()),
-        "optimize_extents" | "bmap2extent" => Err("extent trees are mended, but not built anew: use e2fsck".into()),
+        "optimize_extents" | "bmap2extent" => Err("extent trees are repaired, but not built anew: use e2fsck".into()),
         "fragcheck" => Err("pieces of files are not listed: use filefrag(8)".into()),
         "check_encoding" | "clear_all_uninit_bits" => Err("it is not available: use e2fsck".into()),
         _ => Err("there is no such option".into()),

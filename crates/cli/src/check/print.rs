@@ -93,7 +93,7 @@ fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
             write!(out, " Path: {}", escape(path.as_bytes()))?;
         }
         match problem.fixed {
-            true => writeln!(out, " MENDED: {}", problem.code.repair())?,
+            true => writeln!(out, " REPAIRED: {}", problem.code.repair())?,
             false => writeln!(out)?,
         }
     }

@@ -73,7 +73,7 @@ impl Options {
                 b'c' => {
                     return Err(wrong(letter, "blocks are not tested: use badblocks(8), and e2fsck -l with its list"));
                 }
-                b'D' => return Err(wrong(letter, "directories are mended, but not built anew: use e2fsck")),
+                b'D' => return Err(wrong(letter, "directories are repaired, but not built anew: use e2fsck")),
                 _ => return Err(wrong(letter, "there is no such option; --help lists them")),
             }
         }

@@ -108,7 +108,7 @@ fn errors_are_found_and_told() {
 }
 
 #[test]
-fn errors_are_mended_and_told() {
+fn errors_are_repaired_and_told() {
     if !ready() {
         return;
     }
@@ -119,9 +119,12 @@ fn errors_are_mended_and_told() {
     assert!(String::from_utf8_lossy(&ran.stderr).contains("checking as with -n"), "{}", ran.text());
     assert_eq!(image.bytes(), before);
     let said = String::from_utf8(exits(1, &["check", "-y", "-f", volume]).stdout).unwrap();
-    for part in
-        ["***** FILE SYSTEM WAS MODIFIED *****", "MENDED: Sets the count.", "Path: /etc/motd", "repaired and is sound"]
-    {
+    for part in [
+        "***** FILE SYSTEM WAS MODIFIED *****",
+        "REPAIRED: Sets the count.",
+        "Path: /etc/motd",
+        "repaired and is sound",
+    ] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(oracle::e2fsck(image.path()).clean);
@@ -131,7 +134,7 @@ fn errors_are_mended_and_told() {
     let image = damaged();
     let ran = exits(1, &["check", "-fy", "--json", text(image.path())]);
     let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
-    assert_eq!((&report["clean"], &report["exit"], &report["mended"]), (&true.into(), &1.into(), &true.into()));
+    assert_eq!((&report["clean"], &report["exit"], &report["repaired"]), (&true.into(), &1.into(), &true.into()));
     assert!(report["problems"].as_array().unwrap().iter().all(|problem| problem["fixed"] == true), "{report}");
 }
 
@@ -140,7 +143,7 @@ fn preening_stops_where_a_person_has_to_decide() {
     if !ready() {
         return;
     }
-    // a link count is safe to mend
+    // a link count is safe to repair
     for flag in ["-p", "-a"] {
         let image = damaged();
         exits(1, &["check", flag, "-f", text(image.path())]);

@@ -1,4 +1,4 @@
-//! `extant damage`, and that the checker finds and mends what it writes.
+//! `extant damage`, and that the checker finds and repairs what it writes.
 
 use crate::common::{exits, extant, fails, json, prints, ready, sample, text};
 use testkit::Image;
@@ -9,7 +9,7 @@ fn volume() -> Image {
 }
 
 #[test]
-fn damage_is_written_found_and_mended() {
+fn damage_is_written_found_and_repaired() {
     if !ready() {
         return;
     }
@@ -79,7 +79,7 @@ fn a_copy_of_the_superblock_is_named() {
 
 /// The descriptors are put back with the superblock by which none of them makes sense.
 #[test]
-fn what_moves_the_descriptors_is_mended_on_every_format() {
+fn what_moves_the_descriptors_is_repaired_on_every_format() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let image = folder.path().join("volume");
     let image = text(&image);
@@ -95,7 +95,7 @@ fn what_moves_the_descriptors_is_mended_on_every_format() {
 
 /// Every corruption of the paper's Table II, three times, on the format that the paper brought.
 #[test]
-fn rext3_is_mended() {
+fn rext3_is_repaired() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
     std::fs::create_dir(at("in")).expect("mkdir");

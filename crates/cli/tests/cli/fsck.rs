@@ -314,9 +314,9 @@ fn volumes_that_extant_has_mounted_are_not_written() {
     assert!(prints(&["check", "-fn", text(image.path())]).contains("is sound"));
 }
 
-/// The root is mounted read-only while it is checked at boot: it is mended all the same, and a reboot asked for.
+/// The root is mounted read-only while it is checked at boot: it is repaired all the same, and a reboot asked for.
 #[test]
-fn the_root_is_mended_and_a_reboot_asked_for() {
+fn the_root_is_repaired_and_a_reboot_asked_for() {
     if !ready() || !is_root() || !testkit::need(&["unshare", "chroot"]) {
         return;
     }

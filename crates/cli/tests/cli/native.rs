@@ -68,7 +68,7 @@ fn a_native_volume_can_be_recognised() {
     }
 }
 
-/// Either of the two superblocks may be lost: that is said, with what is lost with it, and mended from the other.
+/// Either of the two superblocks may be lost: that is said, with what is lost with it, and repaired from the other.
 #[test]
 fn a_damaged_superblock_is_reported_and_written_anew() {
     let folder = tempfile::tempdir().unwrap();

@@ -141,7 +141,7 @@ fn a_full_disk_is_said_in_one_sentence() {
     let ran = exits(1, &["mkfs", "-t", "ext4", &full("volume"), "8M"]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
-    // nothing is mended without the way back that was asked for
+    // nothing is repaired without the way back that was asked for
     image.debugfs(&["set_inode_field /etc/motd links_count 7"]);
     let before = image.bytes();
     let ran = exits(8, &["check", "-fy", "-z", &full("undo"), volume]);
