@@ -70,6 +70,13 @@ impl Inodes {
 }
 
 impl<'v> Change<'v> {
+    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. Where it has not,
+    /// what is left to do needs a change of its own.
+    #[must_use]
+    pub(crate) fn extend(&mut self, credits: usize) -> bool {
+        self.op.extend(credits)
+    }
+
     /// The time of the change.
     pub(crate) fn now(&self) -> Timestamp {
         self.now

@@ -1,6 +1,6 @@
 //! Operations, and what the file system adds to their generation when it closes.
 
-use crate::{Need, Note, Result, StateSource, Store, Tag};
+use crate::{DirtyLimits, Need, Note, Result, StateSource, Store, Tag};
 use format::{FsBlock, InodeNo};
 use std::sync::RwLockReadGuard;
 
@@ -54,11 +54,18 @@ pub struct Operation<'a> {
     store: &'a Store,
     open: RwLockReadGuard<'a, u64>,
     credits: usize,
+    /// Which of the limits is that of this operation.
+    limit_of: fn(DirtyLimits) -> usize,
 }
 
 impl<'a> Operation<'a> {
-    pub(crate) fn new(store: &'a Store, open: RwLockReadGuard<'a, u64>, credits: usize) -> Self {
-        Self { store, open, credits }
+    pub(crate) fn new(
+        store: &'a Store,
+        open: RwLockReadGuard<'a, u64>,
+        credits: usize,
+        limit_of: fn(DirtyLimits) -> usize,
+    ) -> Self {
+        Self { store, open, credits, limit_of }
     }
 
     /// The number of the generation it belongs to.
@@ -71,6 +78,17 @@ impl<'a> Operation<'a> {
     #[must_use]
     pub fn store(&self) -> &'a Store {
         self.store
+    }
+
+    /// Announces `credits` more metadata blocks, if the open generation has space for them: never waits. Whether it has;
+    /// where not, this operation must end and another one begin.
+    #[must_use]
+    pub fn extend(&mut self, credits: usize) -> bool {
+        let extended = self.store.extend_credits(self.credits, credits, self.limit_of);
+        if extended {
+            self.credits += credits;
+        }
+        extended
     }
 
     /// Changes a block. `change` runs under the cache's lock: it must be short and must not use the store.

@@ -251,7 +251,7 @@ impl Store {
             let most = limit_of(*lock(&writer.dirty_limits));
             let dirty = self.cache.dirty();
             if dirty + announced <= limit.min(most) {
-                return Ok(Operation::new(self, open, credits));
+                return Ok(Operation::new(self, open, credits, limit_of));
             }
             let full = *open;
             drop(open);
@@ -273,6 +273,19 @@ impl Store {
             }
             self.commit(full, CommitReason::DirtyLimit)?;
         }
+    }
+
+    /// Announces `more` blocks for an operation that announced `credits`; see [`Operation::extend`].
+    pub(crate) fn extend_credits(&self, credits: usize, more: usize, limit_of: fn(DirtyLimits) -> usize) -> bool {
+        let Some(writer) = self.writer.get().filter(|_| credits + more <= self.max_credits()) else { return false };
+        let limit = if writer.is_in_transaction() { writer.limits.transaction_blocks } else { writer.most_dirty() };
+        let most = limit_of(*lock(&writer.dirty_limits)).min(limit);
+        let announced = writer.credits.fetch_add(more, Ordering::Relaxed) + more;
+        let fits = self.cache.dirty() + announced <= most;
+        if !fits {
+            writer.credits.fetch_sub(more, Ordering::Relaxed);
+        }
+        fits
     }
 
     fn end_on_panic(&self) {

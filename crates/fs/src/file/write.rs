@@ -218,30 +218,32 @@ impl Files {
         }
     }
 
-    /// A change of one place in a map, which writes `blocks` blocks of data.
-    fn data_change(&self, blocks: u64, promised: bool) -> Result<Change<'_>> {
-        let data = self.store.credits_for_data(blocks as usize);
-        if promised { self.change_promised(ONE_PLACE + data) } else { self.change(ONE_PLACE + data) }
+    /// Metadata blocks of a change of one place in a map, which writes `blocks` blocks of data.
+    fn data_credits(&self, blocks: u64) -> usize {
+        ONE_PLACE + self.store.credits_for_data(blocks as usize)
     }
 
-    /// Gives blocks at the start of a run their content, and their place where they have none yet. The content is whole
-    /// blocks; the file is `size` bytes long with it. Gives how many blocks were written.
+    /// How many blocks at the start of a run one change writes of `content`, which is whole blocks.
+    fn blocks_at_once(&self, run: Run, content: &[&[u8]]) -> u64 {
+        let block_size = u64::from(self.sb.geometry.block_size);
+        let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
+        blocks.min(run.len).min(self.data_blocks())
+    }
+}
+
+impl Change<'_> {
+    /// Writes the content of the first `count` blocks of a run, at most, and allocates them where they have no place. The
+    /// content is whole blocks; the file is `size` bytes long with it. How many blocks were written.
     fn put_content(
         &self,
         inode: &Arc<Inode>,
-        run: Run,
+        (run, count): (Run, u64),
         content: &[&[u8]],
         size: u64,
         as_it: Put,
     ) -> Result<(Arc<Inode>, u64)> {
-        let promised = as_it == Put::Delayed;
-        let block_size = u64::from(self.sb.geometry.block_size);
-        let blocks = content.iter().map(|piece| piece.len() as u64).sum::<u64>() / block_size;
-        let count = blocks.min(run.len).min(self.data_blocks());
-        let change = self.data_change(count, promised)?;
-        if promised {
-            change.claim_as(Claim::Promised);
-        }
+        let change = self;
+        let block_size = u64::from(self.volume.sb.geometry.block_size);
         change.edit_inode(inode, |buf| {
             let place = |physical, unwritten| Extent { logical: run.logical, physical, len: count as u32, unwritten };
             let extent = match run.place {
@@ -595,7 +597,9 @@ impl FileEdit<'_> {
         self.map_changes();
         let size = self.size().max(end);
         let as_it = if self.keep_times { Put::Late } else { Put::Written };
-        let (inode, blocks) = self.volume.put_content(&self.inode, run, &[data], size, as_it)?;
+        let count = self.volume.blocks_at_once(run, &[data]);
+        let change = self.volume.change(self.volume.data_credits(count))?;
+        let (inode, blocks) = change.put_content(&self.inode, (run, count), &[data], size, as_it)?;
         self.inode = inode;
         Ok(blocks as usize * self.block_size())
     }
@@ -613,22 +617,42 @@ impl FileEdit<'_> {
         outcome
     }
 
+    /// All of it in one change, as long as the open generation has space for that: a crash leaves the file as it was before,
+    /// or as it is now, not as long as one of its pieces.
     fn flush_pieces(&mut self) -> Result<()> {
         let (volume, block_size) = (self.volume, self.block_size());
         let size = self.size();
+        let (mut open, mut left) = (None::<Change<'_>>, 0);
         while let Some((first, _, content)) = self.state.delayed.first_run(block_size, PIECES) {
             let run = volume.map(&self.inode, FileBlock(first))?;
+            let count = volume.blocks_at_once(run, &content);
+            let credits = volume.data_credits(count);
+            if !open.as_mut().is_some_and(|change| count <= left && change.extend(credits)) {
+                // a thread has one change at a time
+                drop(open.take());
+                left = LARGEST / block_size as u64;
+            }
+            let change = match open.take() {
+                Some(change) => change,
+                None => volume.change_promised(credits)?,
+            };
+            change.claim_as(Claim::Promised);
             let taken = self.may_take(run.place);
-            let (inode, blocks) = volume.put_content(&self.inode, run, &content, size, Put::Delayed)?;
+            let (inode, blocks) = change.put_content(&self.inode, (run, count), &content, size, Put::Delayed)?;
             self.inode = inode;
             self.state.hole = None;
             self.state.delayed.remove(block_size, first..first + blocks);
             if let Some(promise) = self.state.promise.as_mut().filter(|_| taken) {
                 promise.spend(blocks);
             }
+            left = left.saturating_sub(blocks);
+            open = Some(change);
         }
         if self.state.size.take().is_some_and(|size| size > self.inode.size) {
-            let change = volume.change(1)?;
+            let change = match open.take() {
+                Some(change) => change,
+                None => volume.change(1)?,
+            };
             self.inode = change.update_inode(&self.inode, |buf| buf.set_size(size))?;
         }
         self.state.promise = None;

@@ -147,6 +147,28 @@ fn the_limit_closes_generations() {
 }
 
 #[test]
+fn an_operation_is_extended_while_its_generation_has_space() {
+    let (_, rig) = rig(40);
+    for n in 0..24 {
+        fill(&rig.store, n, 0xF0);
+    }
+    let mut first = rig.store.begin(4).unwrap();
+    assert!(!first.extend(7), "more than one operation may announce");
+    assert!(first.extend(6));
+    let mut second = rig.store.begin(5).unwrap();
+    assert!(!second.extend(2), "24 are dirty, and 15 announced");
+    assert!(second.extend(1));
+    assert_eq!(first.generation(), second.generation());
+    drop(first);
+    assert!(second.extend(4), "what the first announced is free again");
+    drop(second);
+    assert!(rig.shown().is_empty(), "to extend never closes a generation");
+    // what was announced is returned: so much fits in again
+    let operations: Vec<_> = std::iter::repeat_with(|| rig.store.begin(8).unwrap()).take(2).collect();
+    assert!(rig.shown().is_empty() && operations.len() == 2);
+}
+
+#[test]
 fn what_a_close_announces_counts_towards_every_generation() {
     for (credits, most) in [(0, 40), (6, 34), (1000, 30)] {
         let engine = Showing::new(40);
