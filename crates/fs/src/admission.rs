@@ -134,10 +134,10 @@ impl Admission {
         writing.space.undo(self, before.sums)?;
         writing.space.copy_content(false);
         for number in made {
-            // first pinned, then looked at: whoever lets go of it meanwhile finds one of the two
-            writing.space.pin_inode(*number);
+            // first parked, then looked at: whoever lets go of it meanwhile finds one of the two
+            writing.space.park_inode(*number);
             if !self.nodes.is_held(*number) {
-                writing.space.unpin_inode(*number);
+                writing.space.unpark_inode(*number);
             }
         }
         Ok(())

@@ -12,24 +12,28 @@
 
 mod blocks;
 mod bounds;
+mod cell;
 mod chunks;
 mod content;
 mod groups;
 mod guard;
 mod inode_bitmaps;
 mod inodes;
-mod pinned;
+mod parked;
 mod placement;
 mod record;
 mod requests;
+mod rule;
+mod runs;
 mod snapshot_pins;
 #[cfg(test)]
 mod tests;
 mod undo;
+mod unpin;
 mod zones;
 
 pub(crate) use blocks::Reservation;
-pub(crate) use placement::Role;
+pub(crate) use rule::Role;
 pub(crate) use snapshot_pins::{in_use, pinned_alone, used_by};
 pub(crate) use space::Purpose;
 pub(crate) use undo::{Sums, with_errors};
@@ -38,19 +42,19 @@ use crate::layout::Layout;
 use crate::lock::lock;
 use crate::{Clock, Disk, Error, Placement, Result};
 use bounds::Bounds;
-use content::Runs;
+use cell::GroupCell;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
-use format::{FsBlock, GroupNo, Structure, Where};
-use groups::GroupState;
-use pinned::Pinned;
-use placement::{Rule, Try};
+use format::{GroupNo, Structure, Where};
+use parked::Parked;
 use record::{BlockBitmaps, FreeSpaceRecord};
+use rule::{Rule, Try};
+use runs::Runs;
 use snapshot_pins::SnapshotPins;
 use space::{Claim, GroupTotals, Policy, Pool, RunSet, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{Mutant, VolumeState};
 use zones::Zones;
@@ -59,19 +63,6 @@ use zones::Zones;
 const MAX_GROUPS: u32 = 1 << 24;
 /// Descriptor blocks read in one batch.
 const BATCH: u32 = 256;
-
-/// A group.
-pub(crate) struct GroupCell {
-    /// The first block of its inode table; it does not move.
-    pub(crate) table: FsBlock,
-    /// Blocks that may be given out.
-    blocks: AtomicU32,
-    inodes: AtomicU32,
-    directories: AtomicU32,
-    /// The chunks that are set aside for metadata.
-    mask: AtomicU64,
-    state: Mutex<GroupState>,
-}
 
 /// A group that is not trusted any more, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,8 +126,8 @@ pub(crate) struct Space {
     deferred: Mutex<BTreeMap<u64, RunSet>>,
     /// So with inodes.
     deferred_inodes: Mutex<BTreeMap<u64, RunSet>>,
-    /// Free inodes that nobody gets.
-    pinned: Pinned,
+    /// Free inodes that are not allocated.
+    parked: Parked,
     /// The volume is being put away: no inode is given out, and no content taken in.
     closing: AtomicBool,
     /// The superblock as the open generation will close it, and as the last one did.
@@ -215,7 +206,7 @@ impl Space {
             loaded: Mutex::default(),
             deferred: Mutex::default(),
             deferred_inodes: Mutex::default(),
-            pinned: Pinned::default(),
+            parked: Parked::default(),
             closing: AtomicBool::new(false),
             superblock: Mutex::new(disk),
             closed: Mutex::new(disk),

@@ -105,8 +105,8 @@ impl Base {
     }
 
     /// Whether a number is held from outside for a file that a rollback took back.
-    pub(crate) fn is_pinned(&self, number: InodeNo) -> bool {
-        self.writing.as_ref().is_some_and(|writing| writing.space.is_pinned(number))
+    pub(crate) fn is_parked(&self, number: InodeNo) -> bool {
+        self.writing.as_ref().is_some_and(|writing| writing.space.is_parked(number))
     }
 
     /// What the user should know about the volume.

@@ -74,7 +74,7 @@ impl Inodes {
     /// [`Error::NotFound`] for 0 and for numbers beyond the last, [`Error::Stale`] for an inode that is not in use,
     /// [`Error::Corrupt`] for one that is damaged.
     pub fn inode(&self, number: InodeNo) -> Result<Arc<Inode>> {
-        if self.is_pinned(number) {
+        if self.is_parked(number) {
             // what its slot holds, if it was ever written, is not a file's
             return Err(Error::Stale(number));
         }

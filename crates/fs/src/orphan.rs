@@ -191,10 +191,10 @@ impl Orphans {
     /// Those of freeing it; it stays an orphan then, and is freed when the volume is next opened for writing.
     pub fn release(&self, number: InodeNo, times: u64) -> Result<()> {
         let Some(writing) = self.writing.as_ref().filter(|_| self.unhold(number, times)) else { return Ok(()) };
-        if writing.space.is_pinned(number) {
+        if writing.space.is_parked(number) {
             // nobody asks for the file that never was any more, and the next one of that number has another node
             self.nodes.forget(number);
-            writing.space.unpin_inode(number);
+            writing.space.unpark_inode(number);
             return Ok(());
         }
         // nobody waits for it: whoever ends a transaction looks for what is left

@@ -11,8 +11,6 @@ use syn::visit::{self, Visit};
 
 /// Most files that may use each other in a circle.
 const LIMIT: usize = 3;
-/// Crates with larger ones, and how large the largest is: these only shrink.
-const KNOWN: &[(&str, usize)] = &[("fs", 6)];
 
 /// A module path inside a crate, the root empty.
 type Module = Vec<String>;
@@ -44,22 +42,11 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
         crates.entry(name).or_default().push((module(&parts.collect::<Vec<_>>()), text));
     }
     for (name, files) in crates {
-        let limit = KNOWN.iter().find(|(known, _)| *known == name).map_or(LIMIT, |(_, size)| *size);
         let circles = circles(&files).map_err(|(module, why)| format!("{name}, {}: {why}", shown(&module)))?;
-        let largest = circles.first().map_or(LIMIT, |circle| circle.len().max(LIMIT));
-        if largest < limit {
-            report
-                .findings
-                .push(format!("The largest circle of crates/{name} has {largest} files by now: say so in KNOWN."));
-        }
-        for circle in circles {
-            let files = circle.iter().map(shown).collect::<Vec<_>>().join(", ");
-            let sentence = format!("{} files of crates/{name} use each other in a circle: {files}", circle.len());
-            if circle.len() > limit {
-                report.findings.push(format!("{sentence}; no more than {limit} may."));
-            } else if circle.len() > LIMIT {
-                report.notes.push(format!("{sentence}."));
-            }
+        for circle in circles.iter().filter(|circle| circle.len() > LIMIT) {
+            let (count, files) = (circle.len(), circle.iter().map(shown).collect::<Vec<_>>().join(", "));
+            let what = "use each other in a circle";
+            report.findings.push(format!("{count} files of crates/{name} {what}: {files}; no more than {LIMIT} may."));
         }
     }
     Ok(report)

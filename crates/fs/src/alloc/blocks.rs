@@ -4,9 +4,9 @@
 //! free there, else a run that is long enough in the goal's group, then in the groups that follow; where a few groups have
 //! no such run, the longest that was seen.
 
-use super::groups::GroupState;
-use super::placement::{Role, Try};
-use super::{GroupCell, Space, lock};
+use super::cell::{GroupCell, GroupState};
+use super::rule::{Role, Try};
+use super::{Space, lock};
 use crate::{Error, Result};
 use format::{FsBlock, GroupNo, Structure, Where};
 use space::{Claim, ContainerMap, Purpose, Run, RunSet};

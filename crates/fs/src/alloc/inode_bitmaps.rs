@@ -1,6 +1,6 @@
 //! Inode bitmaps: the free inodes of a group, read when they are first needed, written when a generation closes.
 
-use super::groups::GroupState;
+use super::cell::GroupState;
 use super::record::{LoadError, check_bitmap, write_bitmap};
 use super::{Space, lock};
 use crate::Result;
@@ -33,7 +33,7 @@ impl Space {
         }
         match read {
             Ok(mut free) => {
-                self.defer_pinned(group, &mut free);
+                self.parked.defer_in(group, &mut free);
                 lock(&self.loaded).insert(group);
                 state.inodes.free = Some(free);
                 Ok(Some(state))

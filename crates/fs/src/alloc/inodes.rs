@@ -3,7 +3,7 @@
 //! The part of an inode table that was never used may hold anything (lazy initialisation): its blocks are zeroed when their
 //! first inode is allocated, and never read.
 
-use super::groups::GroupState;
+use super::cell::GroupState;
 use super::{Space, lock};
 use crate::{Inode, InodeNo, Result};
 use format::group::GroupFlags;
@@ -147,5 +147,26 @@ impl Space {
         if !state.is_corrupt() {
             cell.inodes.fetch_add(inodes.count(), Ordering::Relaxed);
         }
+    }
+}
+
+impl Space {
+    /// A number that is free is not given out before it is unparked.
+    pub(crate) fn park_inode(&self, number: InodeNo) {
+        let Some(slot) = self.sb.geometry.inode_slot(number) else { return };
+        let Some(cell) = self.cell(slot.group) else { return };
+        self.parked.park(slot, lock(&cell.state).inodes.free.as_mut());
+    }
+
+    /// A number that was parked may be given out.
+    pub(crate) fn unpark_inode(&self, number: InodeNo) {
+        let Some(slot) = self.sb.geometry.inode_slot(number).filter(|_| self.parked.any()) else { return };
+        let Some(cell) = self.cell(slot.group) else { return };
+        self.parked.unpark(slot, lock(&cell.state).inodes.free.as_mut());
+    }
+
+    /// Whether a number is parked: no file has it.
+    pub(crate) fn is_parked(&self, number: InodeNo) -> bool {
+        self.parked.any() && self.sb.geometry.inode_slot(number).is_some_and(|slot| self.parked.contains(slot))
     }
 }

@@ -189,7 +189,7 @@ impl Files {
         if self.writing.is_none() {
             return Ok(());
         }
-        if self.is_pinned(number) {
+        if self.is_parked(number) {
             return Err(Error::Stale(number));
         }
         let Some(_pass) = self.changing_to_sync()? else { return Ok(()) };

@@ -1,0 +1,191 @@
+//! Where blocks of a kind may go: the one place where the volume's format and its mount options are asked.
+//!
+//! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group. The
+//! volume's [`Rule`] says what that means for a block, as a list of [`Try`]s: where the allocator looks first, and
+//! where then. Each of them may look at all groups. The last one finds whatever is free, so that there is no space only
+//! where there is none.
+
+use super::cell::GroupCell;
+use crate::Placement;
+use crate::layout::{Layout, MetadataGoes};
+use format::group::{Group, mask_runs};
+use format::superblock::Geometry;
+use space::{Purpose, Run};
+use std::sync::atomic::Ordering;
+
+/// The share of a group that is set aside for metadata where it is only a hint, in chunks: about 4 %.
+const HINT_CHUNKS: u64 = 3;
+
+/// What a block is for, as far as its place depends on that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Content of a file.
+    Content,
+    /// The indirect block that a file's 13th block needs.
+    FirstIndirect,
+    /// All other metadata.
+    Metadata,
+}
+
+impl Role {
+    /// What the block is to whoever frees it.
+    pub(crate) fn purpose(self) -> Purpose {
+        match self {
+            Role::Content => Purpose::Data,
+            Role::FirstIndirect | Role::Metadata => Purpose::Metadata,
+        }
+    }
+}
+
+/// How a volume's blocks are placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Metadata and content together, near what they belong to.
+    Together,
+    /// Metadata to the front of each group, but for a file's first indirect block, and content behind it; where one is full,
+    /// the other is used.
+    Hint,
+    /// Metadata in the regions that the group descriptors name, which grow; content elsewhere.
+    Regions,
+    /// Metadata in groups of its own, which are set aside whole; content in the others.
+    OwnGroups,
+}
+
+/// Where to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Try {
+    /// In what is set aside, in the group where to begin alone.
+    InsideHere,
+    /// In what is set aside.
+    Inside,
+    /// In what is set aside when a chunk more is.
+    Grow,
+    /// In what is not set aside.
+    Outside,
+    /// Everywhere.
+    Anywhere,
+}
+
+impl Rule {
+    /// The rule of a volume whose layout leaves it to the options, or does not.
+    pub(super) fn new(layout: &Layout, placement: Placement) -> Self {
+        match (layout.metadata_goes(), placement) {
+            (MetadataGoes::IntoOwnGroups, _) => Rule::OwnGroups,
+            (MetadataGoes::IntoRegions, _) => Rule::Regions,
+            (MetadataGoes::Anywhere, Placement::Hint) => Rule::Hint,
+            (MetadataGoes::Anywhere, Placement::Usual) => Rule::Together,
+        }
+    }
+
+    /// Where to look for a block, in this order.
+    pub(super) fn tries(self, role: Role) -> &'static [Try] {
+        match (self, role) {
+            (Rule::Together, _) => &[Try::Anywhere],
+            (Rule::OwnGroups, Role::Content) => &[Try::Outside],
+            (Rule::OwnGroups, _) => &[Try::Inside],
+            (Rule::Hint, Role::Metadata) => &[Try::InsideHere, Try::Anywhere],
+            (Rule::Regions, Role::Metadata | Role::FirstIndirect) => &[Try::Inside, Try::Grow, Try::Anywhere],
+            (Rule::Hint | Rule::Regions, Role::Content | Role::FirstIndirect) => &[Try::Outside, Try::Anywhere],
+        }
+    }
+
+    /// Whether a block is ever looked for by an attempt of this class.
+    pub(super) fn has(self, class: usize) -> bool {
+        let roles = [Role::Content, Role::FirstIndirect, Role::Metadata];
+        roles.iter().any(|role| self.tries(*role).iter().any(|kind| kind.class() == class))
+    }
+
+    /// Whether such a block lies near its inode, and not near what it belongs to.
+    pub(super) fn is_near_inode(self, role: Role) -> bool {
+        matches!(self.tries(role).first(), Some(Try::InsideHere | Try::Inside))
+    }
+
+    /// The chunks of a group that are set aside for metadata; `own_end` is where the group's own structures at its front
+    /// end, in units.
+    pub(super) fn mask(
+        self,
+        layout: &Layout,
+        geometry: &Geometry,
+        (group, descriptor): (u32, &Group),
+        own_end: u32,
+    ) -> u64 {
+        match self {
+            Rule::Together => 0,
+            Rule::OwnGroups if layout.is_pool_group(group) => 0,
+            Rule::OwnGroups => !0,
+            Rule::Hint => {
+                let first = u64::from(own_end / geometry.chunk_blocks()).min(63);
+                ((1 << HINT_CHUNKS) - 1) << first
+            }
+            Rule::Regions => descriptor.regions,
+        }
+    }
+}
+
+impl Try {
+    /// How many classes there are.
+    pub(super) const CLASSES: usize = 3;
+
+    /// Which of the [`Bounds`](super::bounds::Bounds) of groups belong to it.
+    pub(super) fn class(self) -> usize {
+        match self {
+            Try::InsideHere | Try::Inside | Try::Grow => 0,
+            Try::Outside => 1,
+            Try::Anywhere => 2,
+        }
+    }
+
+    /// The units of a group of `units` that may be looked at, ascending.
+    pub(super) fn within(self, mask: u64, chunk: u32, units: u32) -> Vec<Run> {
+        let mask = match self {
+            Try::InsideHere | Try::Inside | Try::Grow => mask,
+            Try::Outside => !mask,
+            Try::Anywhere => !0,
+        };
+        let runs = mask_runs(mask).map(|chunks| {
+            let (start, end) = (chunks.start * chunk, (chunks.end * chunk).min(units));
+            Run { start, len: end.saturating_sub(start) }
+        });
+        runs.filter(|run| run.len > 0).collect()
+    }
+}
+
+impl GroupCell {
+    /// The most blocks that there can be where it is looked for so, by the group's own counts.
+    pub(super) fn most(&self, kind: Try) -> u32 {
+        match (kind, self.mask.load(Ordering::Relaxed)) {
+            // nothing is there to be looked at
+            (Try::InsideHere | Try::Inside, 0) | (Try::Outside, u64::MAX) => 0,
+            _ => self.blocks.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_and_what_is_not_make_the_whole() {
+        let runs = |kind: Try, mask| {
+            let runs = kind.within(mask, 10, 635).into_iter();
+            runs.map(|run| (run.start, run.end())).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(Try::Anywhere, 6), [(0, 635)]);
+        assert_eq!(runs(Try::Inside, 6), [(10, 30)]);
+        assert_eq!(runs(Try::Outside, 6), [(0, 10), (30, 635)]);
+        assert_eq!(runs(Try::Inside, 1 << 63), [(630, 635)]);
+        assert_eq!(runs(Try::Outside, !0), []);
+        assert_eq!(Try::Inside.within(1 << 63, 10, 600), []);
+    }
+
+    #[test]
+    fn every_rule_finds_what_is_free_at_last() {
+        for rule in [Rule::Together, Rule::Hint, Rule::Regions] {
+            for role in [Role::Content, Role::FirstIndirect, Role::Metadata] {
+                assert_eq!(rule.tries(role).last(), Some(&Try::Anywhere));
+            }
+        }
+        assert!(!Rule::Hint.is_near_inode(Role::FirstIndirect) && Rule::Regions.is_near_inode(Role::FirstIndirect));
+    }
+}
