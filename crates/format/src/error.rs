@@ -42,6 +42,8 @@ pub enum Structure {
     PlaceTable,
     /// The native format's list of snapshots.
     SnapshotList,
+    /// A head, a tree or a block of the log of space maps.
+    SpaceMap,
 }
 
 impl fmt::Display for Structure {
@@ -66,6 +68,7 @@ impl fmt::Display for Structure {
             Structure::Map => "map",
             Structure::PlaceTable => "place table",
             Structure::SnapshotList => "list of snapshots",
+            Structure::SpaceMap => "space map",
         })
     }
 }

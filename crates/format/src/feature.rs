@@ -113,6 +113,8 @@ bitflags! {
         const VERITY = 0x8000;
         /// the orphan file has entries
         const ORPHAN_PRESENT = 0x10000;
+        /// the volume has features of Extant's own that a reader may ignore, which [`ExtantRo`] lists
+        const EXTANT_RO = 0x1000_0000;
     }
 
     /// `x_features`: features of Extant's own. They mean something under [`Incompat::EXTANT`] only, and none of them may be
@@ -125,6 +127,35 @@ bitflags! {
         const OWNED = 2;
         /// blocks of metadata are where a map says
         const MAPPED = 4;
+    }
+
+    /// `x_ro_features`: features of Extant's own that a reader may ignore. They mean something under
+    /// [`RoCompat::EXTANT_RO`] only.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct ExtantRo: u32 {
+        /// free space is recorded in [space maps](crate::space_map), and there are no block bitmaps
+        const SPACE_MAPS = 1;
+    }
+}
+
+impl ExtantRo {
+    /// The names of all features set; a bit without a name as `FEATURE_Y31` and the like.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        names(self.bits(), EXTANT_RO_NAMES, 'Y')
+    }
+
+    /// Refuses what only a newer version can write, with its name.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] that lists the features.
+    pub fn check_writable(&self) -> Result<()> {
+        let unknown = self.bits() & !Self::all().bits();
+        if unknown == 0 {
+            return Ok(());
+        }
+        let list = names(unknown, EXTANT_RO_NAMES, 'Y').join(", ");
+        Err(Error::Unsupported(format!("the volume uses {list}, which this version cannot write")))
     }
 }
 
@@ -208,6 +239,8 @@ const INCOMPAT_NAMES: &[(u32, &str)] = &[
 
 const EXTANT_NAMES: &[(u32, &str)] = &[(1, "regions"), (2, "owned"), (4, "mapped")];
 
+const EXTANT_RO_NAMES: &[(u32, &str)] = &[(1, "space_maps")];
+
 const RO_COMPAT_NAMES: &[(u32, &str)] = &[
     (0x1, "sparse_super"),
     (0x2, "large_file"),
@@ -226,6 +259,7 @@ const RO_COMPAT_NAMES: &[(u32, &str)] = &[
     (0x4000, "shared_blocks"),
     (0x8000, "verity"),
     (0x1_0000, "orphan_present"),
+    (0x1000_0000, "extant_ro"),
 ];
 
 /// The three feature words of a volume, unknown bits kept.
@@ -359,6 +393,7 @@ mod tests {
             (Incompat::all().bits(), INCOMPAT_NAMES),
             (RoCompat::all().bits(), RO_COMPAT_NAMES),
             (Extant::all().bits(), EXTANT_NAMES),
+            (ExtantRo::all().bits(), EXTANT_RO_NAMES),
         ] {
             assert_eq!(flags, table.iter().map(|(bit, _)| bit).sum::<u32>());
         }
@@ -385,5 +420,8 @@ mod tests {
         let text = Extant::from_bits_retain(1 | 1 << 31).check_readable().unwrap_err().to_string();
         assert!(text.contains("FEATURE_X31") && !text.contains("regions"), "{text}");
         assert!(Extant::READABLE.check_readable().is_ok());
+        let text = ExtantRo::from_bits_retain(1 | 1 << 5).check_writable().unwrap_err().to_string();
+        assert!(text.contains("FEATURE_Y5") && !text.contains("space_maps"), "{text}");
+        assert!(ExtantRo::SPACE_MAPS.check_writable().is_ok());
     }
 }

@@ -32,6 +32,7 @@ pub mod native;
 pub mod orphan;
 pub mod quota;
 pub mod redo;
+pub mod space_map;
 pub mod superblock;
 pub mod tail;
 pub mod xattr;

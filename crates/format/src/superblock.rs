@@ -1,7 +1,7 @@
 //! The superblock: its bytes, and the shape of the volume that follows from them.
 
 use crate::checksum::crc32c;
-use crate::feature::{Compat, Extant, Features, Incompat, RoCompat};
+use crate::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
 use crate::{Error, FsBlock, GroupNo, InodeNo, Result, Structure};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -226,8 +226,16 @@ disk_struct! {
         0x2C0 x_features: U32,
         /// blocks that a group's metadata region began with, under regions
         0x2C4 x_region_blocks: U32,
+        /// features of Extant's own that a reader may ignore, under the feature extant_ro: [`ExtantRo`]
+        0x2C8 x_ro_features: U32,
+        /// groups in a metablockgroup, under space_maps
+        0x2CC x_map_groups: U32,
+        /// first block of the table of heads, under space_maps; the log follows the table
+        0x2D0 x_map_start: U64,
+        /// blocks of the log, under space_maps
+        0x2D8 x_map_log: U32,
         /// unused but for the pointer to a redo log, see [`redo`](crate::redo)
-        0x2C8 s_reserved2: [U32; 77],
+        0x2DC s_reserved2: [U32; 72],
         /// CRC32C of the superblock without this field
         0x3FC s_checksum: U32,
     }
@@ -282,6 +290,16 @@ impl DiskSuperblock {
             Extant::from_bits_retain(self.x_features.get())
         } else {
             Extant::empty()
+        }
+    }
+
+    /// The features of Extant's own that a reader may ignore; none without the feature extant_ro.
+    #[must_use]
+    pub fn extant_ro(&self) -> ExtantRo {
+        if self.features().ro_compat.contains(RoCompat::EXTANT_RO) {
+            ExtantRo::from_bits_retain(self.x_ro_features.get())
+        } else {
+            ExtantRo::empty()
         }
     }
 
