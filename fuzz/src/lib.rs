@@ -16,6 +16,7 @@ mod failure;
 #[allow(dead_code, unused_imports, reason = "the program uses what the target does not")]
 mod fill;
 mod layer;
+mod linked_list;
 mod made;
 mod nbd;
 mod output;
@@ -32,6 +33,7 @@ mod writing;
 
 pub use archive::{archive, fill};
 pub use layer::layer;
+pub use linked_list::linked_list;
 pub use nbd::nbd;
 pub use reading::read;
 pub use session::session;
@@ -64,7 +66,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     Target { name: "superblock", run: superblock, seeds: seeds::superblocks },
     Target { name: "directory_block", run: directory_block, seeds: seeds::blocks },
     Target { name: "extent_tree", run: extent_tree, seeds: seeds::blocks },
@@ -74,6 +76,7 @@ pub const TARGETS: [Target; 19] = [
     Target { name: "fuse_request", run: fuse_request, seeds: seeds::requests },
     Target { name: "check", run: check, seeds: volumes::patches },
     Target { name: "repair", run: repair, seeds: volumes::patches },
+    Target { name: "linked_list", run: linked_list, seeds: linked_list::lists },
     Target { name: "undo", run: undo, seeds: undo::files },
     Target { name: "repair_cut", run: repair_cut, seeds: volumes::cuts },
     Target { name: "repair_undo", run: repair_undo, seeds: volumes::patches },
@@ -383,6 +386,11 @@ mod tests {
     #[test]
     fn nbd() {
         smoke("nbd", 1_000);
+    }
+
+    #[test]
+    fn linked_list() {
+        smoke("linked_list", 2_000);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub enum Structure {
     SnapshotList,
     /// A head, a tree or a block of the log of space maps.
     SpaceMap,
+    /// The list of linked writes.
+    LinkedList,
 }
 
 impl fmt::Display for Structure {
@@ -69,6 +71,7 @@ impl fmt::Display for Structure {
             Structure::PlaceTable => "place table",
             Structure::SnapshotList => "list of snapshots",
             Structure::SpaceMap => "space map",
+            Structure::LinkedList => "list of linked writes",
         })
     }
 }

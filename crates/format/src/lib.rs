@@ -27,6 +27,7 @@ pub mod indirect;
 pub mod inline;
 pub mod inode;
 pub mod jbd2;
+pub mod linked;
 pub mod mmp;
 pub mod native;
 pub mod orphan;

@@ -79,6 +79,14 @@ fn structures() -> BTreeMap<String, (usize, &'static [FieldAt])> {
         redo::DiskRedoPointer,
         redo::DiskRedoIndex,
         redo::DiskRedoEntry,
+        linked::DiskListSlot,
+        linked::DiskListInode,
+        linked::DiskListPointers,
+        linked::DiskListRun,
+        linked::DiskListGroup,
+        linked::DiskListFresh,
+        linked::DiskListCopy,
+        linked::DiskListRedo,
     ]
 }
 
