@@ -33,6 +33,7 @@ mod unpin;
 mod zones;
 
 pub(crate) use blocks::Reservation;
+pub(crate) use record::free_blocks;
 pub(crate) use rule::Role;
 pub(crate) use snapshot_pins::{in_use, pinned_alone, used_by};
 pub(crate) use space::Purpose;
@@ -47,7 +48,7 @@ use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
 use format::{GroupNo, Structure, Where};
 use parked::Parked;
-use record::{BlockBitmaps, FreeSpaceRecord};
+use record::{FreeSpaceRecord, Opening};
 use rule::{Rule, Try};
 use runs::Runs;
 use snapshot_pins::SnapshotPins;
@@ -159,10 +160,14 @@ impl Space {
             }
             groups.push(volume.read_descriptor(group)?);
         }
-        let Some(zones) = Zones::new(geometry, &groups) else {
+        let mut opening = Opening::read(volume)?;
+        let record = opening.own_blocks(&groups);
+        let Some(zones) = Zones::new(geometry, &groups, record) else {
             let what = "the group descriptors put two structures into one place";
             return Err(Error::corrupt(Structure::GroupDescriptor, Where::Volume, what));
         };
+        let zones = Arc::new(zones);
+        let record = opening.into_record(volume, &zones, options.mutant);
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
         let layout = Arc::clone(&volume.layout);
         let of_data = layout.groups_for(Purpose::Data);
@@ -173,7 +178,7 @@ impl Space {
         let free_metadata = AtomicU64::new(free(of_data.end..geometry.groups));
         let pinned = (0..).zip(&groups).map(|(n, group)| layout.pinned(n, group)).fold(0, u64::saturating_add);
         let snapshot_pins = layout.native().map(|native| SnapshotPins::new(&native.mapped, pinned)).transpose()?;
-        let free = free(of_data).saturating_sub(pinned);
+        let free = record.free_blocks().unwrap_or_else(|| free(of_data).saturating_sub(pinned));
         let pool = Pool::new(free, layout.reserved_for_extents(), sb.disk.reserved_blocks_count());
         let policy = Policy {
             flex: geometry.flex_groups,
@@ -184,13 +189,12 @@ impl Space {
         let cells = geometry.group_numbers().zip(&groups).map(|(number, group)| {
             let own_end = zones.front(geometry.group_blocks(number)) as u32;
             let mask = rule.mask(&layout, geometry, (number.get(), group), own_end);
-            GroupCell::new(*group, mask, layout.available(number.get(), group))
+            GroupCell::new(*group, mask, layout.available(number.get(), group), record.estimate(number))
         });
         let cells: Box<[GroupCell]> = cells.collect();
-        let counts: Vec<u32> = cells.iter().map(|cell| cell.blocks.load(Ordering::Relaxed)).collect();
-        let zones = Arc::new(zones);
-        Ok(Self {
-            record: Box::new(BlockBitmaps::new(geometry, &zones)),
+        let counts: Vec<u32> = cells.iter().map(GroupCell::most_blocks).collect();
+        let space = Self {
+            record,
             bounds: Bounds::new(&counts, |class| rule.has(class)),
             zones,
             layout: Arc::clone(&layout),
@@ -217,7 +221,9 @@ impl Space {
             written: AtomicU64::new(0),
             options,
             sb,
-        })
+        };
+        space.mark_corrupt_areas();
+        Ok(space)
     }
 
     pub(crate) fn cell(&self, group: GroupNo) -> Option<&GroupCell> {

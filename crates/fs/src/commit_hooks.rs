@@ -119,6 +119,7 @@ impl CommitHooks for Space {
 
     fn durable(&self, generation: u64) {
         self.versions_are_durable();
+        self.record.durable(generation);
         self.release(generation);
     }
 }

@@ -149,6 +149,10 @@ impl Inodes {
             let free_inodes = space.free_inodes.load(Ordering::Relaxed);
             return (pool.free_units().saturating_sub(pool.reserved()), free_inodes);
         }
+        if let Ok(Some(free)) = crate::alloc::free_blocks(self) {
+            let inodes = self.sb.disk.s_free_inodes_count.get();
+            return (free, inodes.into());
+        }
         let of_data = |n: u32, group: &Group| {
             if self.layout.is_pool_group(n) { self.layout.available(n, group).into() } else { 0 }
         };

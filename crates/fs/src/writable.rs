@@ -6,6 +6,7 @@ use crate::alloc::{Space, SpaceOptions};
 use crate::base::Writing;
 use crate::{Consistency, DataMode, Error, Maps, OpenOptions, Result, Timestamp, Warning, WriteOptions, memory_budget};
 use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::space_map::SpaceMaps;
 use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,8 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::DIR_NLINK)
     .union(RoCompat::EXTRA_ISIZE)
     .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::ORPHAN_PRESENT);
+    .union(RoCompat::ORPHAN_PRESENT)
+    .union(RoCompat::EXTANT_RO);
 
 /// Groups whose bitmaps are kept between generations, whatever the options say; else as many as the cache has room for.
 const LEAST_BITMAPS: usize = 16;
@@ -128,6 +130,9 @@ impl Maps {
         }
         if let Some(why) = unwritable(&self.sb.features) {
             return refuse(&why);
+        }
+        if let Err(why) = SpaceMaps::of(&self.sb) {
+            return refuse(&why.to_string());
         }
         if self.device().geometry().read_only {
             return refuse("the device is read-only");

@@ -67,6 +67,16 @@ impl ContainerMap {
         }
     }
 
+    /// The units that what is stored shows as free, deferred and pinned ones as well.
+    #[must_use]
+    pub fn as_stored(&self) -> Container {
+        let mut free = self.available.clone();
+        for set in self.deferred.as_deref().into_iter().chain(self.pinned_free()) {
+            free.union_with(set);
+        }
+        free
+    }
+
     /// The units that may be allocated.
     #[must_use]
     pub fn available_units(&self) -> &Container {

@@ -21,8 +21,10 @@ pub use none::Unordered;
 pub use rollback::Rollback;
 
 use crate::{
-    ClosedGeneration, CommitReason, Kind, MetadataSpace, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState,
+    ClosedGeneration, CommitReason, FreshRun, Kind, MetadataSpace, Plan, PlannedWrite, Result, Stage, StateSource,
+    VolumeState,
 };
+use format::FsBlock;
 use std::time::Duration;
 
 /// What an engine can do, and what it needs of the file system.
@@ -123,13 +125,23 @@ pub trait Engine: Send {
 /// Every changed block to its home location, in any order; with a flush where there is something to flush, and a process
 /// waits or the time has come.
 fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
-    let location = |block: u64| block * block_size as u64;
+    let location = |block: FsBlock| block.get() * block_size as u64;
     let writes = closed.blocks.iter();
-    let writes =
-        writes.map(|w| PlannedWrite { at: location(w.block.get()), data: w.data.clone(), kind: w.tag.kind }).collect();
+    let writes = writes.map(|w| PlannedWrite { at: location(w.block), data: w.data.clone(), kind: w.tag.kind });
+    let writes = writes.chain(fresh_writes(closed, location)).collect();
     // at the dirty limit no process waits for it to be durable
     let flush = closed.reason != CommitReason::DirtyLimit && (closed.unflushed || !closed.blocks.is_empty());
     Stage { writes, flush }
+}
+
+/// What a generation has beside its changed blocks: home before these count, or in any order with them where nothing is
+/// promised before the next flush.
+fn fresh_writes(closed: &ClosedGeneration, at: impl Fn(FsBlock) -> u64) -> impl Iterator<Item = PlannedWrite> {
+    closed.fresh_runs.iter().map(move |run: &FreshRun| PlannedWrite {
+        at: at(run.first),
+        data: run.data.clone(),
+        kind: run.kind,
+    })
 }
 
 /// The superblock with a state, on the device before anything that follows.

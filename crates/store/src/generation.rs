@@ -16,6 +16,8 @@ pub enum Kind {
     BlockBitmap,
     /// A group's inode bitmap.
     InodeBitmap,
+    /// A head, a tree or a block of the log of space maps.
+    SpaceMap,
     /// Inodes.
     InodeTable,
     /// A node of an extent tree.
@@ -96,6 +98,17 @@ pub struct BlockWrite {
     pub fresh: bool,
 }
 
+/// Blocks that follow each other and that nothing durable leads to, written beside the changed blocks of a generation.
+#[derive(Debug, Clone)]
+pub struct FreshRun {
+    /// The first block.
+    pub first: FsBlock,
+    /// What they are.
+    pub kind: Kind,
+    /// Whole blocks.
+    pub data: Arc<[u8]>,
+}
+
 /// What a generation changed, for the engine.
 #[derive(Debug)]
 pub struct ClosedGeneration {
@@ -105,6 +118,9 @@ pub struct ClosedGeneration {
     pub reason: CommitReason,
     /// The changed blocks, ascending.
     pub blocks: Vec<BlockWrite>,
+    /// Blocks that are home before anything of `blocks` counts: a log never has them. They are none of `blocks`, of those
+    /// of earlier generations, or of what was freed.
+    pub fresh_runs: Vec<FreshRun>,
     /// Blocks freed in it that had contained metadata (or journaled data), ascending; they may overlap. Empty unless the engine
     /// [wants](crate::engine::Limits::wants_forgotten) them.
     pub forgotten: Vec<Run>,
@@ -117,7 +133,7 @@ pub struct ClosedGeneration {
 impl ClosedGeneration {
     /// These blocks alone, ascending: a generation that no store closed.
     pub(crate) fn of(blocks: Vec<BlockWrite>) -> Self {
-        let (forgotten, notes) = (Vec::new(), Vec::new());
-        Self { number: 0, reason: CommitReason::Sync, blocks, forgotten, unflushed: true, notes }
+        let (forgotten, notes, fresh_runs) = (Vec::new(), Vec::new(), Vec::new());
+        Self { number: 0, reason: CommitReason::Sync, blocks, fresh_runs, forgotten, unflushed: true, notes }
     }
 }

@@ -30,7 +30,7 @@ mod writer;
 
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use generation::{BlockWrite, ClosedGeneration, CommitReason, Kind, StateSource, Tag, VolumeState};
+pub use generation::{BlockWrite, ClosedGeneration, CommitReason, FreshRun, Kind, StateSource, Tag, VolumeState};
 pub use metadata_space::{DirtyLimits, MetadataSpace, Need};
 #[doc(hidden)]
 pub use mutant::Mutant;

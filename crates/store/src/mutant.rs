@@ -17,6 +17,16 @@ pub enum Mutant {
     ShortSync,
     /// Blocks are allocated again at once when they are freed, although a crash may bring back what used them.
     ReuseAtOnce,
+    /// The head of a folded tree of space maps is written a generation before the tree.
+    HeadBeforeTree,
+    /// A tree of space maps is folded into the place that its head leads to.
+    FoldInPlace,
+    /// The sequence of space maps begins anew with each mount.
+    RestartSequence,
+    /// A record of each generation does not get into the log of space maps.
+    LoseRecord,
+    /// The log of space maps is written over before the heads have what stands there.
+    TailBeforeHeads,
     /// Data that snapshots use is written over in its place.
     OverwritePinned,
 }

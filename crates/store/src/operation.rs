@@ -1,8 +1,8 @@
 //! Operations, and what the file system adds to their generation when it closes.
 
-use crate::{DirtyLimits, Need, Note, Result, StateSource, Store, Tag};
+use crate::{DirtyLimits, FreshRun, Kind, Need, Note, Result, StateSource, Store, Tag};
 use format::{FsBlock, InodeNo};
-use std::sync::RwLockReadGuard;
+use std::sync::{Arc, RwLockReadGuard};
 
 /// What the store calls in the file system when a generation closes.
 ///
@@ -180,5 +180,12 @@ impl Closing<'_> {
     /// As [`Operation::replace`].
     pub fn replace<R>(&self, block: FsBlock, tag: Tag, change: impl FnOnce(&mut [u8]) -> R) -> R {
         self.store.cache.replace(block, tag, change)
+    }
+
+    /// Writes whole blocks home before anything of the generation counts, beside its changed blocks: a journal never has
+    /// them, and so they need no credits. Nothing durable may lead to them, and they are never changed or read as other
+    /// blocks are, but with [`Store::read`] when the generation was written.
+    pub fn write_fresh(&self, first: FsBlock, kind: Kind, data: Arc<[u8]>) {
+        self.store.write_fresh_run(FreshRun { first, kind, data });
     }
 }

@@ -16,8 +16,8 @@
 use crate::engine::{Idle, Limits};
 use crate::recovery::Run;
 use crate::{
-    ClosedGeneration, Closing, CommitHooks, CommitReason, DirtyLimits, Engine, Error, Kind, Note, Operation, Plan,
-    Result, Store, Tag,
+    ClosedGeneration, Closing, CommitHooks, CommitReason, DirtyLimits, Engine, Error, FreshRun, Kind, Note, Operation,
+    Plan, Result, Store, Tag,
 };
 use blockdev::BlockDevice;
 use format::{FsBlock, InodeNo};
@@ -56,6 +56,8 @@ pub(crate) struct Writer {
     forgotten: Mutex<Vec<Run>>,
     /// Left by operations of the open generation.
     notes: Mutex<Vec<Note>>,
+    /// Added while the open generation closes.
+    fresh_runs: Mutex<Vec<FreshRun>>,
     failed: OnceLock<Arc<str>>,
     stopped: AtomicBool,
 }
@@ -169,6 +171,7 @@ impl Store {
             flusher: Mutex::new(()),
             forgotten: Mutex::new(Vec::new()),
             notes: Mutex::new(Vec::new()),
+            fresh_runs: Mutex::new(Vec::new()),
             failed: OnceLock::new(),
             stopped: AtomicBool::new(false),
         };
@@ -307,6 +310,12 @@ impl Store {
         self.cache.forget(Run { first, count });
         if writer.limits.wants_forgotten {
             lock(&writer.forgotten).push(Run { first, count });
+        }
+    }
+
+    pub(crate) fn write_fresh_run(&self, run: FreshRun) {
+        if let Some(writer) = self.writer.get() {
+            lock(&writer.fresh_runs).push(run);
         }
     }
 
@@ -504,9 +513,11 @@ impl Store {
         }
         let blocks = self.cache.close(|block, tag, bytes| writer.hooks.set_checksum(block, tag, bytes));
         let notes = std::mem::take(&mut *lock(&writer.notes));
+        let fresh_runs = std::mem::take(&mut *lock(&writer.fresh_runs));
         forgotten.sort_unstable_by_key(|run| run.first);
         *generation = number + 1;
-        Ok(ClosedGeneration { number, reason, blocks, forgotten, unflushed: writer.has_unflushed(), notes })
+        let unflushed = writer.has_unflushed();
+        Ok(ClosedGeneration { number, reason, blocks, fresh_runs, forgotten, unflushed, notes })
     }
 
     /// Whether nothing has happened for so long that the engine wants all there is on the device, also delayed data.

@@ -21,6 +21,7 @@ mod image;
 mod manifest;
 pub mod oracle;
 mod rng;
+pub mod space_maps;
 pub mod tools;
 mod tree;
 

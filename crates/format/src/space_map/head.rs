@@ -64,6 +64,13 @@ pub struct Head {
 }
 
 impl Head {
+    /// The head of a metablockgroup whose places begin at this block and of which nothing was written yet, as
+    /// [`TreeWriter::finish`](super::tree::TreeWriter::finish) takes it.
+    #[must_use]
+    pub fn empty(number: u32, places: FsBlock) -> Self {
+        Self { number, sequence: 0, places, second: false, length: 0, tree_checksum: 0, longest: 0, free: 0 }
+    }
+
     /// Reads the head of a metablockgroup from the block of the table that has it, see [`SpaceMaps::head_at`].
     ///
     /// # Errors

@@ -311,22 +311,9 @@ mod tests {
     use crate::space_map::testing::maps;
     use proptest::prelude::*;
 
-    fn head(number: u32) -> Head {
-        Head {
-            number,
-            sequence: 0,
-            places: FsBlock(4000),
-            second: false,
-            length: 0,
-            tree_checksum: 0,
-            longest: 0,
-            free: 0,
-        }
-    }
-
     fn write(groups: &[Vec<(u32, u32)>], number: u32) -> (Vec<u8>, Head) {
         let maps = maps();
-        let mut head = head(number);
+        let mut head = Head::empty(number, FsBlock(4000));
         let mut writer = TreeWriter::new(&maps, number);
         for runs in groups {
             writer.group(runs.iter().map(|(start, end)| *start..*end));

@@ -1,5 +1,6 @@
 //! A group in memory: its descriptor, its free space and its free inodes once they are needed, and what of them has changed.
 
+use super::record::Estimate;
 use crate::lock::lock;
 use format::FsBlock;
 use format::group::Group;
@@ -13,6 +14,8 @@ pub(crate) struct GroupCell {
     pub(crate) table: FsBlock,
     /// Blocks that may be given out.
     pub(super) blocks: AtomicU32,
+    /// Most blocks that there can be while that is not known, and `blocks` is what a policy takes it for; else 0.
+    most: AtomicU32,
     pub(super) inodes: AtomicU32,
     pub(super) directories: AtomicU32,
     /// The chunks that are set aside for metadata.
@@ -23,8 +26,10 @@ pub(crate) struct GroupCell {
 /// What a group's lock protects.
 pub(crate) struct GroupState {
     pub(super) descriptor: Group,
-    /// The group stands in the list of changed groups; its descriptor's block counts to the open generation.
+    /// The group stands in the list of changed groups.
     pub(super) changed: bool,
+    /// Its descriptor's block counts to the open generation.
+    pub(super) descriptor_changed: bool,
     pub(super) corrupt: bool,
     pub(super) space: SpaceArea,
     pub(super) inodes: InodeGroup,
@@ -66,8 +71,11 @@ impl GroupCell {
         self.directories.store(descriptor.directories, Ordering::Relaxed);
     }
 
-    pub(super) fn new(descriptor: Group, mask: u64, available: u32) -> Self {
+    /// The `estimate` counts where there is one, else `available`.
+    pub(super) fn new(descriptor: Group, mask: u64, available: u32, estimate: Option<Estimate>) -> Self {
+        let available = estimate.map_or(available, |estimate| estimate.mean);
         Self {
+            most: AtomicU32::new(estimate.map_or(0, |estimate| estimate.most)),
             mask: AtomicU64::new(mask),
             table: descriptor.inode_table,
             blocks: AtomicU32::new(available),
@@ -78,10 +86,36 @@ impl GroupCell {
     }
 }
 
+impl GroupCell {
+    /// Most blocks that may be allocated.
+    pub(super) fn most_blocks(&self) -> u32 {
+        self.blocks.load(Ordering::Relaxed).max(self.most.load(Ordering::Relaxed))
+    }
+
+    /// The group's free space is in memory, and known.
+    pub(super) fn set_known(&self, state: &mut GroupState, free: &ContainerMap) {
+        state.descriptor.free_clusters = free.free_units();
+        self.blocks.store(free.available(), Ordering::Relaxed);
+        self.most.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the group's free space was never read, and its count of blocks is an estimate.
+    pub(super) fn is_estimated(&self) -> bool {
+        self.most.load(Ordering::Relaxed) > 0
+    }
+
+    /// Nothing can be allocated any more; the blocks that could be, as far as that was known.
+    pub(super) fn close(&self) -> u32 {
+        self.most.store(0, Ordering::Relaxed);
+        self.inodes.store(0, Ordering::Relaxed);
+        self.blocks.swap(0, Ordering::Relaxed)
+    }
+}
+
 impl GroupState {
     fn new(descriptor: Group) -> Self {
         let (space, inodes) = Default::default();
-        Self { descriptor, changed: false, corrupt: false, space, inodes }
+        Self { descriptor, changed: false, descriptor_changed: false, corrupt: false, space, inodes }
     }
 
     pub(super) fn is_corrupt(&self) -> bool {

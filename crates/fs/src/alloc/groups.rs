@@ -8,7 +8,6 @@ use crate::Result;
 use format::group::Group;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
 use store::{Closing, Kind, Note, Operation, Store, Tag};
 
 const DESCRIPTORS: Tag = Tag { kind: Kind::Descriptors, owner: InodeNo(0), seed: 0 };
@@ -88,6 +87,9 @@ impl Space {
         match read {
             Ok(free) => {
                 lock(&self.loaded).insert(group);
+                if cell.is_estimated() {
+                    cell.set_known(&mut state, &free);
+                }
                 state.space.free = Some(free);
                 Ok(Some(state))
             }
@@ -120,13 +122,22 @@ impl Space {
         if std::mem::replace(&mut state.corrupt, true) {
             return;
         }
-        let out_of_reach = cell.blocks.swap(0, Ordering::Relaxed);
-        cell.inodes.store(0, Ordering::Relaxed);
+        let out_of_reach = cell.close();
         if self.layout.is_pool_group(group) {
             lock(&self.pool).quarantine(u64::from(out_of_reach));
         }
         lock(&self.damaged).push(DamagedGroup { group: GroupNo(group), what });
         self.note_error();
+    }
+
+    /// Marks the groups whose record of free space was found to be damaged when the volume was opened. Their blocks are in
+    /// no count.
+    pub(super) fn mark_corrupt_areas(&self) {
+        for (number, cell) in self.sb.geometry.group_numbers().zip(&self.groups) {
+            if let Some(what) = self.record.estimate(number).and_then(|estimate| estimate.corrupt) {
+                self.mark_corrupt(cell, number.get(), &mut lock(&cell.state), what);
+            }
+        }
     }
 
     /// The block of the table of descriptors that has a group's.
@@ -137,20 +148,31 @@ impl Space {
 
     /// The group's descriptor is about to change in the open generation.
     pub(super) fn touch_descriptor(&self, op: &Operation<'_>, group: u32, state: &mut GroupState) -> Result<()> {
-        if !state.changed {
+        if !state.descriptor_changed {
             let block = self.descriptor_block(group);
             op.edit(block, DESCRIPTORS, |_| ()).inspect_err(|e| op.store().fail(e))?;
-            state.changed = true;
-            lock(&self.changed).push(group);
+            state.descriptor_changed = true;
+            self.list_changed(group, state);
             let Group { free_clusters: free, free_inodes, directories, .. } = state.descriptor;
             op.note(|| Note::Group { number: GroupNo(group), free, free_inodes, directories });
         }
         Ok(())
     }
 
+    /// The group stands in the list of those that changed in the open generation.
+    fn list_changed(&self, group: u32, state: &mut GroupState) {
+        if !std::mem::replace(&mut state.changed, true) {
+            lock(&self.changed).push(group);
+        }
+    }
+
     /// The free space of the group is about to change in the open generation.
     pub(super) fn touch_space(&self, op: &Operation<'_>, group: u32, state: &mut GroupState) -> Result<()> {
-        self.touch_descriptor(op, group, state)?;
+        if self.record.is_in_descriptors() {
+            self.touch_descriptor(op, group, state)?;
+        } else {
+            self.list_changed(group, state);
+        }
         state.space.generation = op.generation();
         if !std::mem::replace(&mut state.space.changed, true)
             && let Some(free) = &state.space.free
@@ -167,10 +189,9 @@ impl Space {
         group: u32,
         state: &mut GroupState,
     ) -> store::Result<()> {
-        if !state.changed {
+        if !std::mem::replace(&mut state.descriptor_changed, true) {
             closing.edit(self.descriptor_block(group), DESCRIPTORS, |_| ())?;
-            state.changed = true;
-            lock(&self.changed).push(group);
+            self.list_changed(group, state);
         }
         state.space.generation = closing.generation();
         if !std::mem::replace(&mut state.space.changed, true) {
@@ -205,10 +226,14 @@ impl Space {
                 if std::mem::take(&mut state.space.changed)
                     && let Some(free) = &state.space.free
                 {
-                    self.record.write(closing, &mut state.descriptor, free);
+                    self.record.write(closing, GroupNo(group), &mut state.descriptor, free);
                 }
                 self.finish_inodes(closing, state);
-                descriptors.push((group, state.descriptor));
+                if std::mem::take(&mut state.descriptor_changed) {
+                    let mut descriptor = state.descriptor;
+                    self.record.stored(&mut descriptor);
+                    descriptors.push((group, descriptor));
+                }
             }
             let Some(&(first, _)) = descriptors.first() else { continue };
             closing.edit(self.descriptor_block(first), DESCRIPTORS, |bytes| {
@@ -220,6 +245,7 @@ impl Space {
                 }
             })?;
         }
+        self.record.finish(closing)?;
         self.shed();
         Ok(())
     }

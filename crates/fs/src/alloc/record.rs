@@ -8,52 +8,63 @@
 //! 3. [`write`](FreeSpaceRecord::write) is called when that generation closes, once for each group that was announced.
 //! 4. What is written beyond announced blocks is at most [`closing_credits`](FreeSpaceRecord::closing_credits) blocks.
 //!
+//! 5. [`finish`](FreeSpaceRecord::finish) is called when all groups of a closing generation were written.
+//!
 //! Groups stay the unit of locks, of totals and of searches, whatever is stored.
 
 mod bitmaps;
+mod contract;
+mod space_maps;
 
-pub(super) use bitmaps::{BlockBitmaps, check_bitmap, write_bitmap};
+pub(super) use bitmaps::{check_bitmap, write_bitmap};
+pub(crate) use contract::{Estimate, FreeSpaceRecord, LoadError};
 
-use format::GroupNo;
+use super::zones::Zones;
+use crate::{Disk, Result};
+use bitmaps::BlockBitmaps;
 use format::group::Group;
-use space::ContainerMap;
-use store::{Closing, Operation, Store};
+use space_maps::Found;
+use std::ops::Range;
+use std::sync::Arc;
+use store::Mutant;
 
-/// Why a group's free space is not known.
-pub(crate) enum LoadError {
-    /// The device did not read; it may the next time.
-    Device(store::Error),
-    /// What is stored contradicts the volume; the group must not be used.
-    Corrupt(&'static str),
+/// How free space of a volume is recorded, as it is found when the volume is opened: the one place that chooses.
+pub(super) enum Opening {
+    BlockBitmaps,
+    SpaceMaps(Box<Found>),
 }
 
-impl LoadError {
-    /// The error of a read of what must be there.
-    pub(super) fn read(error: store::Error) -> Self {
-        match error {
-            e @ store::Error::Device(_) => LoadError::Device(e),
-            _ => LoadError::Corrupt("its bitmap cannot be read"),
+impl Opening {
+    /// The record of a volume.
+    ///
+    /// # Errors
+    /// Those of the device; what the superblock says of the record and what contradicts the volume.
+    pub(super) fn read(volume: &Disk) -> Result<Self> {
+        Ok(Found::read(volume)?.map_or(Self::BlockBitmaps, |found| Self::SpaceMaps(Box::new(found))))
+    }
+
+    /// The blocks that the record itself takes, by the descriptors of all groups.
+    pub(super) fn own_blocks(&mut self, groups: &[Group]) -> Vec<Range<u64>> {
+        let bitmap = |group: &Group| group.block_bitmap.get()..group.block_bitmap.get().saturating_add(1);
+        match self {
+            Self::BlockBitmaps => groups.iter().map(bitmap).collect(),
+            Self::SpaceMaps(found) => found.own_blocks(groups),
+        }
+    }
+
+    /// The record of the volume whose own structures lie in these zones.
+    pub(super) fn into_record(self, volume: &Disk, zones: &Arc<Zones>, mutant: Mutant) -> Box<dyn FreeSpaceRecord> {
+        match self {
+            Self::BlockBitmaps => Box::new(BlockBitmaps::new(&volume.sb.geometry, zones)),
+            Self::SpaceMaps(found) => Box::new(found.into_record(zones, mutant)),
         }
     }
 }
 
-/// How free space is recorded on the device.
-pub(crate) trait FreeSpaceRecord: Send + Sync {
-    /// The free space of a group; `descriptor` is the group's as it is now. No lock is taken or needed.
-    ///
-    /// # Errors
-    /// Those of the device, and what contradicts the volume.
-    fn load(&self, store: &Store, group: GroupNo, descriptor: &Group) -> Result<ContainerMap, LoadError>;
-
-    /// A group's free space is about to change for the first time in the operation's generation.
-    fn announce(&self, op: &Operation<'_>, descriptor: &Group, free: &ContainerMap);
-
-    /// As [`announce`](Self::announce), by what changes while the generation closes.
-    fn announce_closing(&self, closing: &Closing<'_>, descriptor: &Group);
-
-    /// Brings a group's free space into the closing generation. What the descriptor says of it is changed here.
-    fn write(&self, closing: &Closing<'_>, descriptor: &mut Group, free: &ContainerMap);
-
-    /// Most blocks that a close writes beyond those that were announced.
-    fn closing_credits(&self) -> usize;
+/// Free blocks by the record of a volume that is only read; `None` where the descriptors count them.
+///
+/// # Errors
+/// As [`Opening::read`].
+pub(crate) fn free_blocks(volume: &Disk) -> Result<Option<u64>> {
+    Ok(Found::read(volume)?.map(|found| found.free_blocks()))
 }

@@ -156,7 +156,7 @@ impl GroupCell {
         match (kind, self.mask.load(Ordering::Relaxed)) {
             // nothing is there to be looked at
             (Try::InsideHere | Try::Inside, 0) | (Try::Outside, u64::MAX) => 0,
-            _ => self.blocks.load(Ordering::Relaxed),
+            _ => self.most_blocks(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The blocks that hold the volume's own structures: superblocks, descriptors, bitmaps, inode tables.
+//! The blocks that hold the volume's own structures: superblocks, descriptors, the record of free space, inode bitmaps and
+//! tables.
 
 use format::group::Group;
 use format::superblock::Geometry;
@@ -8,15 +9,16 @@ use std::ops::Range;
 pub(crate) struct Zones(Vec<Range<u64>>);
 
 impl Zones {
-    /// The zones of a volume with these descriptors, which are in the order of their groups. `None` where two structures
+    /// The zones of a volume with these descriptors, which are in the order of their groups, and of the blocks that the
+    /// record of its free space takes. `None` where two structures
     /// overlap, or one lies outside the groups.
-    pub(crate) fn new(geometry: &Geometry, groups: &[Group]) -> Option<Self> {
-        let mut all: Vec<Range<u64>> = Vec::with_capacity(groups.len() * 2);
+    pub(crate) fn new(geometry: &Geometry, groups: &[Group], record: Vec<Range<u64>>) -> Option<Self> {
+        let mut all = record;
+        all.reserve(groups.len() * 2);
         for (number, group) in geometry.group_numbers().zip(groups) {
             let table = group.inode_table.get();
             let own = [
                 geometry.group_head(number),
-                group.block_bitmap.get()..group.block_bitmap.get().saturating_add(1),
                 group.inode_bitmap.get()..group.inode_bitmap.get().saturating_add(1),
                 table..table.saturating_add(u64::from(geometry.itable_blocks)),
             ];

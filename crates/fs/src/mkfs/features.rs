@@ -2,6 +2,7 @@
 
 use super::{Kind, MkfsOptions, Result, refuse};
 use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::space_map::{LEAST_LOG, MOST_LOG};
 
 /// Features that a native volume may have beside those it always has.
 const OPTIONAL: Features = Features {
@@ -28,6 +29,13 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
     {
         features.compat -= Compat::RESIZE_INODE;
     }
+    if features.ro_compat.contains(RoCompat::EXTANT_RO)
+        && options.kind != Kind::SpaceMap
+        && !asked(Compat::RESIZE_INODE, Incompat::empty(), nothing)
+    {
+        // what would grow the volume knows nothing of space maps
+        features.compat -= Compat::RESIZE_INODE;
+    }
     if !features.incompat.contains(Incompat::EXTENT)
         && options.kind == Kind::Ext4
         && !asked(none, Incompat::BIT64, nothing)
@@ -51,6 +59,7 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
     let incompat = |feature| features.incompat.contains(feature);
     let ro_compat = |feature| features.ro_compat.contains(feature);
     let regions = options.kind == Kind::Rext3;
+    let space_maps = ro_compat(RoCompat::EXTANT_RO);
     let rules = [
         (incompat(Incompat::BIT64) && !incompat(Incompat::EXTENT) && !regions, "64bit needs the feature extent"),
         (
@@ -62,6 +71,18 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
             "rext3 cannot have the features resize_inode and bigalloc",
         ),
         (options.region_bytes.is_some() && !regions, "region= needs the type rext3"),
+        (space_maps && options.kind == Kind::Extant, "the type extant goes without the feature space_maps"),
+        (space_maps && !incompat(Incompat::FLEX_BG), "space_maps needs the feature flex_bg"),
+        (space_maps && ro_compat(RoCompat::BIGALLOC), "space_maps cannot have the feature bigalloc"),
+        (space_maps && compat(Compat::RESIZE_INODE), "space_maps cannot have the feature resize_inode"),
+        (space_maps && options.packed_meta_blocks, "space_maps goes without packed_meta_blocks"),
+        (options.kind == Kind::SpaceMap && !space_maps, "the type spacemap needs the feature space_maps"),
+        (options.metablockgroup_bytes.is_some() && !space_maps, "metablockgroup= needs the feature space_maps"),
+        (options.map_log.is_some() && !space_maps, "map_log= needs the feature space_maps"),
+        (
+            options.map_log.is_some_and(|blocks| !(LEAST_LOG..=MOST_LOG).contains(&blocks)),
+            "map_log=: a log of space maps has from 4 to 16384 blocks",
+        ),
         (ro_compat(RoCompat::BIGALLOC) && !incompat(Incompat::EXTENT), "bigalloc needs the feature extent"),
         (
             compat(Compat::RESIZE_INODE) && incompat(Incompat::META_BG),

@@ -3,11 +3,12 @@
 use super::files::{self, Content};
 use super::shape::{RESERVED_INODES, Shape};
 use super::used::Used;
-use super::{MkfsOptions, Result, refuse, tables};
+use super::{Kind, MkfsOptions, Result, maps, refuse, tables};
 use format::feature::{Compat, Features};
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::inode::InodeBuf;
 use format::native::Shape as NativeShape;
+use format::space_map::SpaceMaps;
 use format::superblock::{Geometry, Superblock};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::fmt;
@@ -40,6 +41,8 @@ pub struct Layout {
     pub(super) options: MkfsOptions,
     /// Set where all this lies above a map.
     pub(super) native: Option<Native>,
+    /// Set where free space is recorded in space maps.
+    pub(super) maps: Option<SpaceMaps>,
 }
 
 /// What a native volume begins with.
@@ -73,10 +76,16 @@ impl Layout {
         let stride = u64::from(options.stride);
         let geometry = shape.geometry.clone();
         let chunks = shape.native.map_or(Ok(Vec::new()), |native| first_chunks(&native))?;
-        let (mut groups, mut used) = match &shape.native {
-            Some(native) => tables::place_native(&geometry, native, &chunks)?,
-            None => tables::place(&geometry, options.packed_meta_blocks, stride)?,
+        let (mut groups, mut used, maps) = match &shape.native {
+            Some(native) => {
+                let (groups, used) = tables::place_native(&geometry, native, &chunks)?;
+                (groups, used, None)
+            }
+            None => tables::place(&geometry, options.packed_meta_blocks, stride, shape.maps(options))?,
         };
+        if let Some(maps) = &maps {
+            shape.disk.x_map_start = maps.table().start.into();
+        }
         let mut regions: Vec<Range<u64>> =
             shape.native.iter().map(|native| native.metadata_start()..native.logical_blocks()).collect();
         if geometry.has_regions() {
@@ -93,9 +102,9 @@ impl Layout {
         for (number, inode) in &mut content.inodes {
             inode.seal(&geometry, *number);
         }
-        let (superblock, groups) = count(shape.clone(), groups, &used, &content, options)?;
+        let (superblock, groups) = count(shape.clone(), groups, &used, (&content, maps.is_some()), options)?;
         let native = shape.native.map(|shape| Native { shape, chunks });
-        Ok(Self { superblock, groups, used, content, notes: shape.notes, options: options.clone(), native })
+        Ok(Self { superblock, groups, used, content, notes: shape.notes, options: options.clone(), native, maps })
     }
 
     /// The superblock that the volume will have.
@@ -107,7 +116,11 @@ impl Layout {
     /// The name of the type that was made.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
-        if self.native.is_some() { "extant" } else { self.features().format_name() }
+        match self.options.kind {
+            _ if self.native.is_some() => "extant",
+            Kind::SpaceMap => "spacemap",
+            _ => self.features().format_name(),
+        }
     }
 
     /// Blocks of the device that the volume takes.
@@ -140,6 +153,11 @@ impl Layout {
     #[must_use]
     pub fn journal_blocks(&self) -> u64 {
         self.content.journal.iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// The blocks of space maps that are not zero, as runs; none where there are block bitmaps.
+    pub(super) fn map_runs(&self) -> Vec<(FsBlock, Vec<u8>)> {
+        self.maps.as_ref().map_or_else(Vec::new, |maps| maps::content(maps, &self.used, &self.groups))
     }
 
     pub(super) fn groups(&self) -> &[Group] {
@@ -209,7 +227,7 @@ fn count(
     mut shape: Shape,
     mut groups: Vec<Group>,
     used: &Used,
-    content: &Content,
+    (content, has_maps): (&Content, bool),
     options: &MkfsOptions,
 ) -> Result<(Superblock, Vec<Group>)> {
     let geometry = shape.geometry.clone();
@@ -235,10 +253,10 @@ fn count(
             group.flags.set(GroupFlags::INODE_ZEROED, !options.lazy_inode_tables);
             let last = number.get() + 1 == geometry.groups;
             let untouched = !last && inodes == 0 && holds_only_itself(&geometry, used, number, group);
-            group.flags.set(GroupFlags::BLOCK_UNINIT, untouched);
+            group.flags.set(GroupFlags::BLOCK_UNINIT, untouched && !has_maps);
         }
         if geometry.metadata_csum {
-            if !group.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            if !group.flags.contains(GroupFlags::BLOCK_UNINIT) && !has_maps {
                 let bitmap = block_bitmap(&geometry, used, number);
                 group.block_bitmap_csum = bitmap_checksum(&geometry, &bitmap, geometry.clusters_per_group());
             }
@@ -246,6 +264,10 @@ fn count(
                 let bitmap = inode_bitmap(&geometry, content, number);
                 group.inode_bitmap_csum = bitmap_checksum(&geometry, &bitmap, geometry.inodes_per_group);
             }
+        }
+        if has_maps {
+            // the space maps alone say what is free
+            group.free_clusters = 0;
         }
         if summed {
             let mut bytes = vec![0; geometry.descriptor_size as usize];

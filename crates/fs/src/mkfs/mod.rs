@@ -7,6 +7,7 @@
 //! | `shape` | sizes and counts: the superblock's numbers, from the device's length |
 //! | `used` | which blocks are taken, and the search for free ones |
 //! | `tables` | where superblock copies, descriptors, bitmaps and inode tables lie |
+//! | `maps` | space maps, where the volume has them and no block bitmaps |
 //! | `files` | what a new volume holds: root, lost+found, journal, and files of the volume's own |
 //! | `layout` | all of it put together: bytes and where they go |
 //! | `write`, `wipe` | the layout onto a device, and what was there before out of sight |
@@ -23,6 +24,7 @@
 mod features;
 mod files;
 mod layout;
+mod maps;
 mod options;
 mod probe;
 mod shape;

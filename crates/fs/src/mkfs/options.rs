@@ -15,6 +15,8 @@ pub enum Kind {
     Ext4,
     /// ext3 whose metadata lies in regions and says whose it is; only Extant can use it.
     Rext3,
+    /// ext4 whose free space is recorded in space maps; the kernel can only read it.
+    SpaceMap,
     /// The native format: ext4 above a copy-on-write map, sound at every instant; only Extant can use it.
     Extant,
 }
@@ -48,7 +50,14 @@ impl Kind {
             features.incompat |= Incompat::BIT64 | Incompat::FLEX_BG | Incompat::EXTANT;
             features.ro_compat |= RoCompat::METADATA_CSUM;
         }
-        if self == Self::Ext4 {
+        if self == Self::SpaceMap {
+            // no copies of the superblock among the groups of a metablockgroup, and none that grows
+            features.compat -= Compat::RESIZE_INODE;
+            features.compat |= Compat::SPARSE_SUPER2;
+            features.ro_compat -= RoCompat::SPARSE_SUPER;
+            features.ro_compat |= RoCompat::EXTANT_RO;
+        }
+        if matches!(self, Self::Ext4 | Self::SpaceMap) {
             features.incompat |= Incompat::EXTENT | Incompat::BIT64 | Incompat::FLEX_BG;
             features.ro_compat |=
                 RoCompat::HUGE_FILE | RoCompat::METADATA_CSUM | RoCompat::DIR_NLINK | RoCompat::EXTRA_ISIZE;
@@ -326,6 +335,10 @@ pub struct MkfsOptions {
     pub orphan_file_len: Option<u64>,
     /// Set the flag of a volume for testing.
     pub test_volume: bool,
+    /// Bytes of a metablockgroup, under space maps; 8 GiB where nothing is said.
+    pub metablockgroup_bytes: Option<u64>,
+    /// Blocks of the log of space maps; 256, or fewer on a small volume, where nothing is said.
+    pub map_log: Option<u32>,
     /// Bytes of metadata region that a rext3 volume begins with for each of its groups; `None` for a 64th of a group, 2 MiB
     /// where blocks have 4 KiB. Those of the groups of a flexible group lie together, in whole chunks, of which a group has
     /// 64.
@@ -371,6 +384,8 @@ impl MkfsOptions {
             on_error: OnError::Continue,
             orphan_file_len: None,
             test_volume: false,
+            metablockgroup_bytes: None,
+            map_log: None,
             region_bytes: None,
         }
     }

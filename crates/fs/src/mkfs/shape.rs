@@ -5,10 +5,10 @@
 
 use super::options::Usage;
 use super::{Kind, MkfsOptions, Note, OnError, Result, features, refuse};
-use format::GroupNo;
-use format::feature::{Compat, Extant, Features, Incompat, RoCompat};
+use format::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Shape as NativeShape};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
+use format::{GroupNo, space_map};
 use std::ffi::c_char;
 
 /// Inodes before the first that files get.
@@ -23,6 +23,10 @@ const MOUNT_OPTIONS: u32 = 0xC;
 const JOURNAL_MIN: u64 = 1024;
 /// The longest journal in blocks.
 const JOURNAL_MAX: u64 = 10_240_000;
+/// Bytes of a metablockgroup, where nothing is said.
+const METABLOCKGROUP: u64 = 8 << 30;
+/// Blocks of the log of space maps.
+const MAP_LOG: u32 = 256;
 /// Seconds between updates of the multiple-mount-protection block, where nothing is said.
 const MMP_INTERVAL: u16 = 5;
 
@@ -113,6 +117,18 @@ impl Shape {
         shape.reserve(native.blocks(), blocks, &options)?;
         shape.native = Some(native);
         Ok(shape)
+    }
+
+    /// Groups of a metablockgroup and blocks of the log, where the volume has space maps.
+    pub(super) fn maps(&mut self, options: &MkfsOptions) -> Option<(u32, u32)> {
+        let maps = self.features.ro_compat.contains(RoCompat::EXTANT_RO);
+        maps.then(|| {
+            // a small volume would be half log
+            let usual = (self.geometry.blocks / 64).clamp(8, MAP_LOG.into()) as u32;
+            let log = options.map_log.unwrap_or(usual);
+            self.disk.x_map_log = log.into();
+            (self.disk.x_map_groups.get(), log)
+        })
     }
 
     /// Finds blocks, groups and inodes that fit each other.
@@ -364,6 +380,7 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
     if features.incompat.contains(Incompat::FLEX_BG) {
         // with regions so many that a check reads for longer than it seeks
         let usual = if options.kind == Kind::Rext3 { 32 } else { 16 };
+        let usual = space_maps(&mut sb, features, options, basics)?.unwrap_or(usual);
         let groups = options.groups_per_flex.unwrap_or(usual);
         if !groups.is_power_of_two() {
             return refuse(format!("{groups} groups cannot be packed together: a power of two is needed"));
@@ -389,6 +406,42 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
         sb.s_encoding_flags = if strict { format::casefold::FLAG_STRICT } else { 0 }.into();
     }
     Ok(sb)
+}
+
+/// Sets what space maps are, where there are any; how many groups a metablockgroup has.
+fn space_maps(
+    sb: &mut DiskSuperblock,
+    features: &Features,
+    options: &MkfsOptions,
+    basics: &Basics,
+) -> Result<Option<u32>> {
+    if !features.ro_compat.contains(RoCompat::EXTANT_RO) {
+        return Ok(None);
+    }
+    let groups = map_groups(options, basics)?;
+    sb.x_ro_features = ExtantRo::SPACE_MAPS.bits().into();
+    sb.x_map_groups = groups.into();
+    Ok(Some(groups))
+}
+
+/// Groups of a metablockgroup.
+fn map_groups(options: &MkfsOptions, basics: &Basics) -> Result<u32> {
+    let group = u64::from(group_clusters(basics, options)?) * u64::from(basics.block_size);
+    let most = group * u64::from(space_map::MOST_GROUPS);
+    let Some(bytes) = options.metablockgroup_bytes else {
+        // groups that are no power of two of bytes, or short ones, make a little less of it
+        let groups = (METABLOCKGROUP / group).clamp(1, space_map::MOST_GROUPS.into());
+        return Ok(1 << groups.ilog2());
+    };
+    let groups = bytes / group;
+    if !bytes.is_multiple_of(group) || !groups.is_power_of_two() || bytes > most {
+        return refuse(format!(
+            "metablockgroup={bytes}: a power of two of groups of {group} bytes, at most {}, is needed",
+            space_map::MOST_GROUPS
+        ));
+    }
+    // at most MOST_GROUPS
+    Ok(groups as u32)
 }
 
 fn set_times(sb: &mut DiskSuperblock, options: &MkfsOptions) -> Result<()> {

@@ -5,33 +5,45 @@
 //! 3. With flex_bg the groups of a flexible group have their block bitmaps in a row, then their inode bitmaps, then their
 //!    tables, all from its first group on; a table that meets a copy of a superblock goes behind it. A flexible group of
 //!    one group keeps the distances of a full one, so that it can grow.
+//!    Where there are space maps and no block bitmaps, each metablockgroup begins with its trees.
 //! 4. Packed, the whole volume is one such row.
 
 use super::used::Used;
-use super::{Result, refuse};
+use super::{Result, maps, refuse};
 use format::group::{Group, GroupFlags};
 use format::native::{CHUNK_BLOCKS, Shape as NativeShape};
+use format::space_map::SpaceMaps;
 use format::superblock::Geometry;
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
 
 /// Places the metadata of all groups and takes its blocks. Only the three places of each group are set.
-pub(super) fn place(geometry: &Geometry, packed: bool, stride: u64) -> Result<(Vec<Group>, Used)> {
+///
+/// `maps` is how many groups a metablockgroup has and how many blocks the log, on a volume with space maps.
+pub(super) fn place(
+    geometry: &Geometry,
+    packed: bool,
+    stride: u64,
+    maps: Option<(u32, u32)>,
+) -> Result<(Vec<Group>, Used, Option<SpaceMaps>)> {
     let mut used = Used::new(geometry.blocks);
     used.take(0..u64::from(geometry.first_data_block));
     for group in geometry.group_numbers() {
         used.take(geometry.group_head(group));
     }
     let within = u64::from(geometry.first_data_block)..geometry.blocks;
-    let mut placer = Placer { geometry, used, groups: vec![EMPTY; geometry.groups as usize], within };
+    let mut groups = vec![EMPTY; geometry.groups as usize];
+    let place_maps = |(size, log)| maps::place(geometry, size, log, &mut used, &mut groups);
+    let maps = maps.map(place_maps).transpose()?;
+    let mut placer = Placer { geometry, used, groups, within, has_bitmaps: maps.is_none() };
     if packed {
         placer.packed()?;
-    } else if geometry.flex_groups > 1 {
+    } else if geometry.flex_groups > 1 || maps.is_some() {
         placer.flexible()?;
     } else {
         placer.each_in_its_own(stride)?;
     }
-    Ok((placer.groups, placer.used))
+    Ok((placer.groups, placer.used, maps))
 }
 
 /// As [`place`] for what lies above the map of a native volume: all of it in the metadata groups. The `chunks` of the
@@ -44,7 +56,8 @@ pub(super) fn place_native(geometry: &Geometry, native: &NativeShape, chunks: &[
     native.backup_places().into_iter().for_each(|place| used.take(place..place + 1));
     used.take(native.blocks()..native.metadata_start());
     let within = native.metadata_start()..geometry.blocks;
-    let mut placer = Placer { geometry, used, groups: vec![EMPTY; geometry.groups as usize], within };
+    let groups = vec![EMPTY; geometry.groups as usize];
+    let mut placer = Placer { geometry, used, groups, within, has_bitmaps: true };
     placer.packed()?;
     Ok((placer.groups, placer.used))
 }
@@ -94,6 +107,8 @@ struct Placer<'a> {
     groups: Vec<Group>,
     /// Where structures may lie.
     within: Range<u64>,
+    /// Of blocks; without them the groups say where their space maps lie.
+    has_bitmaps: bool,
 }
 
 impl Placer<'_> {
@@ -151,20 +166,25 @@ impl Placer<'_> {
         let most = u64::from(self.geometry.blocks_per_group / 4);
         let table = u64::from(self.geometry.itable_blocks);
 
-        let bitmaps = self.take(within.clone(), distance.min(most), 1)?.get();
-        let inode_bitmaps = self.take(bitmaps + distance..within.end, (count as u64).min(most), 1)?.get();
+        let bitmaps = if self.has_bitmaps { self.take(within.clone(), distance.min(most), 1)?.get() } else { 0 };
+        let behind = if self.has_bitmaps { bitmaps + distance } else { within.start };
+        let inode_bitmaps = self.take(behind..within.end, (count as u64).min(most), 1)?.get();
         let tables_from = inode_bitmaps + distance..within.end;
         let tables = self.take(tables_from, (count as u64 * table).min(most), table)?.get();
         let (mut bitmap, mut inode_bitmap, mut inode_table) = (bitmaps, inode_bitmaps, tables);
         for (place, group) in (first..first + count).enumerate() {
             if place > 0 {
                 let left = (count - place) as u64;
-                bitmap = self.next_to(bitmap, 1, left.min(most), &within)?;
+                if self.has_bitmaps {
+                    bitmap = self.next_to(bitmap, 1, left.min(most), &within)?;
+                }
                 inode_bitmap = self.next_to(inode_bitmap, 1, left.min(most), &within)?;
                 inode_table = self.next_to(inode_table, table, (left * table).min(most), &within)?;
             }
             let group = &mut self.groups[group];
-            group.block_bitmap = FsBlock(bitmap);
+            if self.has_bitmaps {
+                group.block_bitmap = FsBlock(bitmap);
+            }
             group.inode_bitmap = FsBlock(inode_bitmap);
             group.inode_table = FsBlock(inode_table);
         }

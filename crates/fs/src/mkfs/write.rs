@@ -10,6 +10,7 @@ use super::{Error, Layout, Result};
 use blockdev::{BlockDevice, Write};
 use format::group::GroupFlags;
 use format::native::BLOCK_SIZE;
+use format::space_map::SpaceMaps;
 use format::superblock::OFFSET;
 use format::{FsBlock, GroupNo, InodeNo};
 use std::ops::Range;
@@ -85,6 +86,7 @@ impl Layout {
             })
             .map(|group| group.inode_table.get()..group.inode_table.get() + table)
             .collect();
+        runs.extend(self.maps.iter().map(SpaceMaps::ring));
         if !self.options.lazy_journal {
             runs.extend(self.content().journal.iter().cloned());
         }
@@ -142,26 +144,28 @@ impl Layout {
         let block_size = geometry.block_size as usize;
         let descriptors = self.descriptors();
         let inode_blocks = self.inode_blocks();
-        let nobody = InodeNo(0);
+        let no_inode = InodeNo(0);
+        let map_runs = self.map_runs();
         let mut pieces = self.group_pieces();
+        pieces.extend(map_runs.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::SpaceMap, no_inode, bytes))));
         let blocks =
             self.content().blocks.iter().map(|block| (block.at, Piece::Bytes(block.kind, block.owner, &block.bytes)));
         pieces.extend(blocks);
-        pieces.extend(inode_blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::InodeTable, nobody, bytes))));
+        pieces.extend(inode_blocks.iter().map(|(at, bytes)| (*at, Piece::Bytes(Kind::InodeTable, no_inode, bytes))));
         pieces.sort_unstable_by_key(|(at, _)| *at);
         for (at, piece) in &pieces {
             match piece {
                 Piece::Superblock(group) => {
                     let mut block = self.superblock().disk.copy_for(*group).as_bytes().to_vec();
                     block.resize(block_size, 0);
-                    see(*at, Kind::Superblock, nobody, &block)?;
+                    see(*at, Kind::Superblock, no_inode, &block)?;
                 }
                 Piece::Descriptors(which) => {
                     let bytes = which.start as usize * block_size..which.end as usize * block_size;
-                    see(*at, Kind::Descriptors, nobody, &descriptors[bytes])?;
+                    see(*at, Kind::Descriptors, no_inode, &descriptors[bytes])?;
                 }
-                Piece::BlockBitmap(group) => see(*at, Kind::BlockBitmap, nobody, &self.block_bitmap(*group))?,
-                Piece::InodeBitmap(group) => see(*at, Kind::InodeBitmap, nobody, &self.inode_bitmap(*group))?,
+                Piece::BlockBitmap(group) => see(*at, Kind::BlockBitmap, no_inode, &self.block_bitmap(*group))?,
+                Piece::InodeBitmap(group) => see(*at, Kind::InodeBitmap, no_inode, &self.inode_bitmap(*group))?,
                 Piece::Bytes(kind, owner, bytes) => see(*at, *kind, *owner, bytes)?,
             }
         }
@@ -191,7 +195,7 @@ impl Layout {
         }
         for (number, group) in geometry.group_numbers().zip(self.groups()) {
             // a bitmap that is marked as not written follows from the descriptor
-            if !group.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            if !group.flags.contains(GroupFlags::BLOCK_UNINIT) && self.maps.is_none() {
                 pieces.push((group.block_bitmap, Piece::BlockBitmap(number)));
             }
             if !group.flags.contains(GroupFlags::INODE_UNINIT) {

@@ -29,7 +29,7 @@ mod log;
 mod tests;
 mod transaction;
 
-use super::{Engine, Idle, Limits, state_stage};
+use super::{Engine, Idle, Limits, fresh_writes, state_stage};
 use crate::recovery::{self, Run};
 use crate::{ClosedGeneration, CommitReason, Error, Kind, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState};
 use format::FsBlock;
@@ -299,6 +299,7 @@ impl Engine for Journal {
         let transaction::Written { writes, commit } =
             transaction::write(&mut self.log, sequence, &uuid, &closed.blocks, &revoked, time)?;
         let mut first = Stage { writes, flush: true };
+        first.writes.extend(fresh_writes(&closed, |block| self.log.home(block)));
         let mut last = Stage { writes: vec![commit], flush: true };
 
         // What goes home together with this transaction is what older ones made of it: if this one does not become

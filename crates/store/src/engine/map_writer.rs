@@ -388,6 +388,6 @@ fn identity(tag: &crate::Tag) -> (BlockKind, u32) {
         Kind::DirectoryIndex => (BlockKind::DirectoryIndex, owner),
         Kind::Attributes => (BlockKind::Attributes, owner),
         Kind::OrphanFile => (BlockKind::OrphanFile, owner),
-        Kind::Data | Kind::Engine => (BlockKind::Data, owner),
+        Kind::Data | Kind::SpaceMap | Kind::Engine => (BlockKind::Data, owner),
     }
 }

@@ -1,6 +1,6 @@
 //! Block bitmaps: a block for each group, as ext2, ext3 and ext4 have them, and formats above a map.
 
-use super::{FreeSpaceRecord, LoadError};
+use super::contract::{FreeSpaceRecord, LoadError};
 use crate::alloc::zones::Zones;
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::superblock::Geometry;
@@ -84,7 +84,7 @@ impl FreeSpaceRecord for BlockBitmaps {
         closing.replace(descriptor.block_bitmap, TAG, |_| ());
     }
 
-    fn write(&self, closing: &Closing<'_>, descriptor: &mut Group, free: &ContainerMap) {
+    fn write(&self, closing: &Closing<'_>, _: GroupNo, descriptor: &mut Group, free: &ContainerMap) {
         let bits = self.geometry.clusters_per_group();
         descriptor.block_bitmap_csum =
             write_bitmap(closing, &self.geometry, (descriptor.block_bitmap, TAG), bits, free);

@@ -1,6 +1,7 @@
 //! Plans, looked at as data: no device is written.
 
 use super::*;
+use crate::FreshRun;
 use crate::{BlockWrite, Closing, CommitHooks, Tag};
 use blockdev::MemoryDevice;
 use format::InodeNo;
@@ -59,7 +60,8 @@ fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneratio
         blocks.iter().map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data), fresh: false }).collect();
     blocks.sort_by_key(|write| write.block);
     let forgotten = forgotten.iter().map(|&(first, count)| Run { first: FsBlock(first), count }).collect();
-    ClosedGeneration { number: 0, reason: CommitReason::Sync, blocks, forgotten, unflushed: false, notes: Vec::new() }
+    let (fresh_runs, notes) = (Vec::new(), Vec::new());
+    ClosedGeneration { number: 0, reason: CommitReason::Sync, blocks, fresh_runs, forgotten, unflushed: false, notes }
 }
 
 /// Where the byte lies: the journal's block, or the volume's.
@@ -121,6 +123,20 @@ fn a_life() {
     assert_eq!(plan(closed(&[], 0, &[(7, 1)])), "revoke 15 | commit 16 |");
     assert_eq!(story(&engine.close(&Nobody).unwrap()), "home 50 | tail 6@0 | home 1 |");
     assert!(engine.live.is_empty() && engine.log.used() == 0);
+}
+
+/// Home in the first stage, which is flushed before the commit block, and never in the log.
+#[test]
+fn fresh_runs_are_home_before_the_commit() {
+    let mut engine = engine();
+    engine.open(&Nobody).unwrap();
+    let run = FreshRun { first: FsBlock(60), kind: Kind::SpaceMap, data: vec![9; 3 * 1024].into() };
+    let closed = ClosedGeneration { fresh_runs: vec![run], ..closed(&[7], 1, &[]) };
+    let plan = engine.plan(closed, &Nobody).unwrap();
+    assert_eq!(story(&plan), "home 60, tail 1@1, descriptor 1, copies 1 | commit 3 |");
+    let write = plan.stages[0].writes.iter().find(|write| write.kind == Kind::SpaceMap).unwrap();
+    assert_eq!((write.at, write.data.len()), (60 * 1024, 3 * 1024));
+    assert_eq!(story(&engine.close(&Nobody).unwrap()), "home 7 | tail 2@0 | home 1 |");
 }
 
 #[test]

@@ -1,0 +1,146 @@
+//! Space maps: the free space of a metablockgroup as a tree of containers, and one log for the volume.
+//!
+//! 1. The heads and the log are read when the volume is opened; a tree is read when a group of its metablockgroup is first
+//!    needed, brought up to date with the records of the log, and stays in memory.
+//! 2. What the last generation closed with is in memory as containers. When a group is written, the difference to that is
+//!    what the generation says of it: blocks that were allocated and freed again are in none of its records.
+//! 3. A generation is one append to the ring. What does not fit into its share of a close, or into the ring, is *folded*: the
+//!    tree is written anew into the place that does not count, and the head in the same generation.
+//! 4. A place is written only when the generation whose head left it is durable. The tree goes out beside the generation's
+//!    blocks, before they count.
+//! 5. A block of the ring is written over only when everything it says is in trees that the closing generation's heads, or
+//!    earlier ones, lead to.
+//! 6. Sequences and positions continue from the highest on the device.
+//! 7. What cannot be trusted makes its metablockgroup corrupt, and is left as it is.
+//!
+//! Locks: a group's, then its area's, then the log's.
+
+mod area;
+mod close;
+mod open;
+
+use super::contract::{Estimate, FreeSpaceRecord, LoadError};
+use crate::alloc::zones::Zones;
+use crate::lock::lock;
+pub(crate) use open::Found;
+
+use area::Area;
+use format::group::{Group, GroupFlags};
+use format::space_map::SpaceMaps;
+use format::{GroupNo, InodeNo};
+use space::{ContainerMap, Run};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use store::{Closing, Kind, Mutant, Operation, Store, Tag};
+
+const TAG: Tag = Tag { kind: Kind::SpaceMap, owner: InodeNo(0), seed: 0 };
+
+/// The space maps of a volume.
+pub(crate) struct SpaceMapRecord {
+    maps: SpaceMaps,
+    zones: Arc<Zones>,
+    areas: Box<[Mutex<Area>]>,
+    log: Mutex<Log>,
+    /// The newest generation that is durable.
+    durable: AtomicU64,
+    /// What is done wrong on purpose.
+    mutant: Mutant,
+}
+
+/// Where the log goes on.
+struct Log {
+    /// Of the next generation.
+    sequence: u64,
+    /// Of the next block.
+    position: u64,
+    /// Metablockgroups that changed in the closing generation.
+    changed: BTreeSet<u32>,
+    /// Blocks that a mutant writes a generation too late.
+    late: Vec<(format::FsBlock, Arc<[u8]>)>,
+}
+
+impl SpaceMapRecord {
+    /// The area of a group, and the group's place in it.
+    fn area(&self, group: GroupNo) -> Option<(&Mutex<Area>, usize)> {
+        let map = self.maps.map_of(group);
+        let place = group.get().checked_sub(self.maps.groups_of(map).start)?;
+        Some((self.areas.get(map as usize)?, place as usize))
+    }
+
+    /// Whether the volume's own structures in a group are in use.
+    fn has_own_in_use(&self, group: GroupNo, free: &ContainerMap) -> bool {
+        let blocks = self.maps.geometry().group_blocks(group);
+        let inside = |block: u64| (block - blocks.start) as u32;
+        let mut own = self.zones.within(blocks.clone());
+        own.all(|zone| free.is_used(Run { start: inside(zone.start), len: (zone.end - zone.start) as u32 }))
+    }
+}
+
+impl FreeSpaceRecord for SpaceMapRecord {
+    fn load(&self, store: &Store, group: GroupNo, _: &Group) -> Result<ContainerMap, LoadError> {
+        let Some((area, place)) = self.area(group) else { return Err(LoadError::Corrupt("it has no space map")) };
+        let free = lock(area).groups(store, &self.maps)?.get(place).cloned();
+        let free = ContainerMap::from_available(free.ok_or(LoadError::Corrupt("it has no space map"))?);
+        if !self.has_own_in_use(group, &free) {
+            return Err(LoadError::Corrupt("its space map shows the volume's own structures as free"));
+        }
+        Ok(free)
+    }
+
+    fn announce(&self, _: &Operation<'_>, _: &Group, _: &ContainerMap) {
+        // what a close writes is bounded, however many groups changed
+    }
+
+    fn announce_closing(&self, _: &Closing<'_>, _: &Group) {}
+
+    fn write(&self, _: &Closing<'_>, group: GroupNo, _: &mut Group, free: &ContainerMap) {
+        let Some((area, place)) = self.area(group) else { return };
+        let start = self.maps.geometry().group_start(group);
+        if lock(area).change(place, start, free.as_stored()) {
+            lock(&self.log).changed.insert(self.maps.map_of(group));
+        }
+    }
+
+    fn finish(&self, closing: &Closing<'_>) -> store::Result<()> {
+        self.close(closing)
+    }
+
+    fn closing_credits(&self) -> usize {
+        let table = self.maps.table();
+        self.share() + (table.end - table.start) as usize
+    }
+
+    fn durable(&self, generation: u64) {
+        self.durable.fetch_max(generation, Ordering::AcqRel);
+    }
+
+    fn is_in_descriptors(&self) -> bool {
+        false
+    }
+
+    fn stored(&self, descriptor: &mut Group) {
+        (descriptor.free_clusters, descriptor.block_bitmap_csum) = (0, 0);
+        descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
+    }
+
+    fn estimate(&self, group: GroupNo) -> Option<Estimate> {
+        let (area, _) = self.area(group)?;
+        let groups = self.maps.groups_of(self.maps.map_of(group));
+        let blocks: u64 = groups.map(|group| u64::from(self.maps.units(GroupNo(group)))).sum();
+        let units = self.maps.units(group);
+        let area = lock(area);
+        let free = if area.corrupt().is_some() { 0 } else { area.free() };
+        // at most the units
+        let mean = (u64::from(units) * free / blocks.max(1)) as u32;
+        Some(Estimate { mean, most: u64::from(units).min(free) as u32, corrupt: area.corrupt() })
+    }
+
+    fn free_blocks(&self) -> Option<u64> {
+        let free = self.areas.iter().map(|area| {
+            let area = lock(area);
+            if area.corrupt().is_some() { 0 } else { area.free() }
+        });
+        Some(free.sum())
+    }
+}

@@ -1,0 +1,145 @@
+//! Space maps as they are found when a volume is opened: the heads, and what the log has beyond them.
+
+use super::area::Area;
+use super::{Log, SpaceMapRecord};
+use crate::alloc::zones::Zones;
+use crate::{Disk, Result};
+use format::FsBlock;
+use format::group::Group;
+use format::space_map::SpaceMaps;
+use format::space_map::head::Head;
+use format::space_map::ring::RingBlock;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use store::Mutant;
+
+/// The space maps of a volume that is being opened.
+pub(crate) struct Found {
+    maps: SpaceMaps,
+    areas: Vec<Area>,
+    sequence: u64,
+    position: u64,
+}
+
+impl Found {
+    /// The space maps of a volume; `None` where it has block bitmaps.
+    ///
+    /// # Errors
+    /// Those of the device; numbers of the superblock that lead nowhere.
+    pub(crate) fn read(volume: &Disk) -> Result<Option<Self>> {
+        let Some(maps) = SpaceMaps::of(&volume.sb)? else { return Ok(None) };
+        let blocks = |range: Range<u64>| {
+            let blocks: Vec<FsBlock> = range.map(FsBlock).collect();
+            volume.store.blocks(&blocks)
+        };
+        let table = blocks(maps.table())?;
+        let heads: Vec<_> = (0..maps.maps())
+            .map(|map| {
+                let n = (maps.head_at(map).0.get() - maps.table().start) as usize;
+                let block = table.get(n).map_or(&[][..], |block| &block[..]);
+                Head::parse(block, &maps, map).map_err(|_| "the head of its space map is damaged")
+            })
+            .collect();
+        let sequence = heads.iter().flatten().map(|head| head.sequence).max().unwrap_or(0);
+        let mut found =
+            Self { areas: heads.into_iter().map(Area::new).collect(), sequence: sequence + 1, position: 0, maps };
+        let ring = blocks(found.maps.ring())?;
+        found.replay((0..).zip(&ring).map(|(place, block)| RingBlock::parse(block, &found.maps, place)).collect());
+        Ok(Some(found))
+    }
+
+    /// What the log has beyond the heads. What of it was lost makes those corrupt who may be part of it.
+    fn replay(&mut self, ring: Vec<format::Result<Option<RingBlock>>>) {
+        let length = ring.len() as u64;
+        let newest = ring.iter().flatten().flatten().map(|block| block.position).max();
+        let damaged: Vec<u64> = (0..).zip(&ring).filter(|(_, block)| block.is_err()).map(|(place, _)| place).collect();
+        let Some(newest) = newest else {
+            if !damaged.is_empty() {
+                self.lost(u64::MAX);
+            }
+            return;
+        };
+        self.position = newest + 1;
+        // back from the newest as far as there is no gap
+        let mut blocks: Vec<RingBlock> = ring.into_iter().flatten().flatten().collect();
+        blocks.sort_unstable_by_key(|block| std::cmp::Reverse(block.position));
+        let gapless = blocks.iter().zip((0..=newest).rev()).take_while(|(block, position)| block.position == *position);
+        let gapless = gapless.count();
+        blocks.truncate(gapless);
+        let highest = blocks.iter().map(|block| block.sequence).max().unwrap_or(0);
+        self.sequence = self.sequence.max(highest + 1);
+        blocks.reverse();
+        let is_whole = blocks.len() as u64 == length.min(newest + 1);
+        let ascends = blocks.is_sorted_by_key(|block| block.sequence);
+        // a damaged block may be newer than all of these
+        let next = self.position % length;
+        let is_newest_lost = blocks.last().is_none_or(|last| last.left > 0) || damaged.contains(&next);
+        let is_beyond = damaged.iter().any(|place| *place > newest);
+        if !ascends || is_newest_lost || is_beyond {
+            self.lost(u64::MAX);
+        } else if !is_whole {
+            self.lost(blocks.first().map_or(u64::MAX, |oldest| oldest.sequence));
+        }
+        for block in &blocks {
+            for record in &block.records {
+                let Some(group) = self.maps.geometry().group_of(record.start) else { continue };
+                let Some(area) = self.areas.get_mut(self.maps.map_of(group) as usize) else { continue };
+                if area.head().is_some_and(|head| head.sequence < block.sequence) {
+                    area.add_record(*record, block.position);
+                }
+            }
+        }
+    }
+
+    /// Blocks of the log up to a sequence are not there.
+    fn lost(&mut self, sequence: u64) {
+        for area in &mut self.areas {
+            if area.head().is_none_or(|head| head.sequence < sequence) {
+                area.mark_corrupt("a part of the log of its space map is damaged");
+            }
+        }
+    }
+
+    /// Where the record itself lies, by the descriptors of all groups: table, log, and two places for each metablockgroup.
+    /// One whose descriptors or head lead elsewhere is corrupt, and where its bitmaps would lie is left alone.
+    pub(crate) fn own_blocks(&mut self, groups: &[Group]) -> Vec<Range<u64>> {
+        let mut own = vec![self.maps.table(), self.maps.ring()];
+        for (map, area) in (0..).zip(&mut self.areas) {
+            let members = groups.get(self.maps.groups_of(map).start as usize..self.maps.groups_of(map).end as usize);
+            let members = members.unwrap_or_default();
+            let first = members.first().map_or(FsBlock(0), |group| group.block_bitmap);
+            let places = self.maps.places(map, first);
+            let in_a_row = (first.get()..).zip(members).all(|(block, group)| group.block_bitmap.get() == block);
+            if in_a_row && self.maps.are_inside(&places) && area.head().is_none_or(|head| head.places == first) {
+                own.extend(places);
+                continue;
+            }
+            area.mark_corrupt("its descriptor does not say where its space map lies");
+            let places = area.head().map(|head| self.maps.places(map, head.places));
+            own.extend(places.into_iter().flatten());
+        }
+        own
+    }
+
+    /// Free blocks.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.areas.iter().filter(|area| area.corrupt().is_none()).map(Area::free).sum()
+    }
+
+    /// The record of the volume whose own structures lie in these zones.
+    pub(crate) fn into_record(self, zones: &Arc<Zones>, mutant: Mutant) -> SpaceMapRecord {
+        let restarts = mutant == Mutant::RestartSequence;
+        let sequence = if restarts { 1 } else { self.sequence };
+        let log = Log { sequence, position: self.position, changed: BTreeSet::new(), late: Vec::new() };
+        SpaceMapRecord {
+            maps: self.maps,
+            zones: Arc::clone(zones),
+            areas: self.areas.into_iter().map(Mutex::new).collect(),
+            log: Mutex::new(log),
+            durable: AtomicU64::new(0),
+            mutant,
+        }
+    }
+}
