@@ -147,6 +147,15 @@ pub fn write(
     complete(device, plan.block_size, &plan.homes, |block| plan.block(block), &plan.after)
 }
 
+/// Whether [`write`] of these can be cut at any moment: there is space for a log, or nothing needs one.
+///
+/// # Errors
+/// What the device fails with.
+pub(crate) fn has_space(device: &dyn BlockDevice, overlay: &Overlay, free: &FreeBlocks) -> Result<bool> {
+    let plan = plan(device, overlay, Some(free))?;
+    Ok(plan.homes.is_empty() || log(&plan, Some(free), device)?.is_some())
+}
+
 /// The last steps, which may be repeated: the blocks, the superblock's first sector, its second one.
 fn complete(
     device: &dyn BlockDevice,

@@ -13,7 +13,8 @@
 //! | --- | --- |
 //! | `work` | what all of them use: blocks, inodes, free space |
 //! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | what the volume left undone, and what is its own |
-//! | `superblock`, `descriptors`, `bitmaps`, `quota` | what is counted and where it lies |
+//! | `superblock`, `descriptors`, `bitmaps`, `space_maps`, `quota` | what is counted and where it lies |
+//! | `convert` | no problem: block bitmaps into space maps, and back |
 //! | `inodes`, `maps`, `attributes`, `inline` | inodes |
 //! | `sharing` | blocks claimed more than once |
 //! | `directories`, `entries`, `rebuild`, `renames`, `connections` | directories, and what hangs on them |
@@ -21,6 +22,7 @@
 mod attributes;
 mod bitmaps;
 mod connections;
+mod convert;
 mod descriptors;
 mod directories;
 mod entries;
@@ -35,6 +37,7 @@ mod release;
 mod renames;
 mod replay;
 mod sharing;
+mod space_maps;
 mod superblock;
 mod system_inodes;
 mod work;
@@ -51,6 +54,7 @@ use crate::scan::{Counters, Scanner};
 use crate::table::{Code, Fixer, Preen, Severity};
 use crate::view::View;
 use blockdev::{BlockDevice, Overlay};
+pub use convert::{FreeSpaceForm, convert};
 use format::feature::RoCompat;
 use format::superblock::Geometry;
 use std::collections::{BTreeSet, HashSet};

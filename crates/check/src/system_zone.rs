@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::problem::Problem;
+use crate::space_maps::Recorded;
 use crate::table::Code;
 use crate::volume::Volume;
 use format::native::map::BlockKind;
@@ -15,6 +16,7 @@ enum Part {
     BlockBitmap,
     InodeBitmap,
     InodeTable,
+    SpaceMap,
     Mmp,
 }
 
@@ -28,9 +30,11 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
     let one = |block: FsBlock| block.get()..block.get().saturating_add(1);
     let groups = geometry.group_numbers().zip(&volume.groups).flat_map(move |(group, descriptor)| {
         let table = descriptor.inode_table.get();
+        // under space maps it is a block of a tree's place
+        let bitmap = if volume.space_maps.is_some() { 0..0 } else { one(descriptor.block_bitmap) };
         [
             (group, Part::Head, geometry.group_head(group)),
-            (group, Part::BlockBitmap, one(descriptor.block_bitmap)),
+            (group, Part::BlockBitmap, bitmap),
             (group, Part::InodeBitmap, one(descriptor.inode_bitmap)),
             (group, Part::InodeTable, table..table.saturating_add(u64::from(geometry.itable_blocks))),
         ]
@@ -39,7 +43,9 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
         let block = volume.disk.s_mmp_block.get();
         (GroupNo(0), Part::Mmp, block..block.saturating_add(1))
     });
-    groups.chain(mmp).filter(move |(_, part, blocks)| {
+    let maps = volume.space_maps.iter().flat_map(Recorded::own_blocks);
+    let maps = maps.map(|(group, blocks)| (group, Part::SpaceMap, blocks));
+    groups.chain(mmp).chain(maps).filter(move |(_, part, blocks)| {
         !blocks.is_empty() && (*part == Part::Head || volume.holds(blocks.start)) && blocks.end <= geometry.blocks
     })
 }
@@ -50,7 +56,7 @@ pub(crate) fn kinds(volume: &Volume) -> Vec<(Range<u64>, BlockKind)> {
         Part::BlockBitmap => Some(BlockKind::BlockBitmap),
         Part::InodeBitmap => Some(BlockKind::InodeBitmap),
         Part::InodeTable => Some(BlockKind::InodeTable),
-        Part::Head | Part::Mmp => None,
+        Part::Head | Part::SpaceMap | Part::Mmp => None,
     };
     let mut kinds: Vec<_> = parts(volume).filter_map(|(_, part, blocks)| Some((blocks, kind(part)?))).collect();
     kinds.sort_unstable_by_key(|(blocks, _)| blocks.start);
@@ -79,7 +85,7 @@ pub(crate) fn claim(ctx: &Context<'_>) {
             let code = match part {
                 Part::BlockBitmap => Code::BlockBitmapConflict,
                 Part::InodeBitmap => Code::InodeBitmapConflict,
-                Part::Head | Part::InodeTable | Part::Mmp => Code::InodeTableConflict,
+                Part::Head | Part::InodeTable | Part::SpaceMap | Part::Mmp => Code::InodeTableConflict,
             };
             ctx.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
         }

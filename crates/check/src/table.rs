@@ -22,6 +22,8 @@ mod inodes;
 mod directories;
 #[macro_use]
 mod bitmaps;
+#[macro_use]
+mod space_maps;
 
 /// The parts of a check, in the order their problems are shown; numbered like e2fsck's passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -264,7 +266,7 @@ macro_rules! define {
     };
 }
 
-superblock_rows! { [native_rows inode_rows directory_rows bitmap_rows define] }
+superblock_rows! { [native_rows inode_rows directory_rows space_map_rows bitmap_rows define] }
 
 impl Code {
     /// e2fsck's number.

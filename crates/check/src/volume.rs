@@ -1,5 +1,6 @@
 //! The volume as phase 0 accepted it.
 
+use crate::space_maps;
 use format::feature::Features;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, Geometry};
@@ -25,6 +26,8 @@ pub(crate) struct Volume {
     pub(crate) distrusted: Vec<GroupNo>,
     /// Inodes without a name that stay as they are: those that were open when a snapshot was made.
     pub(crate) orphans: BTreeSet<InodeNo>,
+    /// Its space maps, where it has them in the place of block bitmaps.
+    pub(crate) space_maps: Option<space_maps::Recorded>,
 }
 
 impl Volume {

@@ -15,6 +15,7 @@ use crate::phases::superblock::descriptors;
 use crate::problem::Problem;
 use crate::report::Counts;
 use crate::scan::walk::BitmapKind;
+use crate::space_maps;
 use crate::table::Code;
 use crate::volume::Volume;
 use format::group::{Group, GroupFlags, bitmap_checksum};
@@ -26,6 +27,9 @@ use std::sync::OnceLock;
 /// Whether a bitmap lies on the device and has to be read: not so where a descriptor that can be trusted says that it was
 /// never written.
 pub(crate) fn is_written(volume: &Volume, group: GroupNo, kind: BitmapKind) -> bool {
+    if kind == BitmapKind::Block && volume.space_maps.is_some() {
+        return false;
+    }
     let never = match kind {
         BitmapKind::Block => GroupFlags::BLOCK_UNINIT,
         BitmapKind::Inode => GroupFlags::INODE_UNINIT,
@@ -104,6 +108,9 @@ impl<'a> Bitmaps<'a> {
         }
         let free_blocks = free_clusters * u64::from(geometry.cluster_blocks);
         let said = self.volume.disk.free_blocks_count();
+        for problem in self.volume.space_maps.iter().flat_map(|maps| &maps.problems) {
+            ctx.report(problem.clone());
+        }
         if said != free_blocks {
             ctx.report(Problem::new(Code::FreeBlockCountWrong).found(said).expected(free_blocks));
         }
@@ -122,6 +129,10 @@ impl FreeSpaceRecord for Bitmaps<'_> {
         let (Some(descriptor), Some(pair)) = (self.volume.group(group), self.groups.get(group.get() as usize)) else {
             return Recorded::Unknown;
         };
+        if let Some(maps) = &self.volume.space_maps {
+            descriptor_without_bitmap(maps, group, descriptor, report);
+            return maps.used(group).map_or(Recorded::Unknown, Recorded::Map);
+        }
         let uninit = descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
         let own = if uninit { own_metadata(self.volume, group, descriptor) } else { Vec::new() };
         if uninit && is_trusted(self.volume, group) {
@@ -138,6 +149,26 @@ impl FreeSpaceRecord for Bitmaps<'_> {
             report(problem.found(stored.into()).expected(arrived.checksum.into()));
         }
         Recorded::Used(&arrived.bits, own)
+    }
+}
+
+/// Reports what a descriptor says of a block bitmap where there is none.
+fn descriptor_without_bitmap(
+    maps: &space_maps::Recorded,
+    group: GroupNo,
+    descriptor: &Group,
+    report: &dyn Fn(Problem),
+) {
+    let bitmap = maps.bitmap_block(group).map_or(0, FsBlock::get);
+    let uninit = u64::from(descriptor.flags.contains(GroupFlags::BLOCK_UNINIT));
+    let fields = [
+        ("bg_block_bitmap", descriptor.block_bitmap.get(), bitmap),
+        ("bg_free_blocks_count", descriptor.free_clusters.into(), 0),
+        ("bg_block_bitmap_csum", descriptor.block_bitmap_csum.into(), 0),
+        ("BLOCK_UNINIT", uninit, 0),
+    ];
+    for (name, found, expected) in fields.into_iter().filter(|(_, found, expected)| found != expected) {
+        report(Problem::new(Code::SpaceMapDescriptorWrong).name(name).found(found).expected(expected));
     }
 }
 
@@ -228,6 +259,10 @@ impl Comparison<'_> {
                     self.report(Problem::new(Code::GroupBlockUninitInUse));
                 }
             }
+            Recorded::Map(used) => {
+                let found = |n: usize| word(used, n);
+                differences(clusters, found, expected, |run, marked| self.report(self.block_run(&run, marked)));
+            }
             Recorded::Used(bits, own) => {
                 let found = |n: usize| bits.word(n) | word(&own, n);
                 differences(clusters, found, expected, |run, marked| self.report(self.block_run(&run, marked)));
@@ -236,7 +271,8 @@ impl Comparison<'_> {
         let used: u32 =
             (0..clusters.div_ceil(64)).map(|n| (expected(n as usize) & mask(clusters, n)).count_ones()).sum();
         let free = clusters.saturating_sub(used);
-        if self.descriptor.free_clusters != free {
+        // with space maps the count is elsewhere
+        if self.ctx.volume.space_maps.is_none() && self.descriptor.free_clusters != free {
             let said = self.descriptor.free_clusters;
             self.report(Problem::new(Code::GroupFreeBlockCountWrong).found(said.into()).expected(free.into()));
         }

@@ -18,9 +18,11 @@ use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::{Problem, Problems};
 use crate::redo;
 use crate::scan::{REQUEST, Scanner};
+use crate::space_maps::Recorded;
 use crate::table::Code;
 use crate::volume::Volume;
-use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::feature::{Compat, ExtantRo, Features, Incompat, RoCompat};
+use format::space_map::SpaceMaps;
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
@@ -95,7 +97,11 @@ pub(crate) fn open(
     let distrusted = table.check(&disk, &geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
     let orphans = BTreeSet::new();
-    let mut volume = Volume { disk, features, geometry, groups: table.groups, used_inodes, distrusted, orphans };
+    let sb = superblock::Superblock { disk, features, geometry: geometry.clone() };
+    let maps = SpaceMaps::of(&sb).map_err(|e| Refusal::new(e.to_string()))?;
+    let space_maps = maps.map(|maps| Recorded::read(scanner, maps, &table.groups));
+    let groups = table.groups;
+    let mut volume = Volume { disk, features, geometry, groups, used_inodes, distrusted, orphans, space_maps };
     if redo::unfinished(scanner.device) {
         problems.report(Problem::new(Code::RepairUnfinished));
     }
@@ -445,6 +451,11 @@ fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
 fn check_features(disk: &DiskSuperblock, features: &Features) -> Result<(), Rejection> {
     features.check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
     disk.extant().check_readable().map_err(|error| Rejection::Final(error.to_string()))?;
+    let extant = disk.extant_ro();
+    if extant.bits() & !ExtantRo::all().bits() != 0 {
+        let names = ExtantRo::from_bits_retain(extant.bits() & !ExtantRo::all().bits()).names().join(", ");
+        return Err(Rejection::Final(format!("the volume uses {names}, which this version cannot check")));
+    }
     let compat = Compat::all() - Compat::LAZY_BG - Compat::EXCLUDE_INODE - Compat::EXCLUDE_BITMAP;
     let ro_compat = RoCompat::all() - RoCompat::BTREE_DIR - RoCompat::HAS_SNAPSHOT - RoCompat::REPLICA;
     let unknown =

@@ -1,5 +1,6 @@
 //! Bitmaps, free counts and descriptors: written as the check found the volume to be.
 
+use super::space_maps;
 use super::work::Work;
 use crate::table::Code;
 use blockdev::Result;
@@ -28,6 +29,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
         free_clusters += clusters;
         free_inodes += inodes;
     }
+    space_maps::repair(work)?;
     work.edit_superblock(|sb| {
         sb.set_free_blocks_count(free_clusters * u64::from(geometry.cluster_blocks));
         sb.s_free_inodes_count = u32::try_from(free_inodes).unwrap_or(u32::MAX).into();
@@ -50,11 +52,18 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool) -> Result<(u64, 
     let word = |n: usize| walk.ctx.claims.word(number, n);
     let (bitmap, used) = filled(work.block_size(), clusters, word);
     group.free_clusters = clusters - used;
+    let mut free = u64::from(group.free_clusters);
     let last = number.get() + 1 == geometry.groups;
     let flags = group.flags;
     let believed = |flag| checksums && flags.contains(flag) && work.volume().distrusted.binary_search(&number).is_err();
     let keeps = believed(GroupFlags::BLOCK_UNINIT) && !last && !in_use;
-    if !keeps {
+    if let Some(maps) = &work.volume().space_maps {
+        free = u64::from(group.free_clusters);
+        group.free_clusters = 0;
+        group.block_bitmap_csum = 0;
+        group.flags -= GroupFlags::BLOCK_UNINIT;
+        group.block_bitmap = maps.bitmap_block(number).unwrap_or(group.block_bitmap);
+    } else if !keeps {
         group.flags -= GroupFlags::BLOCK_UNINIT;
         work.put_block(group.block_bitmap.get(), &bitmap)?;
         if geometry.metadata_csum {
@@ -87,11 +96,11 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool) -> Result<(u64, 
         group.itable_unused = 0;
     }
     work.put_group(number, group)?;
-    Ok((u64::from(group.free_clusters), u64::from(group.free_inodes)))
+    Ok((free, u64::from(group.free_inodes)))
 }
 
 /// A bitmap of `bits` bits with all beyond set, as the format wants it; and how many of the bits are set.
-fn filled(block_size: usize, bits: u32, word: impl Fn(usize) -> u64) -> (Vec<u8>, u32) {
+pub(super) fn filled(block_size: usize, bits: u32, word: impl Fn(usize) -> u64) -> (Vec<u8>, u32) {
     let mut bytes = vec![0xFF; block_size];
     let mut used = 0;
     for (n, eight) in bytes.chunks_exact_mut(8).enumerate().take(bits.div_ceil(64) as usize) {

@@ -15,6 +15,8 @@ pub(crate) enum Recorded<'a> {
     Unknown,
     /// There is no record: these clusters are in use, and no others.
     NeverWritten(Vec<u64>),
+    /// The blocks in use, 64 to a word.
+    Map(&'a [u64]),
     /// The clusters in use, and those that are so whatever the record says.
     Used(&'a Bits, Vec<u64>),
 }

@@ -44,6 +44,7 @@ fn volume(log_block_size: u32, checksums: bool) -> Volume {
         used_inodes: vec![INODES - 8],
         distrusted: Vec::new(),
         orphans: Default::default(),
+        space_maps: None,
     }
 }
 

@@ -1,0 +1,314 @@
+//! Space maps on volumes that mke2fs made: converted there and back, damaged, repaired, cut.
+
+use blockdev::{BlockDevice, MemoryDevice};
+use extant_check::report::{Report, exit};
+use extant_check::table::Code;
+use extant_check::{FreeSpaceForm, Options, Refusal, Repair, check, convert, repair};
+use format::space_map::SpaceMaps;
+use format::space_map::head::Head;
+use format::space_map::ring::{Record, RingBlock};
+use format::superblock::{DiskSuperblock, OFFSET, Superblock};
+use format::{FsBlock, GroupNo};
+use simdev::{Log, Logged};
+use std::sync::Arc;
+use testkit::oracle::{debugfs_dump, e2fsck};
+use testkit::{Image, Spec, Tree, cases, need, repair_checksums};
+use zerocopy::IntoBytes;
+
+const MAPS: FreeSpaceForm = FreeSpaceForm::SpaceMaps { groups: Some(2) };
+
+/// Shapes of volumes, with more groups than one to a metablockgroup, and the last of them short.
+const SHAPES: [&[&str]; 4] = [
+    &["-t", "ext4", "-b", "1024", "-J", "size=1"],
+    &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^has_journal"],
+    &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal"],
+    &["-t", "ext4", "-b", "4096", "-g", "1024", "-O", "^has_journal,^64bit,meta_bg,^resize_inode"],
+];
+
+fn options(repair: Repair) -> Options {
+    Options { repair, now: Some(1_700_000_000), ..Options::default() }
+}
+
+fn image(args: &[&str]) -> Image {
+    let image = Image::mke2fs(args, (33 << 20) + (300 << 10)).with_tree(&Tree::new(5, &Spec::small())).build();
+    let verdict = e2fsck(image.path());
+    assert!(verdict.clean, "{args:?}: {}", verdict.text);
+    image
+}
+
+fn contents(device: &dyn BlockDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.geometry().len as usize];
+    device.read(0, &mut bytes).expect("memory");
+    bytes
+}
+
+/// Converts these bytes; the result, and what was asked of the device.
+fn converted(bytes: &[u8], to: FreeSpaceForm) -> Result<(Vec<u8>, bool, Log), Refusal> {
+    let device = Arc::new(simdev::Record::in_memory(MemoryDevice::from_vec(bytes.to_vec())));
+    let as_device: Arc<dyn BlockDevice> = Arc::<simdev::Record<MemoryDevice, Vec<u8>>>::clone(&device);
+    let done = convert("volume", &as_device, to, &options(Repair::No), &())?;
+    Ok((contents(&*as_device), done, device.log().expect("a whole log")))
+}
+
+fn look(bytes: &[u8]) -> Report {
+    check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &()).expect("a volume")
+}
+
+fn fix(bytes: &[u8]) -> (Vec<u8>, Report) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.to_vec()));
+    let report = repair("volume", &device, &options(Repair::All), &(), None).expect("a volume");
+    (contents(&*device), report)
+}
+
+fn codes(report: &Report) -> Vec<Code> {
+    report.problems.iter().map(|problem| problem.code).collect()
+}
+
+/// A volume with space maps, taken apart.
+struct Mapped {
+    bytes: Vec<u8>,
+    maps: SpaceMaps,
+    heads: Vec<Head>,
+}
+
+impl Mapped {
+    fn new(args: &[&str]) -> Self {
+        let (bytes, done, _) = converted(&image(args).bytes(), MAPS).expect("converted");
+        assert!(done);
+        let sb = Superblock::parse(&bytes[OFFSET as usize..][..1024]).expect("a superblock");
+        let maps = SpaceMaps::of(&sb).expect("sound").expect("space maps");
+        let size = maps.geometry().block_size as usize;
+        let head = |map| {
+            let block = maps.head_at(map).0.get() as usize;
+            Head::parse(&bytes[block * size..][..size], &maps, map).expect("a head")
+        };
+        let heads = (0..maps.maps()).map(head).collect();
+        Self { bytes, heads, maps }
+    }
+
+    fn at(&self, block: FsBlock) -> usize {
+        block.get() as usize * self.maps.geometry().block_size as usize
+    }
+
+    /// A free run inside one group, by the first tree that has one.
+    fn free_run(&self, blocks: u32) -> FsBlock {
+        let size = self.maps.geometry().block_size as usize;
+        for head in &self.heads {
+            let place = self.at(head.tree(&self.maps));
+            let bytes = &self.bytes[place..place + self.maps.place_blocks(head.number) as usize * size];
+            let tree = format::space_map::tree::Tree::parse(bytes, &self.maps, head).expect("a tree");
+            for (group, free) in self.maps.groups_of(head.number).map(GroupNo).zip(&tree.groups) {
+                if let Some(run) = free.runs(self.maps.units(group)).find(|run| run.end - run.start >= blocks) {
+                    return FsBlock(self.maps.geometry().group_start(group).get() + u64::from(run.start));
+                }
+            }
+        }
+        panic!("nothing is free")
+    }
+
+    /// The volume with these generations in its log.
+    fn with_log(&self, generations: &[(u64, Vec<Record>)]) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for (position, (sequence, records)) in (0..).zip(generations) {
+            let block = RingBlock { sequence: *sequence, position, left: 0, records: records.clone() };
+            let at = self.at(self.maps.ring_block(position));
+            let size = self.maps.geometry().block_size as usize;
+            block.write(&mut bytes[at..at + size], &self.maps);
+        }
+        bytes
+    }
+}
+
+/// It is found, as one of these at least, repaired in one run, and clean then.
+fn found_and_repaired(bytes: &[u8], expected: Code, said: &str) {
+    let found = look(bytes);
+    assert!(!found.clean && codes(&found).contains(&expected), "{said}: {:?}", found.problems);
+    let (repaired, report) = fix(bytes);
+    assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
+    let after = look(&repaired);
+    assert!(after.problems.is_empty(), "{said}: {:?}", after.problems);
+}
+
+#[test]
+fn a_volume_is_converted_there_and_back() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for args in SHAPES {
+        let image = image(args);
+        let before = image.bytes();
+        let (mapped, done, _) = converted(&before, MAPS).expect("converted");
+        assert!(done, "{args:?}");
+        let report = look(&mapped);
+        assert!(report.problems.is_empty(), "{args:?}: {:?}", report.problems);
+        image.set_bytes(&mapped);
+        let refused = e2fsck(image.path());
+        assert!(!refused.clean && refused.text.contains("unsupported"), "{args:?}: {}", refused.text);
+        assert!(!converted(&mapped, MAPS).expect("looked at").1, "{args:?}: it has space maps already");
+
+        let (back, done, _) = converted(&mapped, FreeSpaceForm::Bitmaps).expect("converted back");
+        assert!(done, "{args:?}");
+        image.set_bytes(&back);
+        let verdict = e2fsck(image.path());
+        assert!(verdict.clean, "{args:?}: {}", verdict.text);
+        let report = look(&back);
+        assert!(report.problems.is_empty(), "{args:?}: {:?}", report.problems);
+        assert!(!converted(&back, FreeSpaceForm::Bitmaps).expect("looked at").1, "{args:?}");
+        // no more and no fewer blocks are free
+        let sb = |bytes: &[u8]| Superblock::parse(&bytes[OFFSET as usize..][..1024]).expect("a superblock");
+        assert_eq!(sb(&back).disk.free_blocks_count(), sb(&before).disk.free_blocks_count(), "{args:?}");
+        let listing = debugfs_dump(image.path(), "/lost+found");
+        assert!(!listing.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_converted_stays_as_it_is() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let refused = |args: &[&str], to, word: &str| {
+        let bytes = image(args).bytes();
+        let Err(Refusal { sentence: refusal, .. }) = converted(&bytes, to) else { panic!("{args:?} was converted") };
+        assert!(refusal.contains(word), "{args:?}: {refusal}");
+    };
+    refused(&["-t", "ext3", "-b", "1024", "-J", "size=1"], MAPS, "flex_bg");
+    refused(&["-t", "ext4", "-O", "bigalloc", "-C", "8192", "-b", "1024", "-J", "size=1"], MAPS, "bigalloc");
+    refused(SHAPES[0], FreeSpaceForm::SpaceMaps { groups: Some(3) }, "3 groups");
+    // damaged
+    let mut bytes = image(SHAPES[1]).bytes();
+    let at = bytes.len() / 2;
+    bytes[2048..4096].fill(0xFF);
+    bytes[at] ^= 1;
+    assert!(converted(&bytes, MAPS).is_err());
+    // full
+    let folder = tempfile::tempdir().expect("a folder");
+    let full = || Image::mke2fs(&["-t", "ext4", "-b", "1024", "-m", "0", "-O", "^has_journal"], 8 << 20);
+    let empty = full().with_folder(folder.path()).build().bytes();
+    let free = Superblock::parse(&empty[OFFSET as usize..][..1024]).expect("a superblock").disk.free_blocks_count();
+    std::fs::write(folder.path().join("large"), vec![1; (free as usize - 6) << 10]).expect("a file");
+    let full = full().with_folder(folder.path()).build();
+    let sentence = converted(&full.bytes(), FreeSpaceForm::SpaceMaps { groups: Some(4096) }).map(|_| ());
+    let sentence = sentence.expect_err("refused").sentence;
+    assert!(sentence.contains("contiguous") || sentence.contains("too few"), "{sentence}");
+}
+
+#[test]
+fn a_conversion_cut_at_any_write_is_finished_by_the_next() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let before = image(SHAPES[1]).bytes();
+    let (mapped, _, there) = converted(&before, MAPS).expect("converted");
+    let (back, _, home) = converted(&mapped, FreeSpaceForm::Bitmaps).expect("converted back");
+    for (start, end, log, to) in [(&before, &mapped, &there, MAPS), (&mapped, &back, &home, FreeSpaceForm::Bitmaps)] {
+        let mut state = start.clone();
+        let writes = log.entries().iter().filter(|entry| matches!(entry.what, Logged::Write { .. })).count();
+        assert!(writes > 4);
+        let mut last = None;
+        for n in 0..log.entries().len() {
+            for (offset, piece) in log.pieces(n) {
+                state[offset as usize..][..piece.len()].copy_from_slice(&piece);
+            }
+            if last.as_ref() == Some(&state) {
+                continue;
+            }
+            let (after, _, _) = converted(&state, to).expect("converted");
+            assert!(after == *end, "{to:?}, cut after {n}: it ends elsewhere");
+            last = Some(state.clone());
+        }
+        assert!(state == *end);
+    }
+}
+
+#[test]
+fn the_log_is_applied_to_the_trees() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let volume = Mapped::new(SHAPES[0]);
+    let start = volume.free_run(40);
+    let record = |allocated| Record { start, blocks: 40, allocated };
+    let next = volume.heads[0].sequence + 1;
+    // what came and went, and a generation that a fold has taken in already
+    let sound =
+        volume.with_log(&[(next - 1, vec![record(true)]), (next, vec![record(true)]), (next + 1, vec![record(false)])]);
+    let report = look(&sound);
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+
+    let unused = volume.with_log(&[(next, vec![record(true)])]);
+    found_and_repaired(&unused, Code::BlockRangeMarkedButUnused, "blocks that nothing has");
+    let freed = volume.with_log(&[(next, vec![record(false)])]);
+    found_and_repaired(&freed, Code::SpaceMapRecordFreesFree, "free blocks freed");
+    let twice = volume.with_log(&[(next, vec![record(true)]), (next + 1, vec![record(true)])]);
+    found_and_repaired(&twice, Code::SpaceMapRecordTakesUsed, "blocks allocated twice");
+    let order = volume.with_log(&[(next + 1, vec![record(true)]), (next, vec![record(false)])]);
+    found_and_repaired(&order, Code::SpaceMapLogBlockWrong, "generations out of order");
+    let root = FsBlock(volume.maps.table().start);
+    let own = volume.with_log(&[(next, vec![Record { start: root, blocks: 1, allocated: false }])]);
+    found_and_repaired(&own, Code::BlockUsedButUnmarked, "the volume's own blocks freed");
+    // the next sequence is one that was never used
+    let (repaired, _) = fix(&own);
+    let head = &repaired[volume.at(root)..][..volume.maps.geometry().block_size as usize];
+    assert_eq!(Head::parse(head, &volume.maps, 0).expect("a head").sequence, next + 1);
+}
+
+#[test]
+fn damage_anywhere_is_found_and_repaired() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let volumes: Vec<Mapped> = SHAPES.iter().map(|args| Mapped::new(args)).collect();
+    for case in cases("damaged space maps", 40) {
+        let mut rng = case.rng();
+        let volume = rng.pick(&volumes);
+        let start = volume.free_run(8);
+        let record = |allocated| Record { start, blocks: 8, allocated };
+        let next = volume.heads.iter().map(|head| head.sequence).max().expect("a head") + 1;
+        let mut bytes = volume.with_log(&[(next, vec![record(true)]), (next + 1, vec![record(false)])]);
+        let head = rng.pick(&volume.heads);
+        let (at, len, code) = match rng.below(3) {
+            0 => {
+                let (block, offset) = volume.maps.head_at(head.number);
+                (volume.at(block) + offset, 64, Code::SpaceMapHeadWrong)
+            }
+            1 => (volume.at(head.tree(&volume.maps)), head.length as usize, Code::SpaceMapTreeWrong),
+            _ => (volume.at(volume.maps.ring_block(rng.below(2))), 40, Code::SpaceMapLogBlockWrong),
+        };
+        let flipped = at + rng.index(len);
+        bytes[flipped] ^= 1 << rng.below(8);
+        found_and_repaired(&bytes, code, &format!("EXTANT_SEED={:#x}: byte {flipped}", case.seed));
+    }
+}
+
+#[test]
+fn descriptors_that_speak_of_bitmaps_are_put_right() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    // without checksums, so that a field alone is wrong
+    let volume = Mapped::new(&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg,^has_journal,^64bit"]);
+    let geometry = volume.maps.geometry();
+    let table = volume.at(geometry.descriptor_block(0));
+    let size = geometry.descriptor_size as usize;
+    for (group, field, value) in [(0, 0x0C, 7u8), (2, 0x00, 9)] {
+        let mut bytes = volume.bytes.clone();
+        bytes[table + group * size + field] = value;
+        found_and_repaired(&bytes, Code::SpaceMapDescriptorWrong, &format!("field {field:#x} of group {group}"));
+    }
+}
+
+#[test]
+fn an_unknown_feature_of_our_own_is_not_checked() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let mut bytes = Mapped::new(SHAPES[1]).bytes;
+    let at = OFFSET as usize;
+    let mut sb = DiskSuperblock::from_slice(&bytes[at..at + 1024]).expect("a superblock");
+    sb.x_ro_features = (sb.x_ro_features.get() | 1 << 9).into();
+    bytes[at..at + 1024].copy_from_slice(sb.as_bytes());
+    repair_checksums(&mut bytes);
+    let refusal = check("volume", &MemoryDevice::from_vec(bytes), &options(Repair::No), &()).expect_err("refused");
+    assert!(refusal.sentence.contains("FEATURE_Y9"), "{}", refusal.sentence);
+}
