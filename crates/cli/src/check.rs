@@ -22,7 +22,7 @@ mod log;
 mod online;
 mod print;
 mod skip;
-mod watch;
+pub(crate) mod watch;
 
 use blockdev::Mounted;
 use config::Settings;
@@ -302,7 +302,7 @@ impl Check {
     /// Whether the user wants what was found to be repaired.
     fn agreed(&self) -> Result<bool, Failure> {
         let mut out = io::stdout().lock();
-        write!(out, "\nMend all of this? (y/n) ")?;
+        write!(out, "\nRepair all of this? (y/n) ")?;
         out.flush()?;
         let mut answer = String::new();
         let read = io::stdin().read_line(&mut answer);

@@ -17,6 +17,7 @@ mod bench;
 mod cat;
 mod check;
 mod completions;
+mod convert;
 mod crash;
 mod damage;
 mod device;
@@ -90,6 +91,7 @@ enum Command {
     Snapshot(snapshot::Snapshot),
     Txn(txn::Txn),
     Undo(undo::Undo),
+    Convert(convert::Convert),
     Bench(bench::Bench),
     Age(age::Age),
     Crash(crash::Crash),
@@ -119,6 +121,7 @@ impl Command {
             Command::Snapshot(command) => command.run(),
             Command::Txn(command) => command.run(),
             Command::Undo(command) => command.run(),
+            Command::Convert(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Age(command) => command.run(),
             Command::Crash(command) => command.run(),

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Steps of a pass in e2fsck's lines.
 const STEPS: u64 = 1000;
 
-pub(super) struct Watch {
+pub(crate) struct Watch {
     cancelled: Arc<AtomicBool>,
     /// 1 where it is told how far the check is, 0 where not; SIGUSR1 and SIGUSR2 set it.
     told: Arc<AtomicUsize>,
@@ -35,7 +35,7 @@ struct Lines {
 
 impl Watch {
     /// Watches a check. `completion` is e2fsck's -C: a file descriptor for lines, where it is negative only from SIGUSR1 on.
-    pub(super) fn new(device: &str, completion: Option<i32>) -> Result<Self, Failure> {
+    pub(crate) fn new(device: &str, completion: Option<i32>) -> Result<Self, Failure> {
         let lines = match completion {
             Some(fd) if fd != 0 => {
                 let out = inherited(fd.saturating_abs()).map_err(|e| Failure::on(&format!("-C {fd}"), e))?;
@@ -63,7 +63,7 @@ impl Watch {
     }
 
     /// The check is over.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish();
         self.tell(|lines, aloud| lines.tell(STEPS, aloud));
     }

@@ -3,6 +3,7 @@
 mod bad;
 mod checking;
 mod common;
+mod converting;
 mod damaging;
 mod deep;
 mod fsck;

@@ -1,0 +1,73 @@
+//! `extant convert`: how a volume records its free space.
+
+use crate::check::watch::Watch;
+use crate::device::{Device, open_volume};
+use crate::failure::Failure;
+use crate::output::stdout;
+use blockdev::OpenOptions;
+use check::render::escape;
+use check::{FreeSpaceForm, Options};
+use clap::{Args, ValueEnum};
+use std::io::Write;
+
+#[derive(Debug, Args)]
+#[command(
+    about = "Convert a volume to another format of the same files",
+    after_help = "Examples:
+  extant convert --to spacemap volume.img   free space as extents and a log, in the place of block bitmaps
+  extant convert --to ext4 volume.img       back again, for any kernel and e2fsprogs
+
+The volume is checked first, and must be sound. Only the records of free space are written, files stay where they are. \
+    Space maps need free blocks in one piece: one run for the table and the log, and one for each metablockgroup; where \
+    there is none, a sentence says how long it should be. A conversion that is cut at any moment is finished by the next \
+    one, or by `extant check`.
+
+A volume with space maps is mounted read-only by the kernel, and not read by e2fsck.
+
+Exit status: 0 converted, or had that format already; 1 refused or failed, and nothing was changed."
+)]
+pub(crate) struct Convert {
+    /// Format to convert to
+    #[arg(long, value_name = "FORMAT")]
+    to: Format,
+
+    /// Groups in a metablockgroup, a power of two: as many as make 8 GiB unless given
+    #[arg(long, value_name = "GROUPS", value_parser = clap::value_parser!(u32).range(1..=i64::from(format::space_map::MOST_GROUPS)))]
+    metablockgroup: Option<u32>,
+
+    /// Volume: a path
+    #[arg(value_name = "DEVICE")]
+    device: Device,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// ext4 with space maps
+    Spacemap,
+    /// ext4 with block bitmaps
+    Ext4,
+}
+
+impl Convert {
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let to = match self.to {
+            Format::Spacemap => FreeSpaceForm::SpaceMaps { groups: self.metablockgroup },
+            Format::Ext4 if self.metablockgroup.is_some() => {
+                return Err(Failure::Usage("extant: --metablockgroup is for --to spacemap alone".to_owned()));
+            }
+            Format::Ext4 => FreeSpaceForm::Bitmaps,
+        };
+        let open = OpenOptions { planned: true, ..crate::source::for_writing(&self.device) };
+        let device = open_volume(&self.device, open)?;
+        let watch = Watch::new(&self.device, None)?;
+        let outcome = check::convert(&self.device, &device, to, &Options::default(), &watch);
+        watch.finish();
+        let done = outcome.map_err(|refusal| Failure::on(&self.device, refusal))?;
+        let name = self.to.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let said = if done { "converted to" } else { "nothing to do: it is" };
+        let mut out = stdout()?;
+        writeln!(out, "{}: {said} {name}", escape(self.device.as_bytes()))?;
+        out.flush()?;
+        Ok(0)
+    }
+}

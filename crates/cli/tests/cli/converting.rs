@@ -1,0 +1,48 @@
+//! `extant convert`.
+
+use crate::common::{exits, extant, fails, prints, ready, sample, text};
+use testkit::oracle::e2fsck;
+use testkit::{Image, need};
+
+#[test]
+fn a_volume_is_converted_and_back() {
+    if !ready() || !need(&["e2fsck"]) {
+        return;
+    }
+    let image = Image::from_bytes(&sample().image.bytes());
+    let path = text(image.path());
+    let tree = prints(&["tree", path]);
+    assert!(prints(&["convert", "--to", "ext4", path]).ends_with("nothing to do: it is ext4\n"));
+    let said = prints(&["convert", "--to", "spacemap", "--metablockgroup", "1", path]);
+    assert!(said.ends_with(": converted to spacemap\n"), "{said}");
+    exits(0, &["check", "-fn", path]);
+    assert_eq!(prints(&["tree", path]), tree);
+    assert!(!e2fsck(image.path()).clean, "e2fsck takes it for ext4");
+    exits(0, &["convert", "--to", "ext4", path]);
+    let verdict = e2fsck(image.path());
+    assert!(verdict.clean, "{}", verdict.text);
+    assert_eq!(prints(&["tree", path]), tree);
+}
+
+#[test]
+fn what_is_refused_is_not_changed() {
+    if !ready() {
+        return;
+    }
+    let image = Image::from_bytes(&sample().image.bytes());
+    let path = text(image.path());
+    exits(2, &["convert", path]);
+    exits(2, &["convert", "--to", "xfs", path]);
+    exits(2, &["convert", "--to", "ext4", "--metablockgroup", "4", path]);
+    exits(2, &["convert", "--to", "spacemap", "--metablockgroup", "0", path]);
+    fails(1, &["convert", "--to", "spacemap", "/nonexistent"]);
+    let before = image.bytes();
+    let said = fails(1, &["convert", "--to", "spacemap", "--metablockgroup", "3", path]);
+    assert!(said.contains("3 groups"), "{said}");
+    assert!(image.bytes() == before);
+    extant(&["damage", path, "LinkCountWrong"]);
+    let before = image.bytes();
+    let said = fails(1, &["convert", "--to", "spacemap", path]);
+    assert!(said.contains("not sound") && said.contains("extant check -y"), "{said}");
+    assert!(image.bytes() == before);
+}
