@@ -208,7 +208,7 @@ fn a_conversion_cut_at_any_write_is_finished_by_the_next() {
         let mut last = None;
         for n in 0..log.entries().len() {
             for (offset, piece) in log.pieces(n) {
-                state[offset as usize..][..piece.len()].copy_from_slice(&piece);
+                state[offset as usize..][..piece.len()].copy_from_slice(piece);
             }
             if last.as_ref() == Some(&state) {
                 continue;
