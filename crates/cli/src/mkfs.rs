@@ -34,6 +34,7 @@ const HELP: &str = "Examples:
   extant mkfs -t ext4 -d ./root system.img 2G    fills it, without root and without mounting
   extant mkfs -t extant snapshots.img 4G         Extant's native format
   extant mkfs -t rext3 -E region=4M big.img 64G  checked in one pass, however old it is
+  extant mkfs -t spacemap big.img 64G            ext4 without block bitmaps
   extant mkfs -n -t ext4 -O bigalloc /dev/sdb1   says what it would make
 
 Without -t the volume is ext4, which every Linux can use. The type extant is sound at every instant: a mount after a \
@@ -56,6 +57,10 @@ rext3 is ext3 made to be checked fast: metadata lies in regions and says whose i
     32 groups (or as many as -G says) lie together. Regions grow where they are full. With -O extents files are mapped by extents. Only Extant can use such a volume: the \
     kernel and e2fsck refuse it.
 
+spacemap is ext4 whose free space is recorded as runs and a log, not in block bitmaps: little is read and written to find and \
+    allocate blocks, however large the volume is. The kernel mounts it read-only, and e2fsck refuses it; extant convert makes \
+    it ext4 and back. The feature space_maps does the same to ext3 and rext3, with flex_bg.
+
 -d copies owners, permissions, times, extended attributes, holes and hard links. Where DIR or TAR itself cannot be \
     opened nothing is made; of what is in it, what cannot be read is told of; a volume that is too small, and SIGINT, leave it sound and filled in part.
 
@@ -63,7 +68,7 @@ Features for -O, each with ^ before it to leave it out, `none` for no feature:
   has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
   filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data encrypt
   casefold sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc metadata_csum
-  project verity
+  project verity; space_maps, which only Extant can write
 
 Extended options for -E:
   stride=BLOCKS, stripe_width=BLOCKS       shape of a RAID
@@ -75,10 +80,13 @@ Extended options for -E:
   encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
   region=SIZE                              with rext3: metadata region for each group at first, 1/64 of it if not given
 
+  metablockgroup=SIZE                      with space_maps: a power of two of groups, usually 8g
+  map_log=BLOCKS                           with space_maps: its log, usually 256, fewer on a small volume
+
 Exit status: 0 made, 1 not made, 2 wrong usage.";
 
 #[derive(Debug, Args)]
-#[command(about = "Make a volume of type ext4, ext2, ext3, rext3 or extant", after_help = HELP)]
+#[command(about = "Make a volume of type ext4, ext2, ext3, rext3, spacemap or extant", after_help = HELP)]
 pub(crate) struct Mkfs {
     /// Device or file
     #[arg(value_name = "DEVICE")]
@@ -88,7 +96,7 @@ pub(crate) struct Mkfs {
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
-    /// ext4, ext2, ext3, rext3 or extant
+    /// ext4, ext2, ext3, rext3, spacemap or extant
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", overrides_with = "kind")]
     kind: String,
 
@@ -230,11 +238,11 @@ impl Mkfs {
             "ext4" => Kind::Ext4,
             "rext3" => Kind::Rext3,
             "extant" => Kind::Extant,
-            "spacemap" => {
-                return Err(Failure::Usage(format!("volumes of type {} cannot be made by this version", self.kind)));
-            }
+            "spacemap" => Kind::SpaceMap,
             other => {
-                return Err(Failure::Usage(format!("-t {other}: the types are extant, ext2, ext3, ext4 and rext3")));
+                return Err(Failure::Usage(format!(
+                    "-t {other}: the types are extant, ext2, ext3, ext4, rext3 and spacemap"
+                )));
             }
         };
         let mut options = MkfsOptions::new(kind);

@@ -39,11 +39,12 @@ pub struct Format {
 }
 
 /// All formats.
-pub const FORMATS: [Format; 5] = [
+pub const FORMATS: [Format; 6] = [
     Format { name: "ext2", kind: Kind::Ext2 },
     Format { name: "ext3", kind: Kind::Ext3 },
     Format { name: "ext4", kind: Kind::Ext4 },
     Format { name: "rext3", kind: Kind::Rext3 },
+    Format { name: "spacemap", kind: Kind::SpaceMap },
     Format { name: "extant", kind: Kind::Extant },
 ];
 
@@ -187,6 +188,10 @@ impl System for Ext {
         options.uuid = [7; 16];
         options.hash_seed = [9; 16];
         options.time = Timestamp { seconds: START, nanos: 0 };
+        if self.format.kind == Kind::SpaceMap {
+            // each group is one, and the log goes round after a few generations
+            (options.metablockgroup_bytes, options.map_log) = (Some(8 << 20), Some(4));
+        }
         if self.journals() {
             options.journal_mib = Some(1);
         } else if !matches!(self.format.kind, Kind::Ext2 | Kind::Extant) {

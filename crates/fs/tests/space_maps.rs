@@ -4,11 +4,15 @@
 mod common;
 
 use blockdev::{BlockDevice, MemoryDevice};
-use common::manifest;
+use common::{content, manifest};
 use extant_fs::mkfs::{self, Kind, MkfsOptions};
 use extant_fs::{Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, Volume, WriteOptions};
+use format::space_map::SpaceMaps;
+use format::space_map::head::Head;
+use format::superblock::{DiskSuperblock, State, Superblock};
 use std::sync::Arc;
-use testkit::{Image, Rng, cases, need, oracle, space_maps};
+use testkit::{Field, Image, Manifest, Rng, cases, need, oracle, space_maps};
+use zerocopy::IntoBytes;
 
 /// Modes in which such a volume can be written.
 const MODES: [(Consistency, DataMode); 5] = [
@@ -123,4 +127,120 @@ fn what_was_done_is_in_the_maps() {
             manifest(&reader).assert_same(&seen);
         }
     }
+}
+
+/// Where the heads, the log and the first tree lie, in bytes.
+fn places(device: &MemoryDevice) -> (SpaceMaps, [usize; 3]) {
+    let bytes = bytes(device);
+    let sb = Superblock::parse(&bytes[1024..]).expect("a superblock");
+    let maps = SpaceMaps::of(&sb).expect("numbers").expect("space maps");
+    let head = Head::parse(&bytes[maps.table().start as usize * 1024..], &maps, 0).expect("a head");
+    let at = [maps.table().start, maps.ring().start, head.tree(&maps).get()].map(|block| block as usize * 1024);
+    (maps, at)
+}
+
+/// What is damaged costs its own groups, and nothing else: the rest is read and written on.
+#[test]
+fn damage_costs_its_own_groups() {
+    let device = make(64 << 20, |_| ());
+    let volume = open(&device, MODES[2]);
+    let file_number = file(&volume, "stays");
+    volume.write_at(file_number, 0, &[3; 50_000]).expect("written");
+    volume.unmount().expect("unmounted");
+    let (maps, [head, ring, tree]) = places(&device);
+    assert_eq!(maps.maps(), 4);
+    let good = bytes(&device);
+    // the record of the first generation is in the log, and no head has it
+    for (at, lost) in [(head + 9, 2), (tree + 30, 2), (tree, 2), (ring + 33, 8), (head + 64 + 9, 2)] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        let device = Arc::new(MemoryDevice::from_vec(bad));
+        let volume = open(&device, MODES[2]);
+        assert_eq!(content(&volume, file_number), vec![3; 50_000]);
+        // what is in use in such a group stays so, and the volume says that it needs a check
+        let freed = volume.unlink(InodeNo::ROOT, b"stays");
+        let number = if lost < 8 { Some(file(&volume, "more")) } else { None };
+        let written = number.map(|number| volume.write_at(number, 0, &vec![1; 400_000]));
+        assert!(freed.is_ok() && written.is_none_or(|written| written.is_ok()), "byte {at}");
+        volume.sync().expect("synced");
+        let damaged = volume.damaged_groups();
+        assert!(!damaged.is_empty() && damaged.len() <= lost, "byte {at}: {damaged:?}");
+        volume.unmount().expect("unmounted");
+        let sb = Superblock::parse(&bytes(&device)[1024..]).expect("a superblock");
+        assert!(State::from_bits_retain(sb.disk.s_state.get()).contains(State::ERROR), "byte {at}");
+    }
+    // numbers that lead nowhere, and a feature that a newer version has
+    let wrong: [fn(&mut DiskSuperblock); 3] =
+        [|sb| sb.x_map_groups = 3.into(), |sb| sb.x_map_start = 0.into(), |sb| sb.x_ro_features = 3.into()];
+    for change in wrong {
+        let mut bad = good.clone();
+        let mut sb = DiskSuperblock::from_slice(&bad[1024..]).expect("a superblock");
+        change(&mut sb);
+        bad[1024..2048].copy_from_slice(sb.as_bytes());
+        testkit::repair_checksums(&mut bad);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bad));
+        let reader = Volume::open(device.clone(), &OpenOptions::default()).expect("it can be read");
+        assert_eq!(content(&reader, file_number), vec![3; 50_000]);
+        let options = OpenOptions { write: Some(WriteOptions::default()), ..OpenOptions::default() };
+        let Err(error) = Volume::open(device, &options) else { panic!("it is written") };
+        assert!(error.to_string().contains("can only be read"), "{error}");
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let refused = |word: &str, change: fn(&mut MkfsOptions)| {
+        let device = MemoryDevice::zeroed(64 << 20).expect("a device");
+        let mut options = MkfsOptions::new(Kind::SpaceMap);
+        change(&mut options);
+        let error = mkfs::make(&device, &options).expect_err(word).to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    refused("power of two", |options| options.metablockgroup_bytes = Some(100 << 20));
+    refused("power of two", |options| options.metablockgroup_bytes = Some(0));
+    refused("from 4 to 16384", |options| options.map_log = Some(3));
+    refused("flex_bg", |options| options.features.add("^flex_bg").expect("a feature"));
+    refused("bigalloc", |options| options.features.add("bigalloc").expect("a feature"));
+    refused("resize_inode", |options| options.features.add("resize_inode").expect("a feature"));
+    refused("needs the feature space_maps", |options| options.features.add("^space_maps").expect("a feature"));
+    refused("flex_bg", |options| {
+        options.kind = Kind::Ext2;
+        options.features.add("space_maps").expect("a feature");
+    });
+    refused("needs the feature space_maps", |options| {
+        (options.kind, options.metablockgroup_bytes) = (Kind::Ext4, Some(8 << 30));
+    });
+}
+
+/// The volume is left as a loss of power leaves it: the kernel reads it and replays its journal, and then we write it.
+#[test]
+fn a_cut_volume_is_read_by_the_kernel_and_then_by_us() {
+    if !need(&["e2fsck"]) {
+        return;
+    }
+    let device = make(48 << 20, |_| ());
+    let mut rng = Rng::new(5);
+    let volume = open(&device, MODES[2]);
+    let mut files = Vec::new();
+    work(&volume, &mut rng, &mut files, 60);
+    volume.sync().expect("synced");
+    // not unmounted: what the journal has is not home
+    let image = Image::from_bytes(&bytes(&device));
+    let seen = manifest(&volume);
+    match oracle::kernel_mount(image.path(), "ro") {
+        Ok(mounted) => manifest_of(&seen).assert_same(&manifest_of(&testkit::walk(mounted.path()).expect("walked"))),
+        Err(why) => println!("SKIPPED: {why}"),
+    }
+    let replayed = Arc::new(MemoryDevice::from_vec(image.bytes()));
+    let again = open(&replayed, MODES[2]);
+    assert!(again.damaged_groups().is_empty());
+    manifest(&again).assert_same(&seen);
+    assert_eq!(again.statfs().blocks_free, volume.statfs().blocks_free);
+    again.unmount().expect("unmounted");
+    assert_sound(&replayed);
+}
+
+/// Without what a look itself changes.
+fn manifest_of(manifest: &Manifest) -> Manifest {
+    Manifest(manifest.0.clone()).forget(&[Field::Accessed])
 }

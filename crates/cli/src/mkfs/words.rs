@@ -51,6 +51,8 @@ fn one(options: &mut MkfsOptions, name: &str, value: Option<&str>) -> Result<()>
             seconds => return Err(format!("-E mmp_update_interval={seconds}: at most 300 seconds are possible")),
         },
         "orphan_file_size" => options.orphan_file_len = Some(size(name, needed()?)?),
+        "metablockgroup" => options.metablockgroup_bytes = Some(size(name, needed()?)?),
+        "map_log" => options.map_log = Some(number(name, needed()?)?),
         "region" => options.region_bytes = Some(size(name, needed()?)?),
         "encoding" => match value {
             None | Some("utf8" | "utf8-12.1") => {

@@ -7,6 +7,7 @@
 //! What each takes to be caught is printed: `cargo test --release -p extant-crash --test canaries -- --show-output`.
 
 mod bend;
+mod space_maps;
 
 use bend::{Bend, Bent};
 use blockdev::BlockDevice;

@@ -174,10 +174,13 @@ impl FeatureEdits {
                 Some(name) => (true, name),
                 None => (false, word),
             };
-            let Some(feature) = Features::named(name) else {
+            // a feature of Extant's own stands for one in a word of its own
+            let named = if name == "space_maps" { Some(SPACE_MAPS) } else { Features::named(name) };
+            let Some(feature) = named else {
                 return refuse(format!("`{name}` is no feature"));
             };
-            if !clear && feature.without(MAKEABLE) != Features::default() {
+            let makeable = name == "space_maps" || feature.without(MAKEABLE) == Features::default();
+            if !clear && !makeable {
                 return refuse(format!("a volume cannot be made with the feature {name}"));
             }
             self.steps.push(if clear { Edit::Clear(feature) } else { Edit::Set(feature) });
@@ -198,6 +201,10 @@ impl FeatureEdits {
         self.steps.iter().any(|step| matches!(step, Edit::Set(set) if set.intersects(feature)))
     }
 }
+
+/// Of the words that all know, what the feature space_maps has.
+const SPACE_MAPS: Features =
+    Features { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::EXTANT_RO };
 
 /// Features that a new volume can have.
 const MAKEABLE: Features = Features {
