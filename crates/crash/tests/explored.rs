@@ -39,6 +39,13 @@ fn journal_keeps_its_promise_where_metadata_lies_in_regions() {
 }
 
 #[test]
+fn every_mode_keeps_its_promise_with_space_maps() {
+    for mode in ["none", "dirty-bit", "journal", "journal-data", "journal-writeback"] {
+        slice(mode, "spacemap", 43);
+    }
+}
+
+#[test]
 fn snapshot_keeps_its_promise() {
     slice("snapshot", "extant", 43);
 }
