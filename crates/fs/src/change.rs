@@ -148,6 +148,11 @@ impl<'v> Change<'v> {
         self.op.note(|| Note::Run { owner, part, first, count, allocated });
     }
 
+    /// Notes that a file takes the name of another, for an engine that wants to know.
+    pub(crate) fn note_whole(&self, number: InodeNo) {
+        self.op.note(|| Note::Whole { number });
+    }
+
     /// The operation below.
     pub(crate) fn operation(&self) -> &Operation<'v> {
         &self.op
@@ -234,6 +239,7 @@ impl Drop for Change<'_> {
         if let Ok(space) = self.volume.space() {
             let generation = self.generation();
             for (number, directory) in self.freed.take() {
+                self.op.note(|| Note::Number { number, allocated: false });
                 space.give_inode(number, directory, generation, self.volume.is_of_before(number));
             }
         }

@@ -143,7 +143,9 @@ impl From<store::Error> for Error {
             // no operation of ours is that large
             e @ (store::Error::TooLarge { .. } | store::Error::Journal(_)) => Error::Unsupported(e.to_string()),
             store::Error::NoRoom => Error::NoSpace,
-            store::Error::Native(why) => Error::ReadOnly(format!("the volume can only be read: {why}")),
+            store::Error::Native(why) | store::Error::Linked(why) => {
+                Error::ReadOnly(format!("the volume can only be read: {why}"))
+            }
         }
     }
 }

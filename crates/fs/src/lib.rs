@@ -46,6 +46,7 @@ mod inode;
 mod journal;
 mod layers;
 mod layout;
+mod linked;
 mod lock;
 mod lookup;
 mod map;

@@ -20,6 +20,7 @@ use format::{FsBlock, Structure, Where};
 use std::sync::Arc;
 use store::Store;
 use store::native::Mapped;
+use store::recovery::linked::Finding;
 use store::recovery::{Journal, Recovery, recover};
 
 /// Opens the volume on a device, as [`Volume::open`](crate::Volume::open) says. The heartbeat says that it is in use, where it
@@ -100,19 +101,22 @@ fn disk(device: Arc<dyn BlockDevice>, sb: Superblock, options: &OpenOptions) -> 
     Disk { store, sb, backup: options.superblock, layout }
 }
 
+/// A recovery, and what is said of it where it is made for good and where it is only shown.
+type ToRecover = (Box<dyn Recovery>, Warning, Warning);
+
 impl Maps {
     /// Lays over the device what a crash left to be recovered; where the volume is to be written, it is recovered for good.
     fn recover(&mut self, options: &OpenOptions) -> Result<()> {
-        let Some(recovery) = self.journal_to_replay(options)? else { return Ok(()) };
+        let Some((recovery, written, shown)) = self.what_to_recover(options)? else { return Ok(()) };
         let device = Arc::clone(self.store.device());
         let (device, warning) = if options.write.is_some() {
             self.may_be_replayed()?;
             recovery.apply(&*device)?;
-            (device, Warning::JournalWrittenHome)
+            (device, written)
         } else if recovery.is_empty() {
             return Ok(());
         } else {
-            (recovery.overlay(device), Warning::JournalReplayed)
+            (recovery.overlay(device), shown)
         };
         // the superblock itself may be recovered, but a volume does not change its shape
         let sb = if self.backup.is_some() { self.sb.clone() } else { primary_superblock(&*device)? };
@@ -124,6 +128,25 @@ impl Maps {
         *self = over(disk(device, sb, options));
         self.base.warnings = warnings;
         Ok(())
+    }
+
+    /// What has to be recovered, and what is said of it where it is recovered for good and where it is only shown.
+    fn what_to_recover(&mut self, options: &OpenOptions) -> Result<Option<ToRecover>> {
+        if let Some(recovery) = self.journal_to_replay(options)? {
+            return Ok(Some((recovery, Warning::JournalWrittenHome, Warning::JournalReplayed)));
+        }
+        let mutant = options.write.as_ref().map(|write| write.mutant).unwrap_or_default();
+        Ok(match self.linked_finding(mutant)? {
+            Some(Finding::Repair(repair)) => {
+                let written = Warning::ListRepaired { inodes: repair.inodes, lost: repair.lost };
+                Some((Box::new(repair), written, Warning::ListShown))
+            }
+            Some(Finding::Check(why)) => {
+                self.base.warnings.push(Warning::ListNeedsCheck(why));
+                None
+            }
+            Some(Finding::Void) | None => None,
+        })
     }
 
     /// What the journal holds, where it is to be replayed. A copy of the superblock does not say whether the journal is

@@ -117,7 +117,13 @@ impl Base {
             if let Some(place) = bytes.get_mut(OFFSET as usize..OFFSET as usize + DiskSuperblock::SIZE) {
                 place.copy_from_slice(sb.as_bytes());
             }
-            blocks.push(BlockWrite { block: FsBlock(0), tag: tag(Kind::Superblock), data: bytes.into(), fresh: false });
+            blocks.push(BlockWrite {
+                block: FsBlock(0),
+                tag: tag(Kind::Superblock),
+                data: bytes.into(),
+                fresh: false,
+                before: None,
+            });
         }
         let per_block = geometry.descriptors_per_block();
         let size = geometry.descriptor_size as usize;
@@ -132,14 +138,20 @@ impl Base {
                     used.complement().write_bitmap(&mut bitmap);
                     descriptor.block_bitmap_csum = bitmap_checksum(geometry, &bitmap, geometry.clusters_per_group());
                     let (block, data) = (descriptor.block_bitmap, bitmap.into());
-                    bitmaps.push(BlockWrite { block, tag: tag(Kind::BlockBitmap), data, fresh: false });
+                    bitmaps.push(BlockWrite { block, tag: tag(Kind::BlockBitmap), data, fresh: false, before: None });
                 }
                 let at = (number.get() % per_block) as usize * size;
                 if let Some(place) = bytes.get_mut(at..at + size) {
                     descriptor.seal(&self.sb.disk, geometry, *number, place);
                 }
             }
-            blocks.push(BlockWrite { block, tag: tag(Kind::Descriptors), data: bytes.into(), fresh: false });
+            blocks.push(BlockWrite {
+                block,
+                tag: tag(Kind::Descriptors),
+                data: bytes.into(),
+                fresh: false,
+                before: None,
+            });
         }
         bitmaps.sort_unstable_by_key(|write: &BlockWrite| write.block);
         blocks.extend(bitmaps);

@@ -22,6 +22,17 @@ pub enum Warning {
         /// Changes in them: names made or removed, ranges of files, inodes.
         changes: u32,
     },
+    /// It was not unmounted, and is shown as if it had been repaired by its list of linked writes.
+    ListShown,
+    /// It was not unmounted, and was repaired by its list of linked writes, because it is to be written.
+    ListRepaired {
+        /// Files and directories that the list named.
+        inodes: usize,
+        /// New files among them that had not reached the device.
+        lost: usize,
+    },
+    /// It was not unmounted, and its list of linked writes does not say how to repair it. The text says why.
+    ListNeedsCheck(&'static str),
     /// It has no journal and was not unmounted: metadata may contradict itself.
     NotUnmounted,
     /// The kernel or a checker met errors on it.
@@ -59,6 +70,15 @@ impl fmt::Display for Warning {
                 f,
                 "the journal ends in {commits} fast commits, which are not replayed: the newest {changes} changes are not shown"
             ),
+            Warning::ListShown => f.write_str(
+                "the volume was not unmounted: it is shown as its list of linked writes repairs it, nothing is written to the device",
+            ),
+            Warning::ListRepaired { inodes, lost } => write!(
+                f,
+                "the volume was not unmounted and was repaired by its list of linked writes: {inodes} inodes compared, \
+                 {lost} new files had not reached the device"
+            ),
+            Warning::ListNeedsCheck(why) => write!(f, "the volume was not unmounted and needs a full check: {why}"),
             Warning::NotUnmounted => f.write_str("the volume has no journal and was not unmounted: a check is advised"),
             Warning::HasErrors => f.write_str("the volume is marked as having errors: a check is advised"),
             Warning::InUse { host } => {

@@ -22,7 +22,7 @@ use blockdev::{BlockDevice, Error as DeviceError, Op, Read};
 use format::{ByNumber, FsBlock};
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -37,6 +37,8 @@ pub(crate) struct BlockCache {
     block_size: u32,
     shards: Vec<Mutex<Shard>>,
     dirty: AtomicUsize,
+    /// The engine wants what blocks were before the open generation, of the kinds that recovery compares.
+    wants_before: AtomicBool,
 }
 
 struct Shard {
@@ -62,6 +64,8 @@ struct Slot {
     dirty: Option<Tag>,
     /// The open generation allocated it.
     fresh: bool,
+    /// Its content before the open generation changed it, where the engine wants that.
+    before: Option<Arc<[u8]>>,
     /// Closed generations that changed it and are not home.
     pins: u32,
     /// It was freed; what it holds goes with the last pin.
@@ -80,6 +84,7 @@ impl Slot {
             changed: false,
             dirty: None,
             fresh: false,
+            before: None,
             pins: 0,
             forgotten: false,
             is_data: false,
@@ -169,6 +174,11 @@ impl Shard {
     }
 }
 
+/// Blocks of these kinds are compared with what they were before.
+const fn is_compared(kind: Kind) -> bool {
+    matches!(kind, Kind::Indirect | Kind::Directory | Kind::DirectoryIndex | Kind::Attributes)
+}
+
 impl BlockCache {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, block_size: u32, bytes: usize) -> Self {
         assert!(block_size.is_power_of_two(), "block size {block_size} is not a power of two");
@@ -182,11 +192,16 @@ impl BlockCache {
             changed_gone: 0,
         };
         let shards = (0..1 << SHARD_BITS).map(|_| Mutex::new(empty())).collect();
-        Self { device, block_size, shards, dirty: AtomicUsize::new(0) }
+        Self { device, block_size, shards, dirty: AtomicUsize::new(0), wants_before: AtomicBool::new(false) }
     }
 
     pub(crate) fn block_size(&self) -> u32 {
         self.block_size
+    }
+
+    /// From now on [`BlockWrite::before`] is known.
+    pub(crate) fn want_before(&self) {
+        self.wants_before.store(true, Ordering::Relaxed);
     }
 
     /// Holds at most so many bytes from now on, as far as blocks may go.
@@ -272,7 +287,11 @@ impl BlockCache {
         loop {
             let mut shard = self.shard(block);
             if let Some(&at) = shard.index.get(&block) {
-                let outcome = change(Arc::make_mut(&mut shard.slots[at].data));
+                let slot = &mut shard.slots[at];
+                if slot.dirty.is_none() && self.wants_before.load(Ordering::Relaxed) && is_compared(tag.kind) {
+                    slot.before = Some(Arc::clone(&slot.data));
+                }
+                let outcome = change(Arc::make_mut(&mut slot.data));
                 self.make_dirty(&mut shard, at, tag);
                 return Ok(outcome);
             }
@@ -351,6 +370,7 @@ impl BlockCache {
         let Some(slot) = shard.slot(block) else { return };
         slot.is_data = false;
         slot.fresh = false;
+        slot.before = None;
         slot.forgotten = true;
         if slot.dirty.take().is_some() {
             self.dirty.fetch_sub(1, Ordering::Relaxed);
@@ -388,8 +408,9 @@ impl BlockCache {
                 let Some(tag) = slot.dirty.take() else { continue };
                 seal(block, &tag, Arc::make_mut(&mut slot.data));
                 slot.pins += 1;
-                let fresh = std::mem::take(&mut slot.fresh);
-                closed.push(BlockWrite { block, tag, data: Arc::clone(&slot.data), fresh });
+                let (fresh, before) = (std::mem::take(&mut slot.fresh), slot.before.take());
+                let before = before.filter(|_| !fresh);
+                closed.push(BlockWrite { block, tag, data: Arc::clone(&slot.data), fresh, before });
             }
         }
         self.dirty.store(0, Ordering::Relaxed);
@@ -397,7 +418,7 @@ impl BlockCache {
         closed
     }
 
-    /// Throws away what the open generation has changed. No operation may run, nobody may read, and every earlier generation
+    /// Throws away what the open generation has changed. No operation may run, no thread may read, and every earlier generation
     /// is home: the device has what the blocks held before.
     pub(crate) fn discard(&self) {
         for shard in &self.shards {

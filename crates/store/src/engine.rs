@@ -6,6 +6,7 @@
 mod copy_on_write;
 mod dirty_bit;
 mod journal;
+mod linked;
 mod map_writer;
 mod native_unordered;
 mod new_volume;
@@ -15,6 +16,7 @@ mod rollback;
 pub use copy_on_write::CopyOnWrite;
 pub use dirty_bit::DirtyBit;
 pub use journal::{Journal, JournalOptions};
+pub use linked::{Linked, LinkedCounts};
 pub use native_unordered::NativeUnordered;
 pub use new_volume::{first_chunks, make};
 pub use none::Unordered;

@@ -21,6 +21,9 @@ pub enum Error {
     /// A native volume cannot be written as it is. The text says why.
     #[error("{0}")]
     Native(&'static str),
+    /// The list of linked writes cannot be used. The text says why.
+    #[error("{0}")]
+    Linked(&'static str),
     /// There is no room for the metadata of an operation.
     #[error("no room is left for metadata")]
     NoRoom,

@@ -96,6 +96,9 @@ pub struct BlockWrite {
     /// It was allocated in this generation, so nothing durable leads to it; as far as blocks that were freed are not
     /// allocated again before that is durable ([`Limits::defers_reuse`](crate::engine::Limits)).
     pub fresh: bool,
+    /// Its content before the generation, of a directory's blocks, attributes and indirect blocks, where the engine wants
+    /// [notes](crate::engine::Limits::wants_notes) and it is not fresh.
+    pub before: Option<Arc<[u8]>>,
 }
 
 /// Blocks that follow each other and that nothing durable leads to, written beside the changed blocks of a generation.

@@ -29,4 +29,22 @@ pub enum Mutant {
     TailBeforeHeads,
     /// Data that snapshots use is written over in its place.
     OverwritePinned,
+    /// The list of linked writes is written behind what it lists.
+    ListBehind,
+    /// No flush between the list and what it lists.
+    NoFlushBehindList,
+    /// All slots of the list go to one place.
+    OneSlot,
+    /// Blocks that were allocated are written behind the flush, not with the list.
+    FreshBehind,
+    /// A slot lacks a run of blocks.
+    LoseRun,
+    /// A slot lacks a copy.
+    LoseCopy,
+    /// A slot counts whatever became of the blocks that were allocated with it.
+    BelieveFresh,
+    /// An older slot counts beside any newer one.
+    BelieveStale,
+    /// The repair is not logged before it begins.
+    Unlogged,
 }

@@ -27,6 +27,18 @@ pub enum Note {
         /// Allocated, or freed.
         allocated: bool,
     },
+    /// An inode's number was allocated or freed.
+    Number {
+        /// The number.
+        number: InodeNo,
+        /// Allocated, or freed.
+        allocated: bool,
+    },
+    /// After a crash a file must be there as the generation leaves it: it takes the name of another.
+    Whole {
+        /// Its number.
+        number: InodeNo,
+    },
     /// A group's totals as they were before the generation changed anything of the group.
     Group {
         /// The group.

@@ -15,10 +15,11 @@
 //! [`Recovered::damage`] says what was found; the caller decides. [`Recovery::apply`], which writes the copies home for good,
 //! refuses as the kernel does.
 //!
-//! [`Recovery`] is what opening a volume asks of every mechanism; the journal's is the only one so far.
+//! [`Recovery`] is what opening a volume asks of every mechanism; the journal's, and that of [`linked`].
 
 mod apply;
 mod journal;
+pub mod linked;
 mod replayed;
 mod walk;
 

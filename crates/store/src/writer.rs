@@ -152,6 +152,9 @@ impl Store {
         engine.open(&*hooks)?.execute(&*self.storage)?;
         let dirty_limits = engine.metadata_space().map_or(DirtyLimits::ANY, |space| space.limits());
         let limits = engine.limits();
+        if limits.wants_notes {
+            self.cache.want_before();
+        }
         // those of the close are announced as long as the volume is open
         let credits = hooks.closing_credits().min(limits.dirty_blocks / 4);
         let writer = Writer {

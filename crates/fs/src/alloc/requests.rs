@@ -8,7 +8,7 @@ use format::{FsBlock, GroupNo, Structure, Where};
 use space::{Purpose, Run};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::Mutant;
+use store::{Mutant, Note};
 
 /// Groups whose bitmap cannot be read that are passed over in the search for an inode.
 const UNREAD: usize = 8;
@@ -116,6 +116,7 @@ impl Change<'_> {
                 Ok(Some(index)) => {
                     let number = geometry.inode_at(GroupNo(group), index);
                     self.volume.note_made(number);
+                    self.operation().note(|| Note::Number { number, allocated: true });
                     return Ok((number, space.next_number()));
                 }
                 Ok(None) => {}

@@ -3,6 +3,8 @@
 //! Inodes are made in the order in which their blocks are taken: root, lost+found, the map of blocks reserved for
 //! descriptors, journal, multiple-mount-protection block, quota files, orphan file.
 
+mod linked_list;
+
 use super::shape::Shape;
 use super::used::Used;
 use super::{MkfsOptions, QuotaKinds, Result, refuse};
@@ -74,6 +76,9 @@ pub(super) fn make(
     }
     if maker.shape.features.compat.contains(Compat::ORPHAN_FILE) && maker.shape.journal_blocks > 0 {
         maker.orphan_file()?;
+    }
+    if let Some(len) = maker.options.linked_len {
+        maker.linked_list(len)?;
     }
     Ok(maker.content)
 }

@@ -340,6 +340,8 @@ pub struct MkfsOptions {
     pub on_error: OnError,
     /// Length of the orphan file in bytes, where the feature is set.
     pub orphan_file_len: Option<u64>,
+    /// Length of the list of linked writes in bytes, 0 for what suits the volume; `None` for no list.
+    pub linked_len: Option<u64>,
     /// Set the flag of a volume for testing.
     pub test_volume: bool,
     /// Bytes of a metablockgroup, under space maps; 8 GiB where nothing is said.
@@ -390,6 +392,7 @@ impl MkfsOptions {
             mmp_interval: 0,
             on_error: OnError::Continue,
             orphan_file_len: None,
+            linked_len: None,
             test_volume: false,
             metablockgroup_bytes: None,
             map_log: None,

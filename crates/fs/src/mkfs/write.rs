@@ -117,7 +117,7 @@ impl Layout {
         }
         let write = |block, kind, owner, data: &[u8]| {
             let tag = Tag { kind, owner, seed: 0 };
-            BlockWrite { block: FsBlock(block), tag, data: Arc::from(data), fresh: true }
+            BlockWrite { block: FsBlock(block), tag, data: Arc::from(data), fresh: true, before: None }
         };
         let mut first = vec![0; BLOCK_SIZE as usize];
         let superblock = self.superblock().disk.copy_for(GroupNo(0));

@@ -270,6 +270,7 @@ impl Names {
         let change = self.change(NAMING + REMOVING)?;
         change.may_remove_names()?;
         let whiteout = self.whiteout(&change, &source.dir, flags)?;
+        change.note_whole(source.inode.number);
         let to = self.point_name(&change, &target.dir, &target.found, source.inode.number, source.kind())?;
         // in one directory, an inline one is another inode value now
         let from = if across { Arc::clone(&source.dir) } else { Arc::clone(&to) };
@@ -330,6 +331,8 @@ impl Names {
             }
         }
         let change = self.change(NAMING)?;
+        change.note_whole(a.inode.number);
+        change.note_whole(b.inode.number);
         let from = self.point_name(&change, &a.dir, &a.found, b.inode.number, b.kind())?;
         let to = if across { Arc::clone(&b.dir) } else { Arc::clone(&from) };
         let to = self.point_name(&change, &to, &b.found, a.inode.number, a.kind())?;

@@ -56,7 +56,7 @@ fn content(seed: u64) -> Vec<u8> {
 
 fn made() -> MemoryDevice {
     let device = MemoryDevice::zeroed(BLOCKS * u64::from(BLOCK_SIZE)).unwrap();
-    let first = BlockWrite { block: block(0), tag: TAG, data: Arc::from(content(0)), fresh: true };
+    let first = BlockWrite { block: block(0), tag: TAG, data: Arc::from(content(0)), fresh: true, before: None };
     let chunks: Vec<u32> = (0..first_chunks(&shape(), 1)).collect();
     make(&device, shape(), [5; 16], &chunks, vec![first]).unwrap();
     device

@@ -56,8 +56,10 @@ impl StateSource for Nobody {
 fn closed(blocks: &[u64], byte: u8, forgotten: &[(u64, u64)]) -> ClosedGeneration {
     let tag = Tag { kind: Kind::Directory, owner: InodeNo(2), seed: 0 };
     let data: Arc<[u8]> = Arc::from([byte; SIZE as usize]);
-    let mut blocks: Vec<_> =
-        blocks.iter().map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data), fresh: false }).collect();
+    let mut blocks: Vec<_> = blocks
+        .iter()
+        .map(|&n| BlockWrite { block: FsBlock(n), tag, data: Arc::clone(&data), fresh: false, before: None })
+        .collect();
     blocks.sort_by_key(|write| write.block);
     let forgotten = forgotten.iter().map(|&(first, count)| Run { first: FsBlock(first), count }).collect();
     let (fresh_runs, notes) = (Vec::new(), Vec::new());

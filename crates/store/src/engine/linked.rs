@@ -1,0 +1,247 @@
+//! Linked writes (after Henson, Brown, Ts'o, van de Ven: *Reducing fsck time for ext2 file systems*, section 6): before blocks
+//! are overwritten, a list on the volume says what is going to change, so that only that is repaired after a crash.
+//!
+//! 1. Stage 1 of a generation's plan: its slot of the list, the blocks that nothing durable leads to, and where the volume was
+//!    marked clean the mark; a flush. Stage 2: all other changed blocks. So at every instant the device has the generation
+//!    before whole, this one in part, and this one's slot whole.
+//! 2. Slots are counted as they are written and lie in turn in two areas. A slot says whether what the one before it describes
+//!    was durable when it was written.
+//! 3. Stage 1's flush makes the generation before durable. A second flush, for who waits, makes this one.
+//! 4. Where the slot has an inode whole, so that recovery may bring it forward, a flush comes before stage 1 if content was
+//!    written: the inode leads to content that is on the device.
+//! 5. A generation that a slot cannot describe writes an *incomplete* one. A crash is followed by a full check until the
+//!    generation is durable.
+//!
+//! The clean mark is that of [`DirtyBit`](super::DirtyBit).
+
+mod describe;
+
+use super::{Engine, Idle, Limits, state_stage};
+use crate::recovery::linked::List;
+use crate::{
+    ClosedGeneration, CommitReason, Kind, Mutant, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState,
+};
+use describe::Describe;
+use format::linked::{PREVIOUS_DURABLE, Slot, mount_sum};
+use format::superblock::{DiskSuperblock, Superblock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long the volume must be quiet before it is marked clean.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What the engine has written to the list so far. Bytes are those in use, without padding.
+#[derive(Debug, Default)]
+pub struct LinkedCounts {
+    /// Slots.
+    pub slots: AtomicU64,
+    /// Those that are incomplete.
+    pub incomplete: AtomicU64,
+    /// Bytes of records, headers and whole inodes among them.
+    pub record_bytes: AtomicU64,
+    /// Bytes of copies of sectors.
+    pub copy_bytes: AtomicU64,
+    /// Plans that flushed before stage 1.
+    pub flushes_before: AtomicU64,
+}
+
+/// The engine `linked`.
+#[derive(Debug)]
+pub struct Linked {
+    list: List,
+    limits: Limits,
+    block_size: u32,
+    inode_size: u32,
+    uuid: [u8; 16],
+    mount_before: u32,
+    /// The volume's free blocks and inodes as the generation before left them.
+    free: (u32, u32),
+    /// What the superblock on the device says.
+    marked_clean: bool,
+    /// Metadata was written that no flush has followed.
+    unflushed: bool,
+    counts: Arc<LinkedCounts>,
+    mutant: Mutant,
+}
+
+impl Linked {
+    /// For a volume that is marked clean, whose superblock on the device is `sb`, and generations of at most `dirty_blocks`.
+    #[must_use]
+    pub fn new(sb: &Superblock, list: List, dirty_blocks: usize, mutant: Mutant) -> Self {
+        let block_size = sb.geometry.block_size;
+        // what two generations change fits into the redo area, as far as operations are not too large for that
+        let most = (list.areas.redo / 2 / u64::from(block_size)) as usize;
+        let limits = Limits {
+            wants_notes: true,
+            defers_reuse: true,
+            rests_after: Some(QUIET),
+            ..Limits::new(VolumeState::NeedsCheck, dirty_blocks.min(most.max(LEAST_DIRTY)))
+        };
+        Self {
+            list,
+            limits,
+            block_size,
+            inode_size: sb.geometry.inode_size,
+            uuid: sb.disk.s_uuid,
+            mount_before: mount_sum(&sb.disk),
+            free: (sb.disk.s_free_blocks_count_lo.get(), sb.disk.s_free_inodes_count.get()),
+            marked_clean: true,
+            unflushed: false,
+            counts: Arc::default(),
+            mutant,
+        }
+    }
+
+    /// What it has written, for as long as it is in use.
+    #[must_use]
+    pub fn counts(&self) -> Arc<LinkedCounts> {
+        Arc::clone(&self.counts)
+    }
+
+    /// The next slot, which describes nothing yet.
+    fn next_slot(&self, superblock: &DiskSuperblock) -> Slot {
+        let mut slot = Slot::empty(self.uuid, self.list.counter + 1, self.block_size, self.inode_size);
+        let header = &mut slot.header;
+        header.ll_mount_before = self.mount_before.into();
+        header.ll_mount_after = mount_sum(superblock).into();
+        header.ll_last_orphan = superblock.s_last_orphan;
+        header.ll_compat = superblock.s_feature_compat;
+        header.ll_ro_compat = superblock.s_feature_ro_compat;
+        header.ll_free_blocks = self.free.0.into();
+        header.ll_free_inodes = self.free.1.into();
+        if !self.unflushed {
+            header.ll_flags = PREVIOUS_DURABLE.into();
+        }
+        slot
+    }
+
+    /// The write of the next slot, which is counted.
+    fn write_slot(&mut self, slot: &Slot) -> PlannedWrite {
+        self.list.counter += 1;
+        let turn = if self.mutant == Mutant::OneSlot { 0 } else { self.list.counter };
+        PlannedWrite {
+            at: self.list.at + self.list.areas.slot_at(turn),
+            data: slot.encode().into(),
+            kind: Kind::Engine,
+        }
+    }
+
+    fn home(&self, closed: &ClosedGeneration, fresh: bool) -> Vec<PlannedWrite> {
+        let size = u64::from(self.block_size);
+        let wanted = closed.blocks.iter().filter(|write| write.fresh == fresh);
+        wanted.map(|w| PlannedWrite { at: w.block.get() * size, data: Arc::clone(&w.data), kind: w.tag.kind }).collect()
+    }
+
+    fn clean(&mut self, superblock: &dyn StateSource) -> Plan {
+        if self.marked_clean {
+            return Plan::default();
+        }
+        let before = Stage { writes: Vec::new(), flush: true };
+        let flush = std::mem::take(&mut self.unflushed).then_some(before);
+        self.marked_clean = true;
+        Plan {
+            stages: flush.into_iter().chain([state_stage(superblock, VolumeState::Clean)]).collect(),
+            ..Plan::default()
+        }
+    }
+
+    /// A generation without changes: nothing is written.
+    fn plan_nothing(&mut self, closed: &ClosedGeneration) -> Plan {
+        let flush = closed.reason == CommitReason::Sync && (closed.unflushed || self.unflushed);
+        let durable = if flush || !(closed.unflushed || self.unflushed) { closed.number } else { 0 };
+        let stages = if flush { vec![Stage { writes: Vec::new(), flush }] } else { Vec::new() };
+        self.unflushed &= !flush;
+        Plan { stages, home: Vec::new(), durable }
+    }
+
+    /// The slot of a generation, and whether it has inodes whole.
+    fn describe(&mut self, closed: &ClosedGeneration, superblock: &DiskSuperblock) -> (Slot, bool) {
+        let mut slot = self.next_slot(superblock);
+        self.free = (superblock.s_free_blocks_count_lo.get(), superblock.s_free_inodes_count.get());
+        let described = Describe::new(&mut slot).all(closed, self.mutant);
+        let areas = &self.list.areas;
+        let fits =
+            slot.len() as u64 <= areas.slot && describe::most_sectors(&slot) * 512 * 2 <= areas.redo - areas.redo / 16;
+        self.counts.slots.fetch_add(1, Ordering::Relaxed);
+        if !described || !fits {
+            slot.make_incomplete();
+            self.counts.incomplete.fetch_add(1, Ordering::Relaxed);
+        }
+        let (all, records) = (slot.len(), slot.records_len());
+        self.counts.record_bytes.fetch_add(records as u64, Ordering::Relaxed);
+        self.counts.copy_bytes.fetch_add((all - records) as u64, Ordering::Relaxed);
+        let whole = !slot.whole.is_empty();
+        (slot, whole)
+    }
+}
+
+/// Blocks that a generation may change, however short the list: four of the largest operations.
+const LEAST_DIRTY: usize = 512;
+
+fn bytes_of(superblock: &dyn StateSource, state: VolumeState) -> DiskSuperblock {
+    let (_, bytes) = superblock.with_state(state);
+    // the block may begin before the superblock does
+    let own = bytes.get(bytes.len().saturating_sub(DiskSuperblock::SIZE)..).unwrap_or_default();
+    DiskSuperblock::from_slice(own)
+        .or_else(|| DiskSuperblock::from_slice(&[0; DiskSuperblock::SIZE]))
+        .unwrap_or_else(|| unreachable!("the array has the structure's size"))
+}
+
+impl Engine for Linked {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What is in the list is void from here on: the next slot describes nothing, and says that all before was durable.
+    fn open(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
+        let slot = self.next_slot(&bytes_of(superblock, VolumeState::Clean));
+        let writes = vec![self.write_slot(&slot)];
+        Ok(Plan { stages: vec![Stage { writes, flush: true }], ..Plan::default() })
+    }
+
+    fn plan(&mut self, closed: ClosedGeneration, superblock: &dyn StateSource) -> Result<Plan> {
+        if closed.blocks.is_empty() {
+            return Ok(self.plan_nothing(&closed));
+        }
+        let (mark_at, mark) = superblock.with_state(VolumeState::NeedsCheck);
+        let (slot, whole) = self.describe(&closed, &bytes_of(superblock, VolumeState::NeedsCheck));
+        let mut stages = Vec::with_capacity(3);
+        if whole && closed.unflushed {
+            self.counts.flushes_before.fetch_add(1, Ordering::Relaxed);
+            stages.push(Stage { writes: Vec::new(), flush: true });
+        }
+        let mut list = vec![self.write_slot(&slot)];
+        let (mut fresh, mut others) = (self.home(&closed, true), self.home(&closed, false));
+        if self.mutant == Mutant::FreshBehind {
+            others.append(&mut fresh);
+        }
+        list.append(&mut fresh);
+        if std::mem::take(&mut self.marked_clean) {
+            list.push(PlannedWrite { at: mark_at, data: mark, kind: Kind::Superblock });
+        }
+        let flush = matches!(closed.reason, CommitReason::Sync | CommitReason::Idle | CommitReason::Compact);
+        let (first, second) = match self.mutant {
+            Mutant::ListBehind => (others, list),
+            _ => (list, others),
+        };
+        let between = self.mutant != Mutant::NoFlushBehindList;
+        stages.push(Stage { writes: first, flush: between });
+        stages.push(Stage { writes: second, flush });
+        self.unflushed = !flush;
+        let durable = if flush { closed.number } else { closed.number.saturating_sub(1) };
+        Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect(), durable })
+    }
+
+    fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle {
+        match (quiet >= QUIET, dirty) {
+            (true, true) => Idle::Commit,
+            (true, false) if !self.marked_clean => Idle::Run(self.clean(superblock)),
+            _ => Idle::Nothing,
+        }
+    }
+
+    fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
+        Ok(self.clean(superblock))
+    }
+}

@@ -1,0 +1,257 @@
+//! What a slot says of a generation: records of what its notes and blocks show, net.
+
+use crate::{BlockWrite, ClosedGeneration, Kind, Mutant, Note};
+use format::InodeNo;
+use format::inode::{FileKind, RawInode};
+use format::linked::{
+    Copied, DIRECTORY, DiskListCopy, DiskListFresh, DiskListGroup, DiskListInode, DiskListPointers, DiskListRun, FREED,
+    KIND_ATTRIBUTES, KIND_DIRECTORY, NEW, SECTOR, Slot, WHOLE, sum,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes at which the header of an attribute block has how many inodes share it.
+const SHARERS: usize = 4;
+
+/// An inode in the generation.
+struct Changed<'c> {
+    before: &'c [u8],
+    after: &'c [u8],
+}
+
+/// Net runs: first block, end and owner, and whether they were allocated.
+#[derive(Default)]
+struct Runs(BTreeMap<u64, (u64, InodeNo, bool)>);
+
+impl Runs {
+    /// Adds a run; what was done before and is undone by it goes. False where a block of somebody else is in it.
+    fn add(&mut self, first: u64, count: u64, owner: InodeNo, allocated: bool) -> bool {
+        let (mut at, end) = (first, first.saturating_add(count));
+        while at < end {
+            let before = self.0.range(..=at).next_back().map(|(start, run)| (*start, *run));
+            if let Some((start, (stop, whose, how))) = before.filter(|(_, run)| run.0 > at) {
+                if (whose, how) != (owner, !allocated) {
+                    return false;
+                }
+                let cut = stop.min(end);
+                self.0.remove(&start);
+                if start < at {
+                    self.0.insert(start, (at, whose, how));
+                }
+                if cut < stop {
+                    self.0.insert(cut, (stop, whose, how));
+                }
+                at = cut;
+                continue;
+            }
+            let next = self.0.range(at..end).next().map_or(end, |(start, _)| *start);
+            let start = match before.filter(|(_, (stop, whose, how))| (*stop, *whose, *how) == (at, owner, allocated)) {
+                Some((start, _)) => start,
+                None => at,
+            };
+            self.0.insert(start, (next, owner, allocated));
+            at = next;
+        }
+        true
+    }
+}
+
+/// Fills a slot.
+pub(super) struct Describe<'s> {
+    slot: &'s mut Slot,
+    /// Inodes that go forward whole.
+    whole: BTreeSet<InodeNo>,
+    owners: BTreeSet<InodeNo>,
+}
+
+impl<'s> Describe<'s> {
+    pub(super) fn new(slot: &'s mut Slot) -> Self {
+        Self { slot, whole: BTreeSet::new(), owners: BTreeSet::new() }
+    }
+
+    /// All of a generation; false where there is something that a slot cannot say.
+    pub(super) fn all(mut self, closed: &ClosedGeneration, mutant: Mutant) -> bool {
+        let complete = closed.blocks.iter().all(|write| self.block(write).is_some()) && self.notes(closed).is_some();
+        let known: BTreeSet<u32> = self.slot.inodes.iter().map(|inode| inode.li_number.get()).collect();
+        let complete = complete && self.owners.iter().all(|owner| known.contains(&owner.get()));
+        match mutant {
+            Mutant::LoseRun => drop(self.slot.runs.pop()),
+            Mutant::LoseCopy => drop(self.slot.copies.pop()),
+            _ => {}
+        }
+        complete
+    }
+
+    fn block(&mut self, write: &BlockWrite) -> Option<()> {
+        if write.fresh {
+            let is_directory = matches!(write.tag.kind, Kind::Directory | Kind::DirectoryIndex);
+            self.slot.fresh.push(DiskListFresh {
+                lf_block: number_of(write)?.into(),
+                lf_checksum: sum(&write.data).into(),
+                lf_kind: u32::from(is_directory).into(),
+            });
+            return Some(());
+        }
+        match write.tag.kind {
+            Kind::Superblock | Kind::Descriptors | Kind::BlockBitmap | Kind::InodeBitmap | Kind::InodeTable => Some(()),
+            Kind::Indirect => self.pointers(write),
+            Kind::Directory | Kind::DirectoryIndex => self.sectors(write, KIND_DIRECTORY),
+            Kind::Attributes => {
+                let shared = |bytes: &[u8]| bytes.get(SHARERS..SHARERS + 4) != Some(&[1, 0, 0, 0]);
+                if shared(write.before.as_deref()?) || shared(&write.data) {
+                    return None;
+                }
+                self.whole.insert(write.tag.owner);
+                self.owners.insert(write.tag.owner);
+                self.sectors(write, KIND_ATTRIBUTES)
+            }
+            Kind::ExtentNode | Kind::SpaceMap | Kind::OrphanFile | Kind::Data | Kind::Engine => None,
+        }
+    }
+
+    fn pointers(&mut self, write: &BlockWrite) -> Option<()> {
+        let word = |bytes: &[u8], n: usize| -> Option<u32> {
+            Some(u32::from_le_bytes(bytes.get(n * 4..n * 4 + 4)?.try_into().ok()?))
+        };
+        let before = write.before.as_deref()?;
+        let (block, owner) = (number_of(write)?, write.tag.owner);
+        let mut open: Option<DiskListPointers> = None;
+        for n in 0..write.data.len() / 4 {
+            let (was, is) = (word(before, n)?, word(&write.data, n)?);
+            if was == is {
+                self.slot.pointers.extend(open.take());
+                continue;
+            }
+            self.owners.insert(owner);
+            if let Some(range) = &mut open {
+                let count = u32::from(range.lp_count.get());
+                let follows = |first: u32, value: u32| {
+                    if first == 0 { value == 0 } else { first.checked_add(count) == Some(value) }
+                };
+                if follows(range.lp_before.get(), was) && follows(range.lp_after.get(), is) {
+                    range.lp_count = u16::try_from(count + 1).ok()?.into();
+                    continue;
+                }
+            }
+            let next = DiskListPointers {
+                lp_block: block.into(),
+                lp_owner: owner.get().into(),
+                lp_index: u16::try_from(n).ok()?.into(),
+                lp_count: 1.into(),
+                lp_before: was.into(),
+                lp_after: is.into(),
+            };
+            self.slot.pointers.extend(open.replace(next));
+        }
+        self.slot.pointers.extend(open);
+        Some(())
+    }
+
+    fn sectors(&mut self, write: &BlockWrite, kind: u16) -> Option<()> {
+        let before = write.before.as_deref()?;
+        for (n, (was, is)) in before.chunks_exact(SECTOR).zip(write.data.chunks_exact(SECTOR)).enumerate() {
+            if was != is {
+                let head = DiskListCopy {
+                    lc_block: number_of(write)?.into(),
+                    lc_sector: u16::try_from(n).ok()?.into(),
+                    lc_kind: kind.into(),
+                    lc_before: sum(was).into(),
+                    lc_after: sum(is).into(),
+                };
+                self.slot.copies.push(Copied { head, after: Box::new(is.try_into().ok()?) });
+            }
+        }
+        Some(())
+    }
+
+    fn notes(&mut self, closed: &ClosedGeneration) -> Option<()> {
+        let mut inodes: BTreeMap<InodeNo, Changed<'_>> = BTreeMap::new();
+        let mut numbers: BTreeMap<InodeNo, (bool, bool)> = BTreeMap::new();
+        let mut runs = Runs::default();
+        let mut groups = BTreeMap::new();
+        for note in &closed.notes {
+            match note {
+                Note::Inode { number, before, after } => {
+                    inodes.entry(*number).or_insert(Changed { before, after }).after = after;
+                }
+                // was it taken first, and is it taken last
+                Note::Number { number, allocated } => {
+                    numbers.entry(*number).or_insert((*allocated, *allocated)).1 = *allocated;
+                }
+                Note::Whole { number } => drop(self.whole.insert(*number)),
+                Note::Run { owner, first, count, allocated, .. } => {
+                    if !runs.add(first.get(), *count, *owner, *allocated) {
+                        return None;
+                    }
+                }
+                Note::Group { number, free, free_inodes, directories } => {
+                    groups.entry(*number).or_insert(DiskListGroup {
+                        lg_number: number.get().into(),
+                        lg_free_blocks: (*free).into(),
+                        lg_free_inodes: (*free_inodes).into(),
+                        lg_directories: (*directories).into(),
+                    });
+                }
+            }
+        }
+        for (first, (end, owner, allocated)) in runs.0 {
+            self.owners.insert(owner);
+            self.slot.runs.push(DiskListRun {
+                lr_owner: owner.get().into(),
+                lr_first: u32::try_from(first).ok()?.into(),
+                lr_count: u32::try_from(end - first).ok()?.into(),
+                lr_allocated: u32::from(allocated).into(),
+            });
+        }
+        self.slot.groups = groups.into_values().collect();
+        self.owners.extend(numbers.keys());
+        for (number, changed) in inodes {
+            self.inode(number, &changed, numbers.get(&number).copied())?;
+        }
+        Some(())
+    }
+
+    fn inode(&mut self, number: InodeNo, changed: &Changed<'_>, taken: Option<(bool, bool)>) -> Option<()> {
+        let (before, after) = (RawInode::from_slot(changed.before)?, RawInode::from_slot(changed.after)?);
+        let mut flags = match taken {
+            Some((true, true)) => NEW,
+            Some((false, false)) => FREED,
+            _ => 0,
+        };
+        // what is freed has its type only where it was
+        let shown = if flags == FREED { before } else { after };
+        let is_directory = shown.kind() == Some(FileKind::Directory);
+        flags |= if is_directory { DIRECTORY } else { 0 };
+        // no file has the number before or after
+        let unused = matches!(taken, Some((true, false)));
+        if flags & FREED == 0 && !unused && (is_directory || self.whole.contains(&number)) {
+            flags |= WHOLE;
+            self.slot.whole.push(changed.after.into());
+        }
+        self.slot.inodes.push(DiskListInode {
+            li_number: number.get().into(),
+            li_before: sum(changed.before).into(),
+            li_after: sum(changed.after).into(),
+            li_dtime: after.disk.i_dtime,
+            li_links: after.disk.i_links_count,
+            li_flags: flags.into(),
+        });
+        Some(())
+    }
+}
+
+fn number_of(write: &BlockWrite) -> Option<u32> {
+    u32::try_from(write.block.get()).ok()
+}
+
+/// Most sectors that recovery writes for a slot: what it describes, and the names that lead to new files.
+pub(super) fn most_sectors(slot: &Slot) -> u64 {
+    let per_sector = (SECTOR as u32 / slot.header.ll_inode_size.get().max(1)).max(1);
+    let tables: BTreeSet<u32> =
+        slot.inodes.iter().map(|inode| inode.li_number.get().saturating_sub(1) / per_sector).collect();
+    let new = slot.inodes.iter().filter(|inode| inode.li_flags.get() & NEW != 0).count();
+    // each run lies in one bitmap's sector or goes on in the next
+    let bits: u64 = slot.runs.iter().map(|run| 2 + u64::from(run.lr_count.get()) / (8 * SECTOR as u64)).sum();
+    let pointers: usize = slot.pointers.iter().map(|p| 2 + usize::from(p.lp_count.get()) / (SECTOR / 4)).sum();
+    let fixed = tables.len() + 2 * new + pointers + slot.copies.len() + 3 * slot.groups.len() + 4;
+    fixed as u64 + bits
+}
