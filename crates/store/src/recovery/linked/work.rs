@@ -203,9 +203,7 @@ impl Work<'_> {
 
     fn superblock(&self, deltas: &BTreeMap<u32, Delta>, orphan: u32) -> Result<()> {
         let (Some(oldest), Some(newest)) = (self.slots.first(), self.slots.last()) else { return Ok(()) };
-        if oldest.is_empty() && newest.is_empty() {
-            return Ok(());
-        }
+        // also where no change is described: the mark brought the totals of a generation whose slot did not land
         let total = |before: u32, more: i64| {
             u32::try_from(i64::from(before) + more).map_err(|_| Error::Linked(NOT_NAMED)).map(Into::into)
         };
