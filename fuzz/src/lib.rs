@@ -24,6 +24,7 @@ mod progress;
 mod reading;
 mod seeds;
 mod session;
+mod space_map;
 #[allow(dead_code, reason = "the program uses what the target does not")]
 mod trail;
 mod undo;
@@ -37,6 +38,7 @@ pub use linked_list::linked_list;
 pub use nbd::nbd;
 pub use reading::read;
 pub use session::session;
+pub use space_map::space_map;
 pub use undo::undo;
 pub use volumes::{check, repair, repair_cut, repair_undo};
 pub use words::text;
@@ -66,7 +68,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     Target { name: "superblock", run: superblock, seeds: seeds::superblocks },
     Target { name: "directory_block", run: directory_block, seeds: seeds::blocks },
     Target { name: "extent_tree", run: extent_tree, seeds: seeds::blocks },
@@ -77,6 +79,7 @@ pub const TARGETS: [Target; 20] = [
     Target { name: "check", run: check, seeds: volumes::patches },
     Target { name: "repair", run: repair, seeds: volumes::patches },
     Target { name: "linked_list", run: linked_list, seeds: linked_list::lists },
+    Target { name: "space_map", run: space_map, seeds: space_map::space_maps },
     Target { name: "undo", run: undo, seeds: undo::files },
     Target { name: "repair_cut", run: repair_cut, seeds: volumes::cuts },
     Target { name: "repair_undo", run: repair_undo, seeds: volumes::patches },
@@ -386,6 +389,11 @@ mod tests {
     #[test]
     fn nbd() {
         smoke("nbd", 1_000);
+    }
+
+    #[test]
+    fn space_map() {
+        smoke("space_map", 2_000);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Space maps on volumes that mke2fs made: converted there and back, damaged, repaired, cut.
 
 use blockdev::{BlockDevice, MemoryDevice};
+use damage::{Kind, damage};
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{FreeSpaceForm, Options, Refusal, Repair, check, convert, repair};
@@ -279,6 +280,30 @@ fn damage_anywhere_is_found_and_repaired() {
         bytes[flipped] ^= 1 << rng.below(8);
         found_and_repaired(&bytes, code, &format!("EXTANT_SEED={:#x}: byte {flipped}", case.seed));
     }
+}
+
+#[test]
+fn every_kind_of_damage_to_them_is_found_and_repaired() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let volumes = [Mapped::new(SHAPES[0]), Mapped::new(SHAPES[3])];
+    let kinds: Vec<Code> =
+        Code::ALL.iter().copied().filter(|code| (0x0E_0030..0x0E_0040).contains(&code.number())).collect();
+    assert_eq!(kinds.len(), 6);
+    for (volume, seed) in volumes.iter().flat_map(|volume| (0..5).map(move |seed| (volume, seed))) {
+        for code in &kinds {
+            let device = MemoryDevice::from_vec(volume.bytes.clone());
+            damage(&device, Kind::Problem(code.number()), seed).unwrap_or_else(|e| panic!("{code:?}: {e}"));
+            found_and_repaired(&contents(&device), *code, &format!("{code:?}, seed {seed}"));
+        }
+    }
+    // what damages a block bitmap finds none
+    let device = MemoryDevice::from_vec(volumes[0].bytes.clone());
+    for code in [Code::BlockMarkedButUnused, Code::BlockRangeUsedButUnmarked, Code::BlockBitmapPaddingWrong] {
+        assert!(damage(&device, Kind::Problem(code.number()), 1).is_err(), "{code:?}");
+    }
+    assert!(contents(&device) == volumes[0].bytes);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 /// A row of `len` bits of a group's bitmap that are all `used` or all not; never the group's first.
 fn row(v: &mut Volume<'_>, inodes: bool, used: bool, len: usize) -> Result<(GroupNo, Range<usize>)> {
+    need(inodes || !v.has_space_maps(), "the volume has no block bitmaps")?;
     let uninit = if inodes { GroupFlags::INODE_UNINIT } else { GroupFlags::BLOCK_UNINIT };
     for (n, group) in (0u32..).zip(v.groups.clone()).filter(|(_, group)| !group.flags.contains(uninit)) {
         let (block, bits) = if inodes {

@@ -12,6 +12,7 @@
 //! | `inodes`, `maps`, `attributes` | inodes, block maps, extended attributes |
 //! | `directories`, `trees` | directories, their entries, hash trees, links |
 //! | `bitmaps` | bitmaps and counts |
+//! | `space_maps` | space maps, where there are no block bitmaps |
 //! | `table2` | what the paper's Table II lists |
 //! | `structures`, `mutate` | any field of any structure, by chance, with checksums put right |
 //! | `fields` | one field of one structure of each kind, all of them in turn |
@@ -29,6 +30,7 @@ mod maps;
 mod mutate;
 mod native;
 mod recipe;
+mod space_maps;
 mod structures;
 mod superblock;
 mod table2;
@@ -55,7 +57,7 @@ pub use recipe::Corruption;
 pub use structures::Structures;
 pub use table2::TABLE2;
 
-const PROBLEMS: [&[(u32, Recipe)]; 8] = [
+const PROBLEMS: [&[(u32, Recipe)]; 9] = [
     superblock::RECIPES,
     journal::RECIPES,
     inodes::RECIPES,
@@ -64,6 +66,7 @@ const PROBLEMS: [&[(u32, Recipe)]; 8] = [
     directories::RECIPES,
     trees::RECIPES,
     bitmaps::RECIPES,
+    space_maps::RECIPES,
 ];
 
 /// Problems that bytes alone do not make, and why.

@@ -2,11 +2,11 @@
 //!
 //! The volume is taken to be sound: what is found in it is followed without doubt, within bounds.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, need};
 use blockdev::BlockDevice;
 use format::dir::{DirEntry, decode_rec_len};
 use format::extent::{self, RawNode};
-use format::feature::{Compat, Incompat, RoCompat};
+use format::feature::{Compat, ExtantRo, Incompat, RoCompat};
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::inode::{FileKind, InodeBuf, InodeFlags, RawInode};
 use format::superblock::{self, DiskSuperblock, Geometry};
@@ -91,6 +91,11 @@ impl<'a> Volume<'a> {
 
     pub(crate) fn has_ro(&self, feature: RoCompat) -> bool {
         self.sb.features().ro_compat.contains(feature)
+    }
+
+    /// Whether free space is recorded in space maps, and not in block bitmaps.
+    pub(crate) fn has_space_maps(&self) -> bool {
+        self.sb.extant_ro().contains(ExtantRo::SPACE_MAPS)
     }
 
     // the device
@@ -238,6 +243,7 @@ impl<'a> Volume<'a> {
     /// Changes bits of a group's bitmap, and the bitmap's checksum.
     pub(crate) fn bitmap(&mut self, number: GroupNo, inodes: bool, edit: impl FnOnce(&mut [u8])) -> Result<()> {
         let group = self.group_of(number)?;
+        need(inodes || !self.has_space_maps(), "the volume has no block bitmaps")?;
         let (block, bits) = if inodes {
             (group.inode_bitmap, self.geometry.inodes_per_group)
         } else {
@@ -275,6 +281,7 @@ impl<'a> Volume<'a> {
 
     /// A free block in a group whose bitmap is written.
     pub(crate) fn free_block(&mut self) -> Result<u64> {
+        need(!self.has_space_maps(), "the volume has no block bitmaps")?;
         for (n, group) in (0u32..).zip(self.groups.clone()) {
             if group.flags.contains(GroupFlags::BLOCK_UNINIT) || group.free_clusters == 0 {
                 continue;

@@ -145,8 +145,8 @@ fn every_problem_has_an_image_that_is_found_and_repaired() {
     }
     let bases = bases();
     let wrong: Vec<String> = at_once(Code::ALL, |&code, scratch| {
-        // mke2fs makes no volume whose blocks say whose they are; the program's own tests have one
-        let elsewhere = code == Code::IndirectBlockForeign;
+        // mke2fs makes no volume whose blocks say whose they are, or with space maps; other tests have them
+        let elsewhere = code == Code::IndirectBlockForeign || (0x0E_0030..0x0E_0040).contains(&code.number());
         if elsewhere || NOT_MADE.iter().any(|(number, _)| *number == code.number()) {
             return None;
         }
