@@ -72,9 +72,10 @@ types as fuseblk.extant and fuse.extant.
 
 Options for -o, in lists as mount(8) takes them:
   ro, rw        read-only, or not at all unless it can be written
-  consistency=none|dirty-bit|journal|snapshot
+  consistency=none|dirty-bit|linked|journal|snapshot
                 how the volume stays sound through a crash: not; by a mark that asks for a check; by
-                its journal (the default where it has one, else dirty-bit); on a native volume, by
+                a list of what is being written, from which a mount repairs (ext2 made with
+                `mkfs -t ext2 -E linked`); by its journal (the default where it has one, else dirty-bit); on a native volume, by
                 whole generations (the default there; the only other is none)
   data=ordered|writeback|journal|cow
                 with a journal: file content before the metadata that leads to it (the default),

@@ -51,7 +51,7 @@ pub const FORMATS: [Format; 6] = [
 /// The format of a mode's volumes unless another is asked for.
 fn usual_format(mode: Mode) -> &'static str {
     match mode.consistency {
-        Consistency::None | Consistency::DirtyBit => "ext2",
+        Consistency::None | Consistency::DirtyBit | Consistency::Linked => "ext2",
         Consistency::Journal => "ext4",
         Consistency::Snapshot => "extant",
     }
@@ -99,7 +99,7 @@ impl Ext {
     pub fn shortest(&self) -> u64 {
         match self.format.kind {
             Kind::Extant => 16 << 20,
-            _ if self.journals() => 2 << 20,
+            _ if self.journals() || self.lists() => 2 << 20,
             _ => 1 << 20,
         }
     }
@@ -107,6 +107,11 @@ impl Ext {
     /// Whether its mode needs a journal.
     fn journals(&self) -> bool {
         self.promise.mode.consistency == Consistency::Journal
+    }
+
+    /// Whether its mode needs a list of linked writes.
+    fn lists(&self) -> bool {
+        self.promise.mode.consistency == Consistency::Linked
     }
 
     /// Whether the volume has more than one group, and so a copy of its superblock.
@@ -168,7 +173,7 @@ impl System for Ext {
     /// mount does not look for them; a small volume has none.
     fn whole(&self) -> Range<u64> {
         // a native volume says of each sector what it belongs to
-        let one = self.journals() || !self.has_copy();
+        let one = self.journals() || self.lists() || !self.has_copy();
         if one && self.format.kind != Kind::Extant { OFFSET..OFFSET + DiskSuperblock::SIZE as u64 } else { 0..0 }
     }
 
@@ -197,6 +202,7 @@ impl System for Ext {
         } else if !matches!(self.format.kind, Kind::Ext2 | Kind::Extant) {
             options.features.add("^has_journal").map_err(|e| e.to_string())?;
         }
+        options.linked_len = self.lists().then_some(self.len / 8);
         fs::mkfs::make(&device, &options).map_err(|e| e.to_string())?;
         Ok(Arc::new(device))
     }

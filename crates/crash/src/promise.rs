@@ -77,6 +77,8 @@ pub struct Promise {
     pub fsync: Scope,
     /// What recovers the volume.
     pub recovery: Recovery,
+    /// A write that was torn may cost a directory that was changed any of its names.
+    pub torn_names: bool,
 }
 
 /// The promises of all modes.
@@ -86,6 +88,7 @@ fn promise(mode: Mode) -> Promise {
     let (order, data, fsync, recovery) = match mode.consistency {
         Consistency::None => (Order::PerObject, Data::Any, Scope::Node, Recovery::FullCheck),
         Consistency::DirtyBit => (Order::PerObject, Data::OldOrNew, Scope::Node, Recovery::CheckUnlessClean),
+        Consistency::Linked => (Order::PerObject, Data::OldOrNew, Scope::EarlierMetadata, Recovery::Mount),
         Consistency::Journal | Consistency::Snapshot => {
             let data = match mode.data {
                 DataMode::Ordered | DataMode::CopyOnWrite => Data::OldOrNew,
@@ -95,7 +98,8 @@ fn promise(mode: Mode) -> Promise {
             (Order::Prefix, data, Scope::EarlierMetadata, Recovery::Mount)
         }
     };
-    Promise { mode, order, data, fsync, recovery }
+    let torn_names = order == Order::PerObject && recovery != Recovery::Mount;
+    Promise { mode, order, data, fsync, recovery, torn_names }
 }
 
 impl Promise {
@@ -112,6 +116,10 @@ impl Promise {
         [
             match self.order {
                 Order::Prefix => "all as after some operation, at most two commit intervals of 5 s ago",
+                Order::PerObject if !self.torn_names => {
+                    "each file for itself: whole where it was synced and not changed since, else old, new or, where it is new, \
+                     not there; no other name is lost"
+                }
                 Order::PerObject => {
                     "each file for itself: whole where it was synced and not changed since, else old, new or lost"
                 }
@@ -172,7 +180,8 @@ pub fn judge(
     match promise.order {
         Order::Prefix => prefix(promise.data, false, history, moment, &pins, observed),
         Order::PerObject => {
-            per_object(history, moment, &pins, observed)?;
+            let forgiven = Moment { torn: moment.torn && promise.torn_names, ..moment };
+            per_object(history, forgiven, &pins, observed)?;
             // nothing may wait in memory while a volume is marked clean
             if clean { prefix(promise.data, true, history, moment, &pins, observed) } else { Ok(()) }
         }
@@ -551,8 +560,9 @@ mod tests {
     fn every_mode_is_one_row() {
         for promise in PROMISES.iter() {
             assert_eq!(Promise::of(promise.mode.name), Some(promise));
-            // whoever needs no check keeps the order of operations
-            assert_eq!(promise.recovery == Recovery::Mount, promise.order == Order::Prefix);
+            // a mode with the order of operations needs no check
+            assert!(promise.recovery == Recovery::Mount || promise.order == Order::PerObject);
+            assert_eq!(promise.recovery == Recovery::Mount, !promise.torn_names);
         }
         assert_eq!(Promise::of("magic"), None);
     }

@@ -73,3 +73,8 @@ fn native_workloads_by_seed() {
     assert!(found.is_empty(), "{}", found.join("\n"));
     assert!(report.counts.distinct > 1000 && (!has_e2fsck || report.counts.e2fsck > 3), "{:?}", report.counts);
 }
+
+#[test]
+fn linked_keeps_its_promise() {
+    slice("linked", "ext2", 7);
+}

@@ -47,6 +47,8 @@ pub enum Consistency {
     None,
     /// A full check only after a crash while metadata was on its way.
     DirtyBit,
+    /// A list on an ext2 volume says what is about to change: a crash is followed by the repair of that.
+    Linked,
     /// The journal of ext3 and ext4: a crash is followed by its replay.
     Journal,
     /// Meta-data snapshotting on a native volume: the device holds a whole generation at every instant, so a crash is
@@ -54,7 +56,7 @@ pub enum Consistency {
     Snapshot,
 }
 
-names!(Consistency { None = "none", DirtyBit = "dirty-bit", Journal = "journal", Snapshot = "snapshot" });
+names!(Consistency { None = "none", DirtyBit = "dirty-bit", Linked = "linked", Journal = "journal", Snapshot = "snapshot" });
 
 /// What is done about file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -98,9 +100,10 @@ pub struct Mode {
 }
 
 /// All modes.
-pub const MODES: [Mode; 7] = [
+pub const MODES: [Mode; 8] = [
     Mode { name: "none", consistency: Consistency::None, data: DataMode::Ordered },
     Mode { name: "dirty-bit", consistency: Consistency::DirtyBit, data: DataMode::Ordered },
+    Mode { name: "linked", consistency: Consistency::Linked, data: DataMode::Ordered },
     Mode { name: "journal", consistency: Consistency::Journal, data: DataMode::Ordered },
     Mode { name: "journal-data", consistency: Consistency::Journal, data: DataMode::Journal },
     Mode { name: "journal-writeback", consistency: Consistency::Journal, data: DataMode::Writeback },
@@ -138,8 +141,8 @@ mod tests {
         assert!(DataMode::ALL.iter().all(|one| one.to_string().parse() == Ok(*one)));
         assert!(Placement::ALL.iter().all(|one| one.to_string().parse() == Ok(*one)));
         assert!(MODES.iter().all(|mode| mode.name.parse() == Ok(*mode)));
-        let why = "linked".parse::<Consistency>().expect_err("there is none yet").to_string();
-        assert_eq!(why, "none of none, dirty-bit, journal, snapshot");
+        let why = "soft-updates".parse::<Consistency>().expect_err("there is none yet").to_string();
+        assert_eq!(why, "none of none, dirty-bit, linked, journal, snapshot");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use format::superblock::{DiskSuperblock, State};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Engine;
-use store::engine::{CopyOnWrite, DirtyBit, Journal, JournalOptions, NativeUnordered, Unordered};
+use store::engine::{CopyOnWrite, DirtyBit, Journal, JournalOptions, Linked, NativeUnordered, Unordered};
 
 /// Features a volume may have that is written.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
@@ -105,6 +105,9 @@ impl Maps {
             (Consistency::None, Some(mapped)) => Box::new(NativeUnordered::new(mapped, dirty_blocks)?),
             (Consistency::None, None) => Box::new(Unordered::new(block_size, dirty_blocks)),
             (Consistency::DirtyBit, None) => Box::new(DirtyBit::new(block_size, dirty_blocks)),
+            (Consistency::Linked, None) => {
+                Box::new(Linked::new(&self.sb, self.linked_list()?, dirty_blocks, options.mutant))
+            }
             (Consistency::Journal, None) => {
                 let clock = Arc::clone(&options.clock);
                 let journal = JournalOptions {
@@ -117,7 +120,9 @@ impl Maps {
                 Box::new(Journal::new(self.journal()?, journal)?)
             }
             // an engine that promises less would be a lie
-            (Consistency::DirtyBit | Consistency::Journal, Some(_)) => return Err(SNAPSHOT_OR_NONE),
+            (Consistency::DirtyBit | Consistency::Linked | Consistency::Journal, Some(_)) => {
+                return Err(SNAPSHOT_OR_NONE);
+            }
             (Consistency::Snapshot, None) => return Err(NEEDS_NATIVE),
         })
     }
@@ -219,6 +224,9 @@ impl Maps {
             return Err(Error::Impossible(
                 "content is copied on write on native volumes with `consistency=snapshot` only",
             ));
+        }
+        if consistency == Consistency::Linked {
+            self.linked_list()?;
         }
         if consistency == Consistency::Journal && !self.has_journal() {
             return Err(Error::Impossible("`consistency=journal` needs a journal, and it has none"));

@@ -317,7 +317,7 @@ mod tests {
     fn what_cannot_be_done_is_named() {
         for (list, said) in [
             ("data=fast", "`data=fast` is none of ordered, writeback, journal, cow"),
-            ("consistency=linked", "`consistency=linked` is none of none, dirty-bit, journal, snapshot"),
+            ("consistency=some", "`consistency=some` is none of none, dirty-bit, linked, journal, snapshot"),
             ("snapdir=hidden", "`snapdir=hidden` is none of owner, all"),
             ("placement=front", "`placement=front` is none of usual, hint"),
             ("commit=soon", "`commit=soon` is no number of seconds up to 3600"),

@@ -447,7 +447,7 @@ fn what_cannot_be_mounted_is_said_by_the_first_process() {
         (&["-o", "ro", "/dev/null", folder.text()], "/dev/null"),
         (&["-o", "ro", volume, "/no/such/folder"], "cannot mount on /no/such/folder: No such file or directory"),
         (&["-o", "ro", volume, "/dev/null"], "cannot mount on /dev/null: Not a directory"),
-        (&["-o", "rw,consistency=linked", volume, folder.text()], "none of none, dirty-bit, journal"),
+        (&["-o", "rw,consistency=some", volume, folder.text()], "none of none, dirty-bit, linked, journal"),
         (&["-o", "rw", "/no/such/volume", folder.text()], "cannot open /no/such/volume: "),
         (&["-o", "remount,ro", volume, folder.text()], "nothing is mounted there"),
         (&["-o", "ro,frobnicate", volume, folder.text()], "unknown mount option `frobnicate`"),
