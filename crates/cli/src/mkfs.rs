@@ -78,8 +78,8 @@ Extended options for -E:
   root_owner[=UID:GID]                     of the root directory; without numbers those of who runs this
   hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
   encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
-  linked[=SIZE]                            with ext2: the list of linked writes, 128K to 16M; 1/64 of it if not given
-  region=SIZE                              with rext3: metadata region for each group at first, 1/64 of it if not given
+  linked[=SIZE]                            with ext2: the list of linked writes, 128K to 16M; 1/64 of it unless set
+  region=SIZE                              with rext3: metadata region for each group at first, 1/64 of it unless set
 
   metablockgroup=SIZE                      with space_maps: a power of two of groups, usually 8g
   map_log=BLOCKS                           with space_maps: its log, usually 256, fewer on a small volume

@@ -18,6 +18,7 @@ type Row = (&'static str, &'static str, u64, u64);
 const EXPECTED: &[Row] = &[
     ("ext2", "none", 0x37eb_e18c_8c3d_cc78, 0x49ac_11f0_3334_d201),
     ("ext2", "dirty-bit", 0x37eb_e18c_8c3d_cc78, 0x3354_487c_708a_b9f7),
+    ("ext2", "linked", 0x5a8f_1ce3_6196_295a, 0xe405_21d8_af87_8742),
     ("ext3", "none", 0x37eb_e18c_8c3d_cc78, 0x49ac_11f0_3334_d201),
     ("ext3", "dirty-bit", 0x37eb_e18c_8c3d_cc78, 0x3354_487c_708a_b9f7),
     ("ext3", "journal", 0x1a87_dbff_b0f6_70af, 0x60c9_ffe8_30ad_0dad),
