@@ -28,7 +28,7 @@ const TABLE: &[Retired] = &[
     retired(&["beacon", "beacons"], "MMP heartbeat", 0),
     retired(&["dress", "dresses", "dressed"], "file attributes", 162),
     retired(&["spoil", "spoils", "spoiled", "spoilt", "spoiling"], "mark corrupt; damaged", 147),
-    retired(&["mend", "mends", "mended", "mending", "mender", "menders"], "repair, fix", 1),
+    retired(&["mend", "mends", "mended", "mending", "mender", "menders"], "repair, fix", 0),
     retired(&["told"], "reported, notified", 186),
     retired(&["tell", "tells", "teller", "telling"], "report, notify", 134),
     retired(&["whoever"], "the caller, the process, the user", 137),

@@ -343,7 +343,7 @@ fn refusals_are_one_sentence() {
     let path = folder.path().join("volume");
     let name = text(&path);
     for (options, size, why) in [
-        ("-t ext5", "8M", "the types are extant, ext2, ext3, ext4 and rext3"),
+        ("-t ext5", "8M", "the types are extant, ext2, ext3, ext4, rext3 and spacemap"),
         ("-t ext4 -O nonsense", "8M", "`nonsense` is no feature"),
         ("-t ext4 -O dirdata", "8M", "cannot be made with the feature dirdata"),
         ("-t ext4 -O bigalloc,^extent,^64bit", "8M", "bigalloc needs the feature extent"),
