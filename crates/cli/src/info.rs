@@ -14,6 +14,7 @@ use std::io::{self, Write};
 
 mod export;
 mod groups;
+mod maps;
 mod rows;
 
 #[derive(Debug, Args)]
@@ -131,7 +132,11 @@ impl Info {
             return Ok(0);
         }
         let mut complaints = Complaints::new(&self.source.device);
-        let sections = rows::sections(&opened.volume, &mut complaints);
+        let maps = opened.volume.space_maps().unwrap_or_else(|e| {
+            complaints.about(b"space maps", e);
+            None
+        });
+        let sections = rows::sections(&opened.volume, maps.as_ref(), &mut complaints);
         let groups = if self.groups { Some(groups::read(&opened.volume, &mut complaints)) } else { None };
         if self.json {
             print_json(&Report { device: &self.source.device, sections: &sections, groups })?;
@@ -140,6 +145,9 @@ impl Info {
             print_sections(&sections, &mut out)?;
             if let Some(groups) = groups {
                 groups::print(&groups, &mut out)?;
+                if let Some(maps) = &maps {
+                    maps::print(maps, &mut out)?;
+                }
             }
             out.flush()?;
         }

@@ -24,6 +24,7 @@ mod device;
 mod facts;
 mod failure;
 mod fill;
+mod frag;
 mod get;
 mod info;
 mod kero;
@@ -33,6 +34,7 @@ mod mkfs;
 mod mount;
 mod multicall;
 mod output;
+mod pieces;
 mod progress;
 mod put;
 mod rm;
@@ -78,6 +80,7 @@ enum Command {
     Ls(ls::Ls),
     Tree(tree::Tree),
     Stat(stat::Stat),
+    Frag(frag::Frag),
     Cat(cat::Cat),
     Get(get::Get),
     Put(put::Put),
@@ -108,6 +111,7 @@ impl Command {
             Command::Ls(command) => command.run(),
             Command::Tree(command) => command.run(),
             Command::Stat(command) => command.run(),
+            Command::Frag(command) => command.run(),
             Command::Cat(command) => command.run(),
             Command::Get(command) => command.run(),
             Command::Put(command) => command.run(),

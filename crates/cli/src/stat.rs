@@ -3,12 +3,13 @@
 use crate::facts::{Facts, flag_names, target_of};
 use crate::failure::{Complaints, Result};
 use crate::output::{FULL_TIME, Text, counted, hex, human, local_time, mode_letters, print_json, stdout};
+use crate::pieces::{Piece, Pieces, has_map};
 use crate::source::{Opened, Source};
 use check::render::escape;
 use clap::Args;
 use format::acl::{Acl, Tag};
 use format::extent::RawNode;
-use fs::{FileBlock, FileKind, Inode, InodeFlags, Place, Run, Volume};
+use fs::{FileKind, Inode, InodeFlags, Volume};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -74,15 +75,6 @@ struct Map {
     /// With `--blocks`: the pieces.
     #[serde(skip_serializing_if = "Option::is_none")]
     runs: Option<Vec<Piece>>,
-}
-
-/// Blocks of a file that lie one behind the other.
-#[derive(Serialize)]
-struct Piece {
-    file_block: u64,
-    block: u64,
-    len: u64,
-    unwritten: bool,
 }
 
 #[derive(Serialize)]
@@ -177,12 +169,7 @@ impl Stat {
 /// What the map of a file says; nothing for files that have none. All pieces are kept only where `keep`.
 fn map_of(volume: &Volume, inode: &Inode, keep: bool) -> fs::Result<Option<Map>> {
     let flags = inode.raw().flags();
-    let mapped = match inode.kind {
-        FileKind::Regular | FileKind::Directory => true,
-        FileKind::Symlink => !inode.is_fast_symlink(),
-        _ => false,
-    };
-    if !mapped {
+    if !has_map(inode) {
         return Ok(None);
     }
     let (kind, depth) = if flags.contains(InodeFlags::INLINE_DATA) {
@@ -194,7 +181,7 @@ fn map_of(volume: &Volume, inode: &Inode, keep: bool) -> fs::Result<Option<Map>>
         ("indirect", None)
     };
     let mut map = Map { kind, depth, pieces: 0, data_blocks: 0, unwritten_blocks: 0, runs: keep.then(Vec::new) };
-    let mut pieces = Pieces { volume, inode, at: FileBlock(0), seen: 0, pending: None };
+    let mut pieces = Pieces::of(volume, inode);
     while let Some(piece) = pieces.next_piece()? {
         map.pieces += 1;
         *(if piece.unwritten { &mut map.unwritten_blocks } else { &mut map.data_blocks }) += piece.len;
@@ -203,77 +190,6 @@ fn map_of(volume: &Volume, inode: &Inode, keep: bool) -> fs::Result<Option<Map>>
         }
     }
     Ok(Some(map))
-}
-
-/// The pieces of a file, each as long as it goes on without a gap, holes left out.
-struct Pieces<'a> {
-    volume: &'a Volume,
-    inode: &'a Inode,
-    at: FileBlock,
-    /// Blocks that the map has named so far.
-    seen: u64,
-    /// A run that belongs to the next piece.
-    pending: Option<Piece>,
-}
-
-impl Pieces<'_> {
-    fn next_piece(&mut self) -> fs::Result<Option<Piece>> {
-        let mut piece = self.pending.take();
-        while let Some(run) = self.next_run()? {
-            let (block, unwritten) = match run.place {
-                Place::Hole => continue,
-                Place::Data(block) => (block.get(), false),
-                Place::Unwritten(block) => (block.get(), true),
-            };
-            let next = Piece { file_block: run.logical.get(), block, len: run.len, unwritten };
-            match &mut piece {
-                None => piece = Some(next),
-                Some(piece) if piece.goes_on_in(&next) => piece.len += next.len,
-                Some(_) => {
-                    self.pending = Some(next);
-                    break;
-                }
-            }
-        }
-        Ok(piece)
-    }
-
-    /// The next run, up to the end of what the map can hold. A map that loops is cut off: no file has more blocks than
-    /// its volume.
-    fn next_run(&mut self) -> fs::Result<Option<Run>> {
-        if self.at.get() == u64::MAX {
-            return Ok(None);
-        }
-        let run = self.volume.map(self.inode, self.at)?;
-        let behind_all = run.place == Place::Hole && run.end() >= self.reach();
-        self.at = if behind_all { FileBlock(u64::MAX) } else { run.end() };
-        if run.place != Place::Hole {
-            self.seen = self.seen.saturating_add(run.len);
-        }
-        if self.seen > self.volume.superblock().geometry.blocks {
-            let (structure, at) = (format::Structure::Inode, format::Where::Inode(self.inode.number));
-            let what = "its map names more blocks than the volume has";
-            return Err(fs::Error::Corrupt { structure, at, what });
-        }
-        Ok(Some(run))
-    }
-
-    /// The first block behind everything a file of this kind can map.
-    fn reach(&self) -> FileBlock {
-        if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
-            FileBlock(u64::from(u32::MAX))
-        } else {
-            FileBlock(self.volume.superblock().geometry.indirect().reach())
-        }
-    }
-}
-
-impl Piece {
-    fn goes_on_in(&self, next: &Self) -> bool {
-        self.unwritten == next.unwritten
-            && self.file_block.checked_add(self.len) == Some(next.file_block)
-            && self.block.checked_add(self.len) == Some(next.block)
-    }
 }
 
 impl Shown<'_> {

@@ -26,6 +26,7 @@ mod requests;
 mod rule;
 mod runs;
 mod snapshot_pins;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -34,9 +35,11 @@ mod zones;
 
 pub(crate) use blocks::Reservation;
 pub(crate) use record::free_blocks;
+pub use record::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 pub(crate) use rule::Role;
 pub(crate) use snapshot_pins::{in_use, pinned_alone, used_by};
 pub(crate) use space::Purpose;
+pub use stored::StoredFreeSpace;
 pub(crate) use undo::{Sums, with_errors};
 
 use crate::layout::Layout;
@@ -44,9 +47,9 @@ use crate::lock::lock;
 use crate::{Clock, Disk, Error, Placement, Result};
 use bounds::Bounds;
 use cell::GroupCell;
+use format::GroupNo;
 use format::group::Group;
 use format::superblock::{DiskSuperblock, State, Superblock};
-use format::{GroupNo, Structure, Where};
 use parked::Parked;
 use record::{FreeSpaceRecord, Opening};
 use rule::{Rule, Try};
@@ -144,6 +147,23 @@ pub(crate) struct Space {
     pub(crate) written: AtomicU64,
 }
 
+/// The descriptors of all groups.
+///
+/// # Errors
+/// Those of the device; of the format, where one is damaged.
+fn read_descriptors(volume: &Disk) -> Result<Vec<Group>> {
+    let geometry = &volume.sb.geometry;
+    let per_block = geometry.descriptors_per_block();
+    let mut groups = Vec::new();
+    for group in geometry.group_numbers() {
+        if (group.get() / per_block).is_multiple_of(BATCH) && group.get().is_multiple_of(per_block) {
+            volume.prefetch_descriptors(group.get() / per_block, BATCH);
+        }
+        groups.push(volume.read_descriptor(group)?);
+    }
+    Ok(groups)
+}
+
 impl Space {
     /// Reads the counts of all groups.
     pub(crate) fn load(volume: &Disk, disk: DiskSuperblock, options: SpaceOptions) -> Result<Self> {
@@ -152,21 +172,10 @@ impl Space {
         if geometry.groups > MAX_GROUPS {
             return Err(Error::Unsupported(format!("writing to a volume of {} groups", geometry.groups)));
         }
-        let per_block = geometry.descriptors_per_block();
-        let mut groups = Vec::new();
-        for group in geometry.group_numbers() {
-            if (group.get() / per_block).is_multiple_of(BATCH) && group.get().is_multiple_of(per_block) {
-                volume.prefetch_descriptors(group.get() / per_block, BATCH);
-            }
-            groups.push(volume.read_descriptor(group)?);
-        }
+        let groups = read_descriptors(volume)?;
         let mut opening = Opening::read(volume)?;
         let record = opening.own_blocks(&groups);
-        let Some(zones) = Zones::new(geometry, &groups, record) else {
-            let what = "the group descriptors put two structures into one place";
-            return Err(Error::corrupt(Structure::GroupDescriptor, Where::Volume, what));
-        };
-        let zones = Arc::new(zones);
+        let zones = Arc::new(Zones::of_volume(geometry, &groups, record)?);
         let record = opening.into_record(volume, &zones, options.mutant);
         let sum = |of: fn(&Group) -> u32| groups.iter().map(|g| u64::from(of(g))).sum::<u64>();
         let layout = Arc::clone(&volume.layout);

@@ -80,7 +80,7 @@ mod writer;
 mod xattr;
 
 pub use admission::Admission;
-pub use alloc::DamagedGroup;
+pub use alloc::{DamagedGroup, SpaceMapHead, SpaceMapSummary, SpaceMapTree, StoredFreeSpace};
 pub use attributes::SetAttributes;
 pub use base::Base;
 pub use dir::{DirEntry, Directories, ReadDir};

@@ -1,6 +1,6 @@
 //! The facts of superblock, journal and multiple-mount protection, in the order in which they are shown.
 
-use super::{Section, quoted};
+use super::{Section, maps, quoted};
 use crate::failure::Complaints;
 use crate::output::{SECONDS, counted, human, local_time, utc_time};
 use check::render::escape;
@@ -9,18 +9,24 @@ use format::hash::HashVersion;
 use format::jbd2::JournalSuperblock;
 use format::mmp::{Mmp, Use};
 use format::superblock::{DiskSuperblock, Flags, State};
-use fs::{NativeSummary, Timestamp, Volume};
+use fs::{NativeSummary, SpaceMapSummary, Timestamp, Volume};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Everything that applies to this volume.
-pub(super) fn sections(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<Section> {
+pub(super) fn sections(
+    volume: &Volume,
+    space_maps: Option<&SpaceMapSummary>,
+    complaints: &mut Complaints<'_>,
+) -> Vec<Section> {
     let native = volume.native_facts().unwrap_or_else(|e| {
         complaints.about(b"below the map", e);
         None
     });
     let native = native.as_ref();
-    let mut sections = vec![identity(volume, native), state(volume, native), space(volume, native)];
+    let identity = identity(volume, native, space_maps.is_some());
+    let mut sections = vec![identity, state(volume, native), space(volume, native, space_maps)];
+    sections.extend(space_maps.map(|found| maps::section(found, volume.superblock().geometry.block_size)));
     sections.extend(native.map(generations));
     sections.extend([layout(volume), history(volume)]);
     sections.extend(errors(volume));
@@ -29,12 +35,13 @@ pub(super) fn sections(volume: &Volume, complaints: &mut Complaints<'_>) -> Vec<
     sections
 }
 
-fn identity(volume: &Volume, native: Option<&NativeSummary>) -> Section {
+fn identity(volume: &Volume, native: Option<&NativeSummary>, space_maps: bool) -> Section {
     let sb = volume.superblock();
     let disk = &sb.disk;
     let mut s = Section::new("Volume", "identity");
     let format = if native.is_some() { "extant" } else { sb.features.format_name() };
-    s.row("Format", "format", format, format);
+    let with = if space_maps { " with space maps" } else { "" };
+    s.row("Format", "format", format!("{format}{with}"), format);
     s.row("Label", "label", quoted(&disk.label()), disk.label());
     let uuid = Uuid::from_bytes(disk.s_uuid).to_string();
     s.row("UUID", "uuid", uuid.clone(), uuid);
@@ -121,7 +128,7 @@ fn state(volume: &Volume, native: Option<&NativeSummary>) -> Section {
     s
 }
 
-fn space(volume: &Volume, native: Option<&NativeSummary>) -> Section {
+fn space(volume: &Volume, native: Option<&NativeSummary>, space_maps: Option<&SpaceMapSummary>) -> Section {
     let sb = volume.superblock();
     let (disk, geometry) = (&sb.disk, &sb.geometry);
     let block_size = u64::from(geometry.block_size);
@@ -134,7 +141,9 @@ fn space(volume: &Volume, native: Option<&NativeSummary>) -> Section {
     let all = native.map_or(geometry.blocks, |native| native.shape().blocks());
     blocks("Size", "blocks", all);
     let statfs = volume.statfs();
-    blocks("Free", "free_blocks", native.map_or(disk.free_blocks_count(), |_| statfs.blocks_free));
+    // the superblock counts blocks above the map, and none where space maps do
+    let in_superblock = native.is_none() && space_maps.is_none();
+    blocks("Free", "free_blocks", if in_superblock { disk.free_blocks_count() } else { statfs.blocks_free });
     blocks("Reserved", "reserved_blocks", disk.reserved_blocks_count());
     blocks("Metadata", "overhead_blocks", native.map_or(all.saturating_sub(statfs.blocks), |native| native.places));
     let user = u32::from(disk.s_def_resuid_hi.get()) << 16 | u32::from(disk.s_def_resuid.get());

@@ -6,6 +6,7 @@ mod common;
 mod converting;
 mod damaging;
 mod deep;
+mod fragmentation;
 mod fsck;
 mod fstab;
 mod getting;

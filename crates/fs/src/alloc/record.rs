@@ -18,6 +18,7 @@ mod space_maps;
 
 pub(super) use bitmaps::{check_bitmap, write_bitmap};
 pub(crate) use contract::{Estimate, FreeSpaceRecord, LoadError};
+pub use space_maps::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 
 use super::zones::Zones;
 use crate::{Disk, Result};

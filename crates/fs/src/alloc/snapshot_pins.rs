@@ -78,6 +78,14 @@ impl SnapshotPins {
         Ok(PinsOfGroup { units: used_by(&self.mapped, &live.list, block)?, pending: live.pending })
     }
 
+    /// Units that snapshots use of the group with this bitmap block, where nothing changes beside.
+    ///
+    /// # Errors
+    /// As [`SnapshotPins::of_group`].
+    pub(super) fn units_of_group(&self, block: FsBlock) -> store::Result<Container> {
+        used_by(&self.mapped, &self.read().list, block)
+    }
+
     /// Puts that into the group's free space as it was just read.
     pub(super) fn mark(&self, pins: &PinsOfGroup, area: &mut SpaceArea, free: &mut ContainerMap) {
         free.pin(&pins.units);

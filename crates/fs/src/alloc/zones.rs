@@ -1,14 +1,26 @@
 //! The blocks that hold the volume's own structures: superblocks, descriptors, the record of free space, inode bitmaps and
 //! tables.
 
+use crate::{Error, Result};
 use format::group::Group;
 use format::superblock::Geometry;
+use format::{Structure, Where};
 use std::ops::Range;
 
 /// Where the volume's own structures lie, wherever the descriptors put them.
 pub(crate) struct Zones(Vec<Range<u64>>);
 
 impl Zones {
+    /// As [`Zones::new`].
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where two structures overlap, or one lies outside the groups.
+    pub(crate) fn of_volume(geometry: &Geometry, groups: &[Group], record: Vec<Range<u64>>) -> Result<Self> {
+        let what = "the group descriptors put two structures into one place";
+        let overlap = || Error::corrupt(Structure::GroupDescriptor, Where::Volume, what);
+        Self::new(geometry, groups, record).ok_or_else(overlap)
+    }
+
     /// The zones of a volume with these descriptors, which are in the order of their groups, and of the blocks that the
     /// record of its free space takes. `None` where two structures
     /// overlap, or one lies outside the groups.

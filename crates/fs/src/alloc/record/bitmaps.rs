@@ -24,18 +24,28 @@ impl BlockBitmaps {
         Self { geometry: geometry.clone(), zones: Arc::clone(zones) }
     }
 
-    /// The volume's own structures in a group.
+    /// Clusters that the volume's own structures take in a group, ascending and disjoint.
     fn own(&self, blocks: &Range<u64>) -> impl Iterator<Item = Run> {
-        let start = blocks.start;
-        self.zones
-            .within(blocks.clone())
-            .map(move |zone| Run { start: (zone.start - start) as u32, len: (zone.end - zone.start) as u32 })
+        let (start, size) = (blocks.start, u64::from(self.geometry.cluster_blocks));
+        let mut from = 0;
+        self.zones.within(blocks.clone()).filter_map(move |zone| {
+            // two structures can share a cluster
+            let first = ((zone.start - start) / size).max(from);
+            from = (zone.end - start).div_ceil(size).max(from);
+            (first < from).then(|| Run { start: first as u32, len: (from - first) as u32 })
+        })
+    }
+
+    /// Clusters of a group.
+    fn units(&self, group: GroupNo) -> u32 {
+        let blocks = self.geometry.group_blocks(group);
+        (blocks.end - blocks.start).div_ceil(u64::from(self.geometry.cluster_blocks)) as u32
     }
 
     /// The free space of a group whose bitmap was never written.
     fn first(&self, group: GroupNo, descriptor: &Group) -> Result<ContainerMap, &'static str> {
         let blocks = self.geometry.group_blocks(group);
-        let mut free = ContainerMap::new((blocks.end - blocks.start) as u32);
+        let mut free = ContainerMap::new(self.units(group));
         if !self.own(&blocks).all(|zone| free.allocate(zone)) {
             return Err("its own structures overlap");
         }
@@ -52,7 +62,7 @@ impl BlockBitmaps {
             return Err("the checksum of its block bitmap does not match");
         }
         let blocks = geometry.group_blocks(group);
-        let free = ContainerMap::from_bytes(bytes, (blocks.end - blocks.start) as u32);
+        let free = ContainerMap::from_bytes(bytes, self.units(group));
         if free.free_units() != descriptor.free_clusters {
             return Err("its block bitmap and its count of free blocks contradict each other");
         }

@@ -18,11 +18,13 @@
 mod area;
 mod close;
 mod open;
+mod summary;
 
 use super::contract::{Estimate, FreeSpaceRecord, LoadError};
 use crate::alloc::zones::Zones;
 use crate::lock::lock;
 pub(crate) use open::Found;
+pub use summary::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
 
 use area::Area;
 use format::group::{Group, GroupFlags};

@@ -73,6 +73,11 @@ impl Area {
         self.free
     }
 
+    /// Records of the log that are not in the tree, before that is read.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// A record of the log that is not in the tree; it stands at this position.
     pub(super) fn add_record(&mut self, record: Record, position: u64) {
         let blocks = u64::from(record.blocks);

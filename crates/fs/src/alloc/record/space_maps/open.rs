@@ -17,10 +17,12 @@ use store::Mutant;
 
 /// The space maps of a volume that is being opened.
 pub(crate) struct Found {
-    maps: SpaceMaps,
-    areas: Vec<Area>,
-    sequence: u64,
-    position: u64,
+    pub(super) maps: SpaceMaps,
+    pub(super) areas: Vec<Area>,
+    /// Of the next generation.
+    pub(super) sequence: u64,
+    /// Of the next block of the log.
+    pub(super) position: u64,
 }
 
 impl Found {

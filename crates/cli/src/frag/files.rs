@@ -1,0 +1,186 @@
+//! Fragments of files.
+
+use crate::failure::Complaints;
+use crate::output::{Text, counted, human};
+use crate::pieces::{Piece, Pieces, has_map};
+use crate::progress::{Bar, Unit};
+use crate::source::Opened;
+use check::render::escape;
+use fs::{Inode, InodeNo, Volume};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// Files shown that nobody asked for by name: those of most fragments.
+const SHOWN: usize = 10;
+
+/// What is known of files.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Files {
+    /// Files and directories that have blocks, each once.
+    files: u64,
+    fragmented: u64,
+    fragments: u64,
+    blocks: u64,
+    /// What was asked for by name, in that order.
+    named: Vec<File>,
+    /// Of the others those of most fragments, most first.
+    most: Vec<File>,
+    #[serde(skip)]
+    block_size: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct File {
+    #[serde(flatten)]
+    path: Text,
+    #[serde(skip)]
+    name: Vec<u8>,
+    fragments: u64,
+    blocks: u64,
+}
+
+/// Reads the maps of the files at `paths` and below, of all where there is no path.
+pub(super) fn read(opened: &Opened, paths: &[OsString], complaints: &mut Complaints<'_>) -> Files {
+    let root = [OsString::from("/")];
+    let named = !paths.is_empty();
+    let paths = if named { paths } else { &root };
+    let volume = &opened.volume;
+    let mut files = Files { block_size: volume.superblock().geometry.block_size, ..Files::default() };
+    let mut linked: HashSet<InodeNo> = HashSet::new();
+    let bar = Bar::new("files", 0, Unit::Files);
+    for path in paths {
+        let start = match opened.find(path, false) {
+            Ok(inode) => inode,
+            Err(e) => {
+                complaints.about(path.as_bytes(), e);
+                continue;
+            }
+        };
+        for (below, inode) in volume.walk(start.number) {
+            let name = joined(path.as_bytes(), &below);
+            let read = inode.and_then(|inode| Ok((fragments(volume, &inode)?, inode)));
+            match read {
+                Ok(((fragments, blocks), inode)) => {
+                    let first = inode.raw().disk.i_links_count.get() < 2 || linked.insert(inode.number);
+                    if first && fragments > 0 {
+                        files.count(fragments, blocks);
+                    }
+                    let file = File { path: Text::new("path", &name), name, fragments, blocks };
+                    if below.is_empty() && named {
+                        files.named.push(file);
+                    } else if first && fragments > 1 {
+                        files.note(file);
+                    }
+                }
+                Err(e) => complaints.about(&name, e),
+            }
+            bar.advance(1);
+        }
+    }
+    bar.finish();
+    files
+}
+
+fn joined(start: &[u8], below: &[u8]) -> Vec<u8> {
+    let mut path = start.to_vec();
+    if !below.is_empty() {
+        if !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        path.extend_from_slice(below);
+    }
+    path
+}
+
+/// Fragments and blocks of a file.
+fn fragments(volume: &Volume, inode: &Inode) -> fs::Result<(u64, u64)> {
+    if !has_map(inode) {
+        return Ok((0, 0));
+    }
+    let mut pieces = Pieces::of(volume, inode);
+    let (mut fragments, mut blocks) = (0, 0);
+    let mut before: Option<Piece> = None;
+    while let Some(piece) = pieces.next_piece()? {
+        if !before.is_some_and(|before| follows(&before, &piece)) {
+            fragments += 1;
+        }
+        blocks += piece.len;
+        before = Some(piece);
+    }
+    Ok((fragments, blocks))
+}
+
+/// Whether a reader goes on from one piece to the next without a seek, or with one over the blocks that a hole lacks.
+fn follows(before: &Piece, next: &Piece) -> bool {
+    let dense = before.block.checked_add(before.len);
+    let gap = next.file_block.checked_sub(before.file_block);
+    dense == Some(next.block) || gap.and_then(|gap| before.block.checked_add(gap)) == Some(next.block)
+}
+
+impl Files {
+    fn count(&mut self, fragments: u64, blocks: u64) {
+        self.files += 1;
+        self.fragmented += u64::from(fragments > 1);
+        self.fragments += fragments;
+        self.blocks += blocks;
+    }
+
+    /// Puts a file into the list if it is among those of most fragments.
+    fn note(&mut self, file: File) {
+        let at = self.most.partition_point(|other| other.fragments >= file.fragments);
+        if at < SHOWN {
+            self.most.truncate(SHOWN - 1);
+            self.most.insert(at, file);
+        }
+    }
+
+    /// For people.
+    pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let size = |blocks: u64| human(blocks.saturating_mul(u64::from(self.block_size)));
+        writeln!(out, "Files")?;
+        let files = counted(self.files, "file or directory", "files and directories");
+        writeln!(out, "  with blocks  {files}, {}", size(self.blocks))?;
+        let mean = self.fragments as f64 / self.files.max(1) as f64;
+        let several = counted(self.fragmented, "has", "have");
+        writeln!(out, "  fragments    {}, {mean:.2} on average; {several} more than one", self.fragments)?;
+        if self.named.len() + self.most.len() > 0 {
+            writeln!(out, "\n  {:>9}  {:>10}  path", "fragments", "size")?;
+        }
+        for file in self.named.iter().chain(&self.most) {
+            writeln!(out, "  {:>9}  {:>10}  {}", file.fragments, size(file.blocks), escape(&file.name))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_ends_no_fragment() {
+        let piece = |file_block, block, len| Piece { file_block, block, len, unwritten: false };
+        let first = piece(0, 100, 10);
+        assert!(follows(&first, &piece(10, 110, 1)));
+        assert!(follows(&first, &piece(50, 110, 1)), "next to it");
+        assert!(follows(&first, &piece(50, 150, 1)), "where it would lie without a hole");
+        assert!(!follows(&first, &piece(10, 111, 1)));
+        assert!(!follows(&first, &piece(10, 90, 1)));
+    }
+
+    #[test]
+    fn those_of_most_fragments_are_named() {
+        let mut files = Files::default();
+        for n in 0..100u64 {
+            files.count(n * 7 % 101, 1);
+            let name = n.to_string().into_bytes();
+            files.note(File { path: Text::new("path", &name), name, fragments: n * 7 % 101, blocks: 1 });
+        }
+        let fragments: Vec<u64> = files.most.iter().map(|file| file.fragments).collect();
+        assert_eq!(fragments, [100, 99, 98, 97, 96, 95, 93, 92, 91, 90]);
+        assert_eq!((files.files, files.blocks), (100, 100));
+    }
+}

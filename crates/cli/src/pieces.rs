@@ -1,0 +1,102 @@
+//! Where the content of a file lies: its map as pieces.
+
+use fs::{FileBlock, FileKind, Inode, InodeFlags, Place, Run, Volume};
+use serde::Serialize;
+
+/// Blocks of a file that lie one behind the other.
+#[derive(Serialize)]
+pub(crate) struct Piece {
+    pub(crate) file_block: u64,
+    pub(crate) block: u64,
+    pub(crate) len: u64,
+    pub(crate) unwritten: bool,
+}
+
+/// Whether content of this inode is found through a map of blocks.
+pub(crate) fn has_map(inode: &Inode) -> bool {
+    match inode.kind {
+        FileKind::Regular | FileKind::Directory => true,
+        FileKind::Symlink => !inode.is_fast_symlink(),
+        _ => false,
+    }
+}
+
+/// The pieces of a file, each as long as it goes on without a gap, holes left out.
+pub(crate) struct Pieces<'a> {
+    volume: &'a Volume,
+    inode: &'a Inode,
+    at: FileBlock,
+    /// Blocks that the map has named so far.
+    seen: u64,
+    /// A run that belongs to the next piece.
+    pending: Option<Piece>,
+}
+
+impl<'a> Pieces<'a> {
+    /// Those of a file that [has a map](has_map).
+    pub(crate) fn of(volume: &'a Volume, inode: &'a Inode) -> Self {
+        Self { volume, inode, at: FileBlock(0), seen: 0, pending: None }
+    }
+
+    /// The next one; `None` behind the last.
+    ///
+    /// # Errors
+    /// Those of the map, and where it leads to more blocks than the volume has.
+    pub(crate) fn next_piece(&mut self) -> fs::Result<Option<Piece>> {
+        let mut piece = self.pending.take();
+        while let Some(run) = self.next_run()? {
+            let (block, unwritten) = match run.place {
+                Place::Hole => continue,
+                Place::Data(block) => (block.get(), false),
+                Place::Unwritten(block) => (block.get(), true),
+            };
+            let next = Piece { file_block: run.logical.get(), block, len: run.len, unwritten };
+            match &mut piece {
+                None => piece = Some(next),
+                Some(piece) if piece.goes_on_in(&next) => piece.len += next.len,
+                Some(_) => {
+                    self.pending = Some(next);
+                    break;
+                }
+            }
+        }
+        Ok(piece)
+    }
+
+    /// The next run, up to the end of what the map can hold. A map that loops is cut off: no file has more blocks than
+    /// its volume.
+    fn next_run(&mut self) -> fs::Result<Option<Run>> {
+        if self.at.get() == u64::MAX {
+            return Ok(None);
+        }
+        let run = self.volume.map(self.inode, self.at)?;
+        let behind_all = run.place == Place::Hole && run.end() >= self.reach();
+        self.at = if behind_all { FileBlock(u64::MAX) } else { run.end() };
+        if run.place != Place::Hole {
+            self.seen = self.seen.saturating_add(run.len);
+        }
+        if self.seen > self.volume.superblock().geometry.blocks {
+            let (structure, at) = (format::Structure::Inode, format::Where::Inode(self.inode.number));
+            let what = "its map names more blocks than the volume has";
+            return Err(fs::Error::Corrupt { structure, at, what });
+        }
+        Ok(Some(run))
+    }
+
+    /// The first block behind everything a file of this kind can map.
+    fn reach(&self) -> FileBlock {
+        if self.inode.raw().flags().contains(InodeFlags::EXTENTS) {
+            FileBlock(u64::from(u32::MAX))
+        } else {
+            FileBlock(self.volume.superblock().geometry.indirect().reach())
+        }
+    }
+}
+
+impl Piece {
+    fn goes_on_in(&self, next: &Self) -> bool {
+        self.unwritten == next.unwritten
+            && self.file_block.checked_add(self.len) == Some(next.file_block)
+            && self.block.checked_add(self.len) == Some(next.block)
+    }
+}
