@@ -104,6 +104,6 @@ mod tests {
         assert!(picture.contains("width=\"896\" height=\"7\" fill=\"#ffffff\""), "a row of free cells: {picture}");
         assert!(picture.contains("fill=\"#8f8f8f\""), "half of a cell");
         assert!(picture.contains("99.6 %, 1") && picture.contains("0.4 %, 1"));
-        assert_eq!(picture.matches("<rect").count() - 1 - 2, 1 + 3 + 30, "one a shade and row");
+        assert_eq!(picture.matches("<rect").count() - 1 - 2, 1 + 2 + 30, "one a shade and row");
     }
 }
