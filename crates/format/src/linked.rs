@@ -214,6 +214,13 @@ impl Areas {
         (slot > 0).then_some(Self { slot, redo: len - 2 * slot })
     }
 
+    /// Bytes of both slots and the redo area.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "none is")]
+    pub const fn len(&self) -> u64 {
+        2 * self.slot + self.redo
+    }
+
     /// The byte at which the slot with a counter lies.
     #[must_use]
     pub const fn slot_at(&self, counter: u64) -> u64 {

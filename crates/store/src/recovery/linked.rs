@@ -97,7 +97,9 @@ pub fn find(volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List, mutant: 
         return Ok(Finding::Check("its list of linked writes could not hold all that was being written"));
     }
     let overlay = Overlay::new(Arc::clone(volume));
-    let work = Work { volume: &overlay, sb, slots: &slots.counting };
+    let block_size = u64::from(sb.geometry.block_size);
+    let blocks = list.at / block_size..(list.at + list.areas.len()).div_ceil(block_size);
+    let work = Work { volume: &overlay, sb, slots: &slots.counting, list: blocks };
     let lost = match work.all() {
         Ok(lost) => lost,
         Err(Error::Linked(why)) => return Ok(Finding::Check(why)),
@@ -176,10 +178,11 @@ fn logged(volume: &dyn BlockDevice, newest: &Slot, list: List) -> Result<Option<
     let mut area = vec![0; list.areas.redo as usize];
     volume.read(list.at + list.areas.redo_at(), &mut area)?;
     let end = volume.geometry().len / SECTOR as u64;
+    let own = list.at..list.at + list.areas.len();
     let follows = |redo: &Redo| {
         redo.uuid == newest.header.ll_uuid
             && redo.counter == newest.header.ll_counter.get()
-            && redo.sectors.iter().all(|(number, _)| *number < end)
+            && redo.sectors.iter().all(|(number, _)| *number < end && !own.contains(&(number * SECTOR as u64)))
     };
     Ok(Redo::parse(&area).ok().filter(follows))
 }

@@ -4,6 +4,7 @@ mod applied;
 #[path = "../common/mod.rs"]
 mod common;
 mod kernel;
+mod linked;
 mod made;
 mod mutated;
 mod written;

@@ -170,19 +170,31 @@ impl<'s> Files<'s> {
         })
     }
 
-    /// The next orphan that is there, from one on.
-    fn orphan(&self, mut number: u32) -> Result<u32> {
-        for _ in 0..=self.0.len() {
-            match self.0.get(&number) {
-                Some(file) if file.is_lost() => number = file.newest().map_or(0, |record| record.li_dtime.get()),
-                _ => return Ok(number),
+    /// For each new file that did not land, the first orphan behind it that is there; 0 behind the last.
+    fn orphans_behind(&self) -> Result<BTreeMap<u32, u32>> {
+        let mut behind = BTreeMap::new();
+        let mut chain = Vec::new();
+        for (number, file) in &self.0 {
+            let (mut number, mut file) = (*number, Some(file));
+            // each file is walked over once: what is behind it is known to those before it
+            while let Some(lost) = file.filter(|file| file.is_lost() && !behind.contains_key(&number)) {
+                chain.push(number);
+                if chain.len() > self.0.len() {
+                    return contradiction(NOT_NAMED);
+                }
+                number = lost.newest().map_or(0, |record| record.li_dtime.get());
+                file = self.0.get(&number);
             }
+            let end = behind.get(&number).copied().unwrap_or(number);
+            behind.extend(chain.drain(..).map(|lost| (lost, end)));
         }
-        contradiction(NOT_NAMED)
+        Ok(behind)
     }
 
     /// Writes the inodes; the first orphan.
     pub(super) fn write(&self, work: &Work<'_>) -> Result<u32> {
+        let behind = self.orphans_behind()?;
+        let present = |number: u32| behind.get(&number).copied().unwrap_or(number);
         for (number, file) in &self.0 {
             if file.is_lost() {
                 continue;
@@ -201,11 +213,11 @@ impl<'s> Files<'s> {
             let (mut disk, _) = DiskInode::read_from_prefix(&bytes).map_err(|_| Error::Linked(NOT_NAMED))?;
             disk.i_links_count = newest.li_links;
             let is_orphan = newest.li_links.get() == 0 && newest.li_flags.get() & FREED == 0;
-            disk.i_dtime = if is_orphan { self.orphan(newest.li_dtime.get())?.into() } else { newest.li_dtime };
+            disk.i_dtime = if is_orphan { present(newest.li_dtime.get()).into() } else { newest.li_dtime };
             bytes.get_mut(..DiskInode::SIZE).unwrap_or_default().copy_from_slice(disk.as_bytes());
             work.volume.write(at, &bytes)?;
         }
-        self.orphan(work.slots.last().map_or(0, |slot| slot.header.ll_last_orphan.get()))
+        Ok(present(work.slots.last().map_or(0, |slot| slot.header.ll_last_orphan.get())))
     }
 }
 

@@ -9,6 +9,7 @@ use format::linked::{DiskListRun, SECTOR, Slot, sum};
 use format::superblock::{DiskSuperblock, OFFSET, Superblock};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The volume's structures contradict its list.
@@ -18,6 +19,7 @@ pub(super) fn contradiction<T>(what: &'static str) -> Result<T> {
 
 pub(super) const NOT_NAMED: &str = "its list of linked writes contradicts itself";
 pub(super) const BEYOND: &str = "its list of linked writes names what lies beyond the volume";
+pub(super) const OWN: &str = "its list of linked writes takes the volume's own structures for files";
 pub(super) const CHANGED: &str = "what its list of linked writes names was changed by others";
 
 /// The volume, and the slots that count, the older one first.
@@ -25,6 +27,8 @@ pub(super) struct Work<'a> {
     pub(super) volume: &'a Overlay,
     pub(super) sb: &'a Superblock,
     pub(super) slots: &'a [Slot],
+    /// The blocks in which the list itself lies.
+    pub(super) list: Range<u64>,
 }
 
 /// What becomes of a group's totals, and of the volume's.
@@ -39,6 +43,7 @@ impl Work<'_> {
     /// All steps; how many new files were lost.
     pub(super) fn all(&self) -> Result<usize> {
         self.within_bounds()?;
+        self.beside_own_structures()?;
         let files = Files::find(self)?;
         let mut deltas: BTreeMap<u32, Delta> = BTreeMap::new();
         self.sectors()?;
@@ -77,6 +82,55 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What is named as content of files is none of the volume's own structures: superblocks, descriptors, bitmaps, inode tables,
+    /// the list.
+    fn beside_own_structures(&self) -> Result<()> {
+        let geometry = &self.sb.geometry;
+        let mut named: Vec<Range<u64>> = Vec::new();
+        for slot in self.slots {
+            let blocks = slot.copies.iter().map(|copy| copy.head.lc_block.get());
+            let blocks = blocks.chain(slot.pointers.iter().map(|p| p.lp_block.get()));
+            let blocks = blocks.chain(slot.fresh.iter().map(|fresh| fresh.lf_block.get()));
+            named.extend(blocks.map(|block| block.into()..u64::from(block) + 1));
+            let runs = slot.runs.iter().map(|run| (u64::from(run.lr_first.get()), u64::from(run.lr_count.get())));
+            named.extend(runs.map(|(first, count)| first..first + count));
+        }
+        named.sort_unstable_by_key(|blocks| blocks.start);
+        let mut known: Option<(GroupNo, [Range<u64>; 4])> = None;
+        for blocks in named {
+            let mut at = blocks.start;
+            while at < blocks.end {
+                let group = geometry.group_of(FsBlock(at)).ok_or(Error::Linked(BEYOND))?;
+                let own = match &known {
+                    Some((of, own)) if *of == group => own,
+                    _ => &known.insert((group, self.own_structures(group)?)).1,
+                };
+                let end = blocks.end.min(geometry.group_blocks(group).end);
+                if own.iter().chain([&self.list]).any(|own| own.start < end && at < own.end) {
+                    return contradiction(OWN);
+                }
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// The superblock with the descriptors and those reserved behind it, both bitmaps and the inode table of a group.
+    fn own_structures(&self, group: GroupNo) -> Result<[Range<u64>; 4]> {
+        let geometry = &self.sb.geometry;
+        let start = geometry.group_blocks(group).start;
+        let descriptors = u64::from(geometry.descriptor_blocks) + u64::from(geometry.reserved_descriptor_blocks);
+        let head = if geometry.backups.contains(group) { 1 + descriptors } else { 0 };
+        let (_, disk) = self.group(group)?;
+        let from = |first: u32, count: u32| u64::from(first)..u64::from(first) + u64::from(count);
+        Ok([
+            start..start + head,
+            from(disk.bg_block_bitmap_lo.get(), 1),
+            from(disk.bg_inode_bitmap_lo.get(), 1),
+            from(disk.bg_inode_table_lo.get(), geometry.itable_blocks),
+        ])
     }
 
     /// Directories and attributes: each sector as after the newest slot that has it.
@@ -161,7 +215,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn set_bits(&self, bitmap: u32, bits: std::ops::Range<u64>, value: bool) -> Result<()> {
+    fn set_bits(&self, bitmap: u32, bits: Range<u64>, value: bool) -> Result<()> {
         let at = self.at(bitmap)?;
         let bytes = bits.start / 8..bits.end.div_ceil(8);
         if bytes.end > self.sb.geometry.block_size.into() {
