@@ -28,8 +28,6 @@ use zerocopy::{FromBytes, IntoBytes};
 const SECTOR: u64 = 512;
 /// The superblock's second sector, where the pointer lies.
 const SECOND: u64 = OFFSET + SECTOR;
-/// Blocks of a log that are followed at most: more than a repair of the largest volume changes.
-const MOST_BLOCKS: usize = 1 << 28;
 /// Writes handed to the device at once.
 const BATCH: usize = 64;
 
@@ -400,7 +398,12 @@ fn read_log(device: &dyn BlockDevice) -> Result<Option<Pending>> {
     };
     let mut pending = Pending { block_size, blocks: Vec::new(), superblock: Vec::new() };
     let (mut next, mut checksum) = (pointer.rp_block.get(), pointer.rp_index.get());
+    // an index can be made that names itself, checksum and all
+    let mut seen = BTreeSet::new();
     while next != 0 {
+        if !seen.insert(next) {
+            return Ok(None);
+        }
         let Some(bytes) = read(next, checksum)? else { return Ok(None) };
         let Ok((head, rest)) = DiskRedoIndex::ref_from_prefix(&bytes) else { return Ok(None) };
         let count = head.ri_count.get() as usize;
@@ -416,8 +419,8 @@ fn read_log(device: &dyn BlockDevice) -> Result<Option<Pending>> {
                 _ => return Ok(None),
             }
         }
-        // an index names the next by its checksum, so that they cannot form a circle; a bound all the same
-        if pending.blocks.len() > MOST_BLOCKS || count == 0 {
+        // each block of the volume once
+        if pending.blocks.len() as u64 > end || count == 0 {
             return Ok(None);
         }
         (next, checksum) = (head.ri_next.get(), head.ri_next_checksum.get());

@@ -407,7 +407,10 @@ impl Iterations<'_> {
             None => self.overlay,
         };
         let mut made_valid = false;
-        if self.mode != Repair::No && !stopped {
+        // what was broken off had the last word, and its undo file knows the volume as that left it
+        let as_finished =
+            finished && repaired.is_empty() && superblock::is_marked(final_state, !left).map_err(failed)?;
+        if self.mode != Repair::No && !stopped && !as_finished {
             made_valid = superblock::mark(final_state, self.now, !left).map_err(failed)?;
             if let Some(free) = self.unclaimed.known() {
                 superblock::copy(final_state, &**device, free.geometry()).map_err(failed)?;

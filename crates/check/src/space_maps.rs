@@ -78,15 +78,35 @@ impl Recorded {
             let group = GroupNo(self.maps.groups_of(map).start);
             let block = table.get(map as usize / per_block.max(1)).map(Vec::as_slice).unwrap_or_default();
             let head = Head::parse(block, &self.maps, map);
-            let said = groups.get(group.get() as usize).map_or(FsBlock(0), |descriptor| descriptor.block_bitmap);
-            self.places.push(head.as_ref().map_or(said, |head| head.places));
-            match &head {
-                Ok(head) => self.highest = self.highest.max(head.sequence),
-                Err(e) => self.problems.push(Problem::new(Code::SpaceMapHeadWrong).group(group).name(what(e))),
-            }
-            heads.push(head.ok());
+            let said = self.places_by_descriptors(map, groups);
+            let mut wrong = |name| self.problems.push(Problem::new(Code::SpaceMapHeadWrong).group(group).name(name));
+            let head = match head {
+                // so many descriptors outweigh one head
+                Ok(head) if said.is_some_and(|said| said != head.places) => {
+                    wrong("it leads elsewhere than the descriptors");
+                    None
+                }
+                Ok(head) => Some(head),
+                Err(e) => {
+                    wrong(what(&e));
+                    None
+                }
+            };
+            let first = groups.get(group.get() as usize).map_or(FsBlock(0), |descriptor| descriptor.block_bitmap);
+            self.places.push(said.or(head.map(|head| head.places)).unwrap_or(first));
+            self.highest = self.highest.max(head.map_or(0, |head| head.sequence));
+            heads.push(head);
         }
         heads
+    }
+
+    /// Where the places of a metablockgroup begin, if all of its descriptors say the same.
+    fn places_by_descriptors(&self, map: u32, groups: &[Group]) -> Option<FsBlock> {
+        let numbers = self.maps.groups_of(map);
+        let members = groups.get(numbers.start as usize..numbers.end as usize)?;
+        let first = members.first()?.block_bitmap;
+        let in_a_row = (first.get()..).zip(members).all(|(block, group)| group.block_bitmap.get() == block);
+        (in_a_row && self.maps.are_inside(&self.maps.places(map, first))).then_some(first)
     }
 
     /// The records of the log by metablockgroup, oldest first, each with its sequence.

@@ -50,6 +50,43 @@ fn parts(volume: &Volume) -> impl Iterator<Item = (GroupNo, Part, Range<u64>)> +
     })
 }
 
+/// Whether table, log and trees of the volume's space maps lie inside the volume, and on nothing else that is its own.
+pub(crate) fn space_maps_lie_alone(volume: &Volume) -> bool {
+    let own = volume.space_maps.iter().flat_map(Recorded::own_blocks).map(|(_, blocks)| blocks);
+    let others = parts(volume).filter(|(_, part, _)| *part != Part::SpaceMap).map(|(_, _, blocks)| blocks);
+    lie_alone(volume, own, others)
+}
+
+/// Whether table and log of the volume's space maps lie inside the volume, and on none of its superblocks and descriptors:
+/// both by numbers of the superblock alone.
+pub(crate) fn space_map_log_lies_alone(volume: &Volume) -> bool {
+    let own = volume.space_maps.iter().flat_map(|maps| [maps.maps.table(), maps.maps.ring()]);
+    let heads = parts(volume).filter(|(_, part, _)| *part == Part::Head).map(|(_, _, blocks)| blocks);
+    lie_alone(volume, own, heads)
+}
+
+/// Whether each range of `own` lies inside the volume, and no two of them, and none of them and of `others`, share a block.
+fn lie_alone(volume: &Volume, own: impl Iterator<Item = Range<u64>>, others: impl Iterator<Item = Range<u64>>) -> bool {
+    let geometry = &volume.geometry;
+    let inside = |blocks: &Range<u64>| blocks.start > geometry.first_data_block.into() && blocks.end <= geometry.blocks;
+    let mut all: Vec<(Range<u64>, bool)> = own.map(|blocks| (blocks, true)).collect();
+    if !all.iter().all(|(blocks, _)| inside(blocks)) {
+        return false;
+    }
+    all.extend(others.map(|blocks| (blocks, false)));
+    all.sort_unstable_by_key(|(blocks, _)| blocks.start);
+    let (mut end, mut is_own) = (0, false);
+    for (blocks, own) in all {
+        if blocks.start < end && (own || is_own) {
+            return false;
+        }
+        if blocks.end >= end {
+            (end, is_own) = (blocks.end, own);
+        }
+    }
+    true
+}
+
 /// What a mapped block of each part is, ascending.
 pub(crate) fn kinds(volume: &Volume) -> Vec<(Range<u64>, BlockKind)> {
     let kind = |part| match part {

@@ -14,7 +14,7 @@ use simdev::{Log, Logged};
 use std::sync::Arc;
 use testkit::oracle::{debugfs_dump, e2fsck};
 use testkit::{Image, Spec, Tree, cases, need, repair_checksums};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const MAPS: FreeSpaceForm = FreeSpaceForm::SpaceMaps { groups: Some(2) };
 
@@ -336,4 +336,68 @@ fn an_unknown_feature_of_our_own_is_not_checked() {
     repair_checksums(&mut bytes);
     let refusal = check("volume", &MemoryDevice::from_vec(bytes), &options(Repair::No), &()).expect_err("refused");
     assert!(refusal.sentence.contains("FEATURE_Y9"), "{}", refusal.sentence);
+}
+
+/// A head that leads elsewhere than all descriptors is the wrong one, and what it leads to stays.
+#[test]
+fn one_head_is_outweighed_by_the_descriptors() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let volume = Mapped::new(SHAPES[1]);
+    let size = volume.maps.geometry().block_size as usize;
+    let sb = Superblock::parse(&volume.bytes[OFFSET as usize..][..1024]).expect("a superblock");
+    let table = first_inode_table(&volume.bytes, &sb);
+    let (expected, _, _) = converted(&volume.bytes, FreeSpaceForm::Bitmaps).expect("converted back");
+    let image = image(SHAPES[1]);
+    for places in [table, table + 1, volume.heads[1].places.get() + 1, 5000] {
+        let mut bytes = volume.bytes.clone();
+        let head = Head { places: FsBlock(places), ..volume.heads[0] };
+        let block = volume.maps.head_at(0).0.get() as usize * size;
+        head.write(&mut bytes[block..block + size], &volume.maps);
+        if Head::parse(&bytes[block..block + size], &volume.maps, 0).is_err() {
+            continue;
+        }
+        let report = look(&bytes);
+        assert!(codes(&report).contains(&Code::SpaceMapHeadWrong), "{places}: {report:?}");
+        let (after, report) = fix(&bytes);
+        assert_eq!(report.exit & exit::LEFT, 0, "{places}: {report:?}");
+        assert!(look(&after).clean, "{places}");
+        let (back, done, _) = converted(&after, FreeSpaceForm::Bitmaps).expect("converted back");
+        assert!(done);
+        image.set_bytes(&back);
+        let verdict = e2fsck(image.path());
+        assert!(verdict.clean, "{places}: {}", verdict.text);
+        let free = |bytes: &[u8]| {
+            Superblock::parse(&bytes[OFFSET as usize..][..1024])
+                .map(|sb| sb.disk.free_blocks_count())
+                .expect("a volume")
+        };
+        assert_eq!(free(&back), free(&expected), "{places}");
+        let inodes = table as usize * size..(table as usize + sb.geometry.itable_blocks as usize) * size;
+        assert!(back[inodes.clone()] == expected[inodes], "{places}: the inode table is not as it was");
+    }
+}
+
+/// The block of group 0's inode table.
+fn first_inode_table(bytes: &[u8], sb: &Superblock) -> u64 {
+    let at = (u64::from(sb.geometry.first_data_block) + 1) * u64::from(sb.geometry.block_size);
+    u64::from(u32::from_le_bytes(bytes[at as usize + 8..at as usize + 12].try_into().expect("four bytes")))
+}
+
+/// Where the superblock puts table or log onto descriptors, nothing can be judged by it, and nothing is written.
+#[test]
+fn a_table_on_descriptors_is_refused() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let volume = Mapped::new(SHAPES[1]);
+    let mut bytes = volume.bytes.clone();
+    let sb = DiskSuperblock::mut_from_bytes(&mut bytes[OFFSET as usize..][..1024]).expect("a superblock");
+    sb.x_map_start = 2.into();
+    sb.seal();
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
+    let refused = repair("volume", &device, &options(Repair::All), &(), None).expect_err("refused");
+    assert!(refused.to_string().contains("x_map_start"), "{refused}");
+    assert!(contents(&*device) == bytes);
 }

@@ -28,6 +28,8 @@ pub const MOST_GROUPS: u32 = 4096;
 pub const LEAST_LOG: u32 = 4;
 /// Most blocks of a ring: all of it is read when the volume is opened.
 pub const MOST_LOG: u32 = 16_384;
+/// Highest sequence and position: one beyond was not reached by counting. Each has a successor.
+pub const MOST_SEQUENCE: u64 = u64::MAX / 2;
 
 /// Where the space maps of a volume lie: arithmetic on the superblock's numbers, which were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]

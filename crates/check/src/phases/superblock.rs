@@ -19,6 +19,7 @@ use crate::problem::{Problem, Problems};
 use crate::redo;
 use crate::scan::{REQUEST, Scanner};
 use crate::space_maps::Recorded;
+use crate::system_zone;
 use crate::table::Code;
 use crate::volume::Volume;
 use format::feature::{Compat, ExtantRo, Features, Incompat, RoCompat};
@@ -102,6 +103,12 @@ pub(crate) fn open(
     let space_maps = maps.map(|maps| Recorded::read(scanner, maps, &table.groups));
     let groups = table.groups;
     let mut volume = Volume { disk, features, geometry, groups, used_inodes, distrusted, orphans, space_maps };
+    if !system_zone::space_map_log_lies_alone(&volume) {
+        return Err(Refusal::new(
+            "the superblock puts the table or the log of the space maps onto other superblocks or descriptors (x_map_start, \
+             x_map_log): nothing is changed; try a copy of the superblock with -b",
+        ));
+    }
     if redo::unfinished(scanner.device) {
         problems.report(Problem::new(Code::RepairUnfinished));
     }

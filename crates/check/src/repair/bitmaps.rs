@@ -2,6 +2,7 @@
 
 use super::space_maps;
 use super::work::Work;
+use crate::system_zone;
 use crate::table::Code;
 use blockdev::Result;
 use format::GroupNo;
@@ -23,13 +24,17 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
         .filter(|p| p.code == Code::GroupBlockUninitInUse)
         .filter_map(|p| p.group)
         .collect();
+    // where they do not, what they would be written over is something else's
+    let maps_alone = system_zone::space_maps_lie_alone(work.volume());
     let (mut free_clusters, mut free_inodes) = (0u64, 0u64);
     for group in geometry.group_numbers() {
-        let (clusters, inodes) = repair_group(work, group, in_use.contains(&group))?;
+        let (clusters, inodes) = repair_group(work, group, in_use.contains(&group), maps_alone)?;
         free_clusters += clusters;
         free_inodes += inodes;
     }
-    space_maps::repair(work)?;
+    if maps_alone {
+        space_maps::repair(work)?;
+    }
     work.edit_superblock(|sb| {
         sb.set_free_blocks_count(free_clusters * u64::from(geometry.cluster_blocks));
         sb.s_free_inodes_count = u32::try_from(free_inodes).unwrap_or(u32::MAX).into();
@@ -40,7 +45,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
 }
 
 /// One group: its free clusters and inodes.
-fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool) -> Result<(u64, u64)> {
+fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool, maps_alone: bool) -> Result<(u64, u64)> {
     let (Some(walk), Some(mut group)) = (work.walk(), work.group(number)) else { return Ok((0, 0)) };
     let geometry = &work.volume().geometry;
     let checksums = geometry.metadata_csum || geometry.gdt_csum;
@@ -62,7 +67,9 @@ fn repair_group(work: &Work<'_>, number: GroupNo, in_use: bool) -> Result<(u64, 
         group.free_clusters = 0;
         group.block_bitmap_csum = 0;
         group.flags -= GroupFlags::BLOCK_UNINIT;
-        group.block_bitmap = maps.bitmap_block(number).unwrap_or(group.block_bitmap);
+        if maps_alone {
+            group.block_bitmap = maps.bitmap_block(number).unwrap_or(group.block_bitmap);
+        }
     } else if !keeps {
         group.flags -= GroupFlags::BLOCK_UNINIT;
         work.put_block(group.block_bitmap.get(), &bitmap)?;

@@ -4,17 +4,15 @@ use super::work::Work;
 use crate::space_maps::Recorded;
 use crate::table::Code;
 use blockdev::Result;
-use format::space_map::SpaceMaps;
 use format::space_map::head::Head;
 use format::space_map::tree::TreeWriter;
+use format::space_map::{MOST_SEQUENCE, SpaceMaps};
 use format::{FsBlock, GroupNo};
 
 use std::ops::Range;
 
-/// A sequence up to here is followed by its successor; one beyond it was not reached by counting.
-const COUNTED: u64 = u64::MAX / 2;
-
-/// Writes all space maps and empties their log, where the check found anything wrong with them.
+/// Writes all space maps and empties their log, where the check found anything wrong with them. They must not lie on anything
+/// else of the volume's own.
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     let (Some(recorded), Some(walk)) = (&work.volume().space_maps, work.walk()) else { return Ok(()) };
     if !work.view.problems.snapshot().iter().any(|problem| is_of_maps(problem.code)) {
@@ -22,8 +20,8 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     }
     let word = |group: GroupNo, n: usize| walk.ctx.claims.word(group, n);
     let Recorded { maps, places, highest, .. } = recorded;
-    // of an impossible number no successor is needed: with the log and all heads it goes
-    let sequence = if *highest < COUNTED { highest + 1 } else { 1 };
+    // the last number has no successor; with the log and all heads it goes
+    let sequence = if *highest < MOST_SEQUENCE { highest + 1 } else { 1 };
     write(maps, places, sequence, &word, &mut |block, bytes| work.put_block(block, bytes))
 }
 

@@ -219,6 +219,12 @@ fn new_uuid(sb: &DiskSuperblock, now: u64) -> [u8; 16] {
     uuid
 }
 
+/// Whether the superblock says of the volume's state what [`mark`] would say.
+pub(super) fn is_marked(device: &Overlay, sound: bool) -> Result<bool> {
+    let state = State::from_bits_retain(read_superblock(device)?.s_state.get());
+    Ok(state.contains(State::VALID) == sound && !(sound && state.contains(State::ERROR)))
+}
+
 /// Notes in the superblock that the volume was checked, as e2fsck does: time of the check, mounts since, its state; and
 /// where it is sound, that it holds no error. Whether it is now taken for cleanly unmounted and was not before.
 pub(super) fn mark(device: &Overlay, now: u64, sound: bool) -> Result<bool> {

@@ -5,9 +5,12 @@ use crate::volumes;
 use blockdev::{BlockDevice, MemoryDevice, undo};
 use extant_check::report::exit;
 use extant_check::{Repair, repair, unfinished};
+use format::checksum::crc32c;
+use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
 use simdev::{Log, Logged, Record};
 use std::sync::Arc;
-use testkit::{cases, need};
+use testkit::{Image, cases, need};
+use zerocopy::IntoBytes;
 
 /// Repairs these bytes on a device that records every change; where that leaves a sound volume, what it holds and how it
 /// came to.
@@ -83,6 +86,54 @@ fn a_repair_cut_at_any_write_is_finished_by_the_next() {
     assert!(cuts > 50 && finished > 10, "only {cuts} cuts, {finished} of them with a redo log");
 }
 
+/// A repair that was cut behind its pointer is finished later, and can be undone by the file of either run.
+#[test]
+fn what_was_cut_and_finished_can_be_undone() {
+    if !need(&["mke2fs", "e2fsck", "e2image"]) {
+        return;
+    }
+    let volumes = volumes();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut finished = 0;
+    for case in cases("undo of what was cut", 12) {
+        let mut rng = case.rng();
+        let volume = rng.pick(&volumes);
+        let mut bytes = volume.bytes.clone();
+        let said = spoil(volume, &mut bytes, &mut rng);
+        let said = format!("EXTANT_SEED={:#x} mke2fs {}: {said}", case.seed, volume.name);
+        let first = folder.path().join(format!("first-{:x}", case.seed));
+        let device = Arc::new(Record::in_memory(MemoryDevice::from_vec(bytes.clone())));
+        let as_device: Arc<dyn BlockDevice> = Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&device);
+        let Ok(report) = repair("volume", &as_device, &options(Repair::All), &(), Some(&first)) else { continue };
+        if report.exit != exit::REPAIRED {
+            continue;
+        }
+        let log = device.log().expect("a whole log");
+        let mut state = bytes.clone();
+        for (n, _) in log.entries().iter().enumerate() {
+            redo(&log, n, &mut state, 1 << 40);
+            if unfinished(&MemoryDevice::from_vec(state.clone())) {
+                break;
+            }
+        }
+        if !unfinished(&MemoryDevice::from_vec(state.clone())) {
+            continue;
+        }
+        finished += 1;
+        let second = folder.path().join(format!("second-{:x}", case.seed));
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(state.clone()));
+        // a while later
+        let later = extant_check::Options { now: options(Repair::All).now.map(|now| now + 60), ..options(Repair::All) };
+        repair("volume", &device, &later, &(), Some(&second)).unwrap_or_else(|e| panic!("{said}: {e}"));
+        undo::restore(&second, &*device).unwrap_or_else(|e| panic!("{said}: the second: {e}"));
+        assert!(contents(&*device) == state, "{said}: the second puts back what was cut");
+        repair("volume", &device, &later, &(), None).unwrap_or_else(|e| panic!("{said}: {e}"));
+        undo::restore(&first, &*device).unwrap_or_else(|e| panic!("{said}: the first: {e}"));
+        assert!(contents(&*device) == bytes, "{said}: the first puts every byte back");
+    }
+    assert!(finished > 5, "only {finished} finished");
+}
+
 #[test]
 fn an_undo_file_puts_every_byte_back() {
     if !need(&["mke2fs", "e2fsck", "e2image"]) {
@@ -108,4 +159,80 @@ fn an_undo_file_puts_every_byte_back() {
         undone += 1;
     }
     assert!(undone > 5, "only {undone} undone");
+}
+
+/// Puts four bytes at the end of a block so that its CRC32C is `wanted`: the checksum of the block is that with zeros there,
+/// changed by a fixed word for each bit of them.
+fn force_checksum(block: &mut [u8], wanted: u32) {
+    let end = block.len() - 4;
+    let with = |block: &mut [u8], tail: u32| {
+        block[end..].copy_from_slice(&tail.to_le_bytes());
+        crc32c(!0, block)
+    };
+    let zero = with(block, 0);
+    // of each highest bit at most one: what changes it, and the tail that does
+    let mut rows: Vec<(u32, u32)> = Vec::new();
+    let reduced = |mut sum: u32, mut tail: u32, rows: &[(u32, u32)]| {
+        for (row, of) in rows {
+            if sum ^ row < sum {
+                (sum, tail) = (sum ^ row, tail ^ of);
+            }
+        }
+        (sum, tail)
+    };
+    for bit in 0..32 {
+        let changed = with(block, 1 << bit) ^ zero;
+        rows.push(reduced(changed, 1 << bit, &rows));
+        rows.sort_unstable_by(|a, b| b.cmp(a));
+    }
+    let (left, tail) = reduced(zero ^ wanted, 0, &rows);
+    assert_eq!(left, 0);
+    assert_eq!(with(block, tail), wanted);
+}
+
+/// An index that names itself, checksum and all, is no redo log, and reading it comes to an end.
+#[test]
+fn a_redo_log_in_a_circle_is_none() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    const SUM: u32 = 0x1234_5678;
+    let size = 1024;
+    let mut bytes = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 8 << 20).build().bytes();
+    let (index, copy) = (bytes.len() / size - 2, bytes.len() / size - 1);
+    let superblock = bytes[1024..2048].to_vec();
+    bytes[copy * size..].copy_from_slice(&superblock);
+    let entry = DiskRedoEntry {
+        re_home: SUPERBLOCK.into(),
+        re_copy: (copy as u64).into(),
+        re_checksum: crc32c(!0, &superblock).into(),
+        re_reserved: 0.into(),
+    };
+    let sector = crc32c(!0, &superblock[..512]);
+    for (next, sum, whole) in [(index as u64, SUM, false), (0, 0, true)] {
+        let head = DiskRedoIndex {
+            ri_magic: INDEX_MAGIC.into(),
+            ri_count: 1.into(),
+            ri_next: next.into(),
+            ri_next_checksum: sum.into(),
+            ri_reserved: 0.into(),
+        };
+        let mut block = [head.as_bytes(), entry.as_bytes()].concat();
+        block.resize(size, 0);
+        force_checksum(&mut block, SUM);
+        bytes[index * size..][..size].copy_from_slice(&block);
+        let mut pointer = DiskRedoPointer {
+            rp_magic: POINTER_MAGIC.into(),
+            rp_block_size: (size as u32).into(),
+            rp_block: (index as u64).into(),
+            rp_before: sector.into(),
+            rp_after: sector.into(),
+            rp_index: SUM.into(),
+            rp_checksum: 0.into(),
+        };
+        pointer.seal();
+        bytes[1024 + POINTER_AT..][..DiskRedoPointer::SIZE].copy_from_slice(pointer.as_bytes());
+        // as a log it is whole where it does not lead back to itself
+        assert_eq!(unfinished(&MemoryDevice::from_vec(bytes.clone())), whole, "next {next}");
+    }
 }

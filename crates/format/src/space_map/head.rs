@@ -1,6 +1,6 @@
 //! Heads: which place of a metablockgroup's tree counts, and up to which generation the log is folded into it.
 
-use super::SpaceMaps;
+use super::{MOST_SEQUENCE, SpaceMaps};
 use crate::checksum::crc32c;
 use crate::{Error, FsBlock, Result, Structure};
 use zerocopy::little_endian::{U32, U64};
@@ -111,9 +111,8 @@ impl Head {
         if head.free > blocks || u64::from(head.longest) > head.free {
             return Err(bad("a head's counts of free blocks are impossible"));
         }
-        // the last number is never used: each has one that follows
-        if head.sequence == u64::MAX {
-            return Err(bad("a head's sequence has no successor"));
+        if head.sequence > MOST_SEQUENCE {
+            return Err(bad("a head's sequence is impossible"));
         }
         Ok(head)
     }
@@ -220,7 +219,7 @@ mod tests {
             ("longer", |head| head.length = 5 * 1024 + 1),
             ("impossible", |head| head.free = 3 * 8192 + 101),
             ("impossible", |head| head.free = 79),
-            ("successor", |head| head.sequence = u64::MAX),
+            ("sequence", |head| head.sequence = MOST_SEQUENCE + 1),
         ];
         for (word, change) in wrong {
             let mut head = head();

@@ -7,7 +7,7 @@
 //! 3. A block that was never written is all zeros.
 //! 4. The blocks of a generation name no block twice, and no run reaches over the border of a group.
 
-use super::SpaceMaps;
+use super::{MOST_SEQUENCE, SpaceMaps};
 use crate::checksum::crc32c;
 use crate::{Error, FsBlock, Result, Structure};
 use zerocopy::little_endian::{U32, U64};
@@ -120,7 +120,7 @@ impl RingBlock {
         if position % length != place {
             return Err(bad("a block of the log lies in another's place"));
         }
-        if header.l_sequence.get() == 0 || header.l_sequence.get() == u64::MAX || position > u64::MAX / 2 {
+        if header.l_sequence.get() == 0 || header.l_sequence.get() > MOST_SEQUENCE || position > MOST_SEQUENCE {
             return Err(bad("a block of the log has an impossible sequence"));
         }
         if u64::from(header.l_left.get()) >= length {
@@ -208,11 +208,12 @@ mod tests {
     #[test]
     fn what_a_block_promises_is_checked() {
         type Change = fn(&mut RingBlock);
-        let wrong: [(&str, Change); 6] = [
+        let wrong: [(&str, Change); 7] = [
             ("one group", |block| block.records[0].start = FsBlock(0)),
             ("one group", |block| block.records[0].start = FsBlock(2)),
             ("one group", |block| block.records[1].blocks = 101),
             ("impossible", |block| block.sequence = 0),
+            ("impossible", |block| block.sequence = MOST_SEQUENCE + 1),
             ("impossible", |block| block.position = u64::MAX / 16 * 16 + 3),
             ("longer", |block| block.left = 16),
         ];
