@@ -17,6 +17,7 @@
 //! | `mount` | file systems that come and go: Extant's, the kernel's, and the ceiling |
 //! | `ceiling` | a FUSE file system in memory: what no FUSE file system can beat |
 //! | `workload` | [`Workload`], what is done in a mounted tree |
+//! | `maps` | the experiments of the paper on space maps, on a modelled disk |
 //! | `paper` | the experiments of the paper on ffsck: rext3 beside ext3 on a modelled disk |
 //! | `read` | reading through FUSE beside the kernel's own mount |
 //! | `write` | writing through FUSE and the library beside the kernel and fuse2fs |
@@ -36,6 +37,7 @@ pub mod environment;
 mod error;
 pub mod figures;
 mod floor;
+pub mod maps;
 pub mod modelled;
 mod mount;
 pub mod paper;
