@@ -38,7 +38,7 @@ const DISK: u64 = 1_465_149_168 * 512;
 const LARGER: u64 = 160;
 /// Holes of a block in each of its metablockgroups, but for the last tenth, which is empty.
 const HOLES: u64 = 2000;
-/// Bytes kept in memory of metadata, half as much of bitmaps.
+/// Bytes of metadata in the cache, half as much of bitmaps.
 const CACHE: usize = 4 << 20;
 /// Bytes in a metablockgroup, and in a large flexible group.
 const METABLOCKGROUP: u64 = 8 << 30;
@@ -134,7 +134,7 @@ pub struct Free {
 
 const LAYOUTS: [&str; 3] = ["bitmaps", "bitmaps, flexible groups of 8 GiB", "space maps"];
 
-/// Measures. `say` is told what is done next.
+/// Measures. `say` receives what is done next.
 ///
 /// # Errors
 /// The first thing that went wrong.
@@ -182,7 +182,7 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Figures> {
     Ok(figures)
 }
 
-/// What lies at a place of the volume, as far as that is told apart.
+/// What lies at a place of the volume, as far as that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lies {
     Allocation,

@@ -253,9 +253,9 @@ mod tests {
             std::fs::write(&path, &whole[..cut]).unwrap();
             assert!(says(&path, &device).contains("not whole"), "{cut}");
         }
-        let mut spoilt = whole;
-        *spoilt.last_mut().unwrap() ^= 1;
-        std::fs::write(&path, spoilt).unwrap();
+        let mut damaged = whole;
+        *damaged.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, damaged).unwrap();
         assert!(says(&path, &device).contains("damaged"));
     }
 }

@@ -385,7 +385,7 @@ fn first_inode_table(bytes: &[u8], sb: &Superblock) -> u64 {
     u64::from(u32::from_le_bytes(bytes[at as usize + 8..at as usize + 12].try_into().expect("four bytes")))
 }
 
-/// Where the superblock puts table or log onto descriptors, nothing can be judged by it, and nothing is written.
+/// Where the superblock puts table or log onto descriptors, nothing can be checked by it, and nothing is written.
 #[test]
 fn a_table_on_descriptors_is_refused() {
     if !need(&["mke2fs", "e2fsck"]) {

@@ -349,7 +349,7 @@ impl DiskSuperblock {
         self.s_checksum = if summed { self.checksum() } else { 0 }.into();
     }
 
-    /// The copy of this superblock that belongs into `group`: with that group's number, sealed. The kernel and e2fsck
+    /// The copy of this superblock that belongs into `group`: with that group's number, with its checksum. The kernel and e2fsck
     /// expect a number of 16 bits; higher ones are cut.
     #[must_use]
     pub fn copy_for(&self, group: GroupNo) -> Self {

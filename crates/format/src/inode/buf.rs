@@ -1,4 +1,4 @@
-//! Writing an inode: the bytes of its slot, changed field by field and sealed with their checksum.
+//! Writing an inode: the bytes of its slot, changed field by field and then the checksum.
 
 use super::{DiskInode, DiskInodeExtra, FileKind, InodeFlags, RawInode, Timestamp};
 use crate::superblock::Geometry;

@@ -50,7 +50,7 @@ fn header(block_type: BlockType, sequence: u32) -> DiskHeader {
 }
 
 impl DiskSuperblock {
-    /// Writes the features, and the algorithm of the checksums where they ask for one. To be sealed afterwards.
+    /// Writes the features, and the algorithm of the checksums where they ask for one. Their checksum is set afterwards.
     pub fn set_features(&mut self, compat: Compat, incompat: Incompat) {
         self.s_feature_compat = compat.bits().into();
         self.s_feature_incompat = incompat.bits().into();
