@@ -385,6 +385,46 @@ fn first_inode_table(bytes: &[u8], sb: &Superblock) -> u64 {
     u64::from(u32::from_le_bytes(bytes[at as usize + 8..at as usize + 12].try_into().expect("four bytes")))
 }
 
+/// The primary's numbers of the space maps are wrong, checksum and all: those of a copy count.
+#[test]
+fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    type Change = fn(&mut DiskSuperblock);
+    let cases: [(&str, Change); 9] = [
+        ("no metablockgroups", |sb| sb.x_map_groups = 0.into()),
+        ("smaller ones", |sb| sb.x_map_groups = (sb.x_map_groups.get() / 2).into()),
+        ("larger ones", |sb| sb.x_map_groups = (sb.x_map_groups.get() * 2).into()),
+        ("a table on the descriptors", |sb| sb.x_map_start = 2.into()),
+        ("a table elsewhere", |sb| sb.x_map_start = (sb.x_map_start.get() + 1).into()),
+        ("a table beyond the volume", |sb| sb.x_map_start = u64::MAX.into()),
+        ("a longer log", |sb| sb.x_map_log = (sb.x_map_log.get() * 2).into()),
+        ("a log that ends in other blocks", |sb| sb.x_map_log = (sb.x_map_log.get() + 60).into()),
+        ("a short log", |sb| sb.x_map_log = 4.into()),
+    ];
+    let volume = Mapped::new(SHAPES[1]);
+    for (said, change) in cases {
+        let mut bytes = volume.bytes.clone();
+        let sb = DiskSuperblock::mut_from_bytes(&mut bytes[OFFSET as usize..][..1024]).expect("a superblock");
+        let right = sb.x_map_log.get();
+        change(sb);
+        sb.s_checksum = sb.checksum().into();
+        let before = look(&bytes);
+        let (after, report) = fix(&bytes);
+        assert_eq!(report.exit & exit::LEFT, 0, "{said}: {report:?}");
+        assert!(look(&after).clean, "{said}: {:?}", look(&after));
+        let sb = Superblock::parse(&after[OFFSET as usize..][..1024]).expect("a superblock");
+        println!("{said}: log {} instead of {right}, {:?}", sb.disk.x_map_log.get(), codes(&before));
+        let (back, done, _) = converted(&after, FreeSpaceForm::Bitmaps).expect("converted back");
+        assert!(done);
+        let image = image(SHAPES[1]);
+        image.set_bytes(&back);
+        let verdict = e2fsck(image.path());
+        assert!(verdict.clean, "{said}: {}", verdict.text);
+    }
+}
+
 /// Where the superblock puts table or log onto descriptors, nothing can be checked by it, and nothing is written.
 #[test]
 fn a_table_on_descriptors_is_refused() {
@@ -393,9 +433,16 @@ fn a_table_on_descriptors_is_refused() {
     }
     let volume = Mapped::new(SHAPES[1]);
     let mut bytes = volume.bytes.clone();
-    let sb = DiskSuperblock::mut_from_bytes(&mut bytes[OFFSET as usize..][..1024]).expect("a superblock");
-    sb.x_map_start = 2.into();
-    sb.seal();
+    // nor do the copies say better
+    let geometry = Superblock::parse(&bytes[OFFSET as usize..][..1024]).expect("a superblock").geometry;
+    let copies = geometry.backup_groups().filter_map(|group| geometry.superblock_block(group));
+    let copies: Vec<usize> = copies.map(|block| block.get() as usize * geometry.block_size as usize).collect();
+    assert!(!copies.is_empty());
+    for at in copies.into_iter().chain([OFFSET as usize]) {
+        let sb = DiskSuperblock::mut_from_bytes(&mut bytes[at..][..1024]).expect("a superblock");
+        sb.x_map_start = 2.into();
+        sb.s_checksum = sb.checksum().into();
+    }
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
     let refused = repair("volume", &device, &options(Repair::All), &(), None).expect_err("refused");
     assert!(refused.to_string().contains("x_map_start"), "{refused}");

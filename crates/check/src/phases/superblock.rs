@@ -10,6 +10,7 @@ pub(crate) mod journal;
 mod mmp;
 mod orphans;
 pub(crate) mod resize_inode;
+mod space_map_layout;
 
 use crate::options::{Options, Refusal};
 use crate::phases::quota;
@@ -18,12 +19,9 @@ use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::{Problem, Problems};
 use crate::redo;
 use crate::scan::{REQUEST, Scanner};
-use crate::space_maps::Recorded;
-use crate::system_zone;
 use crate::table::Code;
 use crate::volume::Volume;
 use format::feature::{Compat, ExtantRo, Features, Incompat, RoCompat};
-use format::space_map::SpaceMaps;
 use format::superblock::{self, DiskSuperblock, Flags, Geometry};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::collections::BTreeSet;
@@ -82,7 +80,7 @@ pub(crate) fn open(
     problems: &Problems,
 ) -> Result<Volume, Refusal> {
     let (found, table) = find(scanner, options, problems)?;
-    let Accepted { disk, geometry, .. } = found;
+    let Accepted { disk, geometry, .. } = found.clone();
     let device = scanner.device.geometry().len;
     let fits = device / u64::from(geometry.block_size);
     if geometry.blocks / 2 > fits {
@@ -98,16 +96,12 @@ pub(crate) fn open(
     let distrusted = table.check(&disk, &geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
     let orphans = BTreeSet::new();
-    let sb = superblock::Superblock { disk, features, geometry: geometry.clone() };
-    let maps = SpaceMaps::of(&sb).map_err(|e| Refusal::new(e.to_string()))?;
-    let space_maps = maps.map(|maps| Recorded::read(scanner, maps, &table.groups));
     let groups = table.groups;
-    let mut volume = Volume { disk, features, geometry, groups, used_inodes, distrusted, orphans, space_maps };
-    if !system_zone::space_map_log_lies_alone(&volume) {
-        return Err(Refusal::new(
-            "the superblock puts the table or the log of the space maps onto other superblocks or descriptors (x_map_start, \
-             x_map_log): nothing is changed; try a copy of the superblock with -b",
-        ));
+    let mut volume = Volume { disk, features, geometry, groups, used_inodes, distrusted, orphans, space_maps: None };
+    let copies = backups(scanner, Some(&found.geometry)).filter(|copy| is_same_volume(&found, copy));
+    let copies = copies.filter(|_| options.superblock.is_none());
+    if let Some(problem) = space_map_layout::read(scanner, &mut volume, copies)? {
+        problems.report(problem);
     }
     if redo::unfinished(scanner.device) {
         problems.report(Problem::new(Code::RepairUnfinished));

@@ -1,0 +1,73 @@
+//! Where the superblock says that the space maps lie, and what of them: where that does not fit, what a copy says.
+//!
+//! Only mkfs and a conversion write these numbers, into all superblocks. So copies are read only where the maps of the primary
+//! are not in order.
+
+use super::Accepted;
+use crate::options::Refusal;
+use crate::problem::Problem;
+use crate::scan::Scanner;
+use crate::space_maps::Recorded;
+use crate::system_zone;
+use crate::table::Code;
+use crate::volume::Volume;
+use format::space_map::SpaceMaps;
+use format::superblock::{DiskSuperblock, Superblock};
+
+/// Reads the volume's space maps, where it has them, by the superblock or by the first of `copies` by which less is wrong; then
+/// the problem is that the superblock's numbers are.
+///
+/// # Errors
+/// There is no superblock by which table and log lie inside the volume and on none of its superblocks and descriptors.
+pub(super) fn read(
+    scanner: &Scanner<'_>,
+    volume: &mut Volume,
+    copies: impl Iterator<Item = Accepted>,
+) -> Result<Option<Problem>, Refusal> {
+    let (own, stated) = (volume.disk, by(scanner, volume, volume.disk));
+    if matches!(stated, Ok(0)) {
+        return Ok(None);
+    }
+    for copy in copies {
+        let fields = differing(&own, &copy.disk);
+        if fields.is_empty() || copy.disk.x_ro_features != own.x_ro_features {
+            continue;
+        }
+        let mut disk = own;
+        disk.x_map_groups = copy.disk.x_map_groups;
+        disk.x_map_start = copy.disk.x_map_start;
+        disk.x_map_log = copy.disk.x_map_log;
+        let Ok(wrong) = by(scanner, volume, disk) else { continue };
+        if stated.as_ref().map_or(true, |stated| wrong < *stated) {
+            let problem = Problem::new(Code::SuperblockFieldTryBackup);
+            let problem = problem.name(format!("its {} cannot be right", fields.join(", ")));
+            return Ok(Some(problem.group(copy.group()).block(copy.block())));
+        }
+    }
+    by(scanner, volume, own).map(|_| None)
+}
+
+/// Reads the space maps that a superblock speaks of, and makes it the volume's; how much is wrong with them.
+fn by(scanner: &Scanner<'_>, volume: &mut Volume, disk: DiskSuperblock) -> Result<usize, Refusal> {
+    volume.disk = disk;
+    let sb = Superblock { disk, features: volume.features, geometry: volume.geometry.clone() };
+    let maps = SpaceMaps::of(&sb).map_err(|e| Refusal::new(e.to_string()))?;
+    volume.space_maps = maps.map(|maps| Recorded::read(scanner, maps, &volume.groups));
+    if !system_zone::space_map_log_lies_alone(volume) {
+        return Err(Refusal::new(
+            "the superblock puts the table or the log of the space maps onto other superblocks or descriptors (x_map_start, \
+             x_map_log): nothing is changed; try a copy of the superblock with -b",
+        ));
+    }
+    let crossing = usize::from(!system_zone::space_maps_lie_alone(volume));
+    Ok(volume.space_maps.as_ref().map_or(0, |maps| maps.problems.len()) + crossing)
+}
+
+fn differing(one: &DiskSuperblock, other: &DiskSuperblock) -> Vec<&'static str> {
+    let fields = [
+        ("x_map_groups", one.x_map_groups != other.x_map_groups),
+        ("x_map_start", one.x_map_start != other.x_map_start),
+        ("x_map_log", one.x_map_log != other.x_map_log),
+    ];
+    fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
