@@ -542,7 +542,8 @@ fn check_superblock(volume: &Volume, problems: &Problems) {
 }
 
 /// Inodes that the superblock names as files of quota or orphans without a feature that speaks of such files: nobody reads
-/// the number, and it may be that of a user's file. The reserved numbers are left as harmless, and others mean no inode.
+/// the number, and it may be that of a user's file. The reserved numbers are left as harmless, and others mean no inode; but a
+/// reserved inode that is named as the orphan file is one that e2fsck clears.
 pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geometry) -> Vec<(&'static str, InodeNo)> {
     let Features { compat, ro_compat, .. } = disk.features();
     let quota = ro_compat.contains(RoCompat::QUOTA);
@@ -552,9 +553,10 @@ pub(crate) fn own_files_without_feature(disk: &DiskSuperblock, geometry: &Geomet
         ("s_prj_quota_inum", disk.s_prj_quota_inum, quota),
         ("s_orphan_file_inum", disk.s_orphan_file_inum, compat.contains(Compat::ORPHAN_FILE)),
     ];
-    let wrong = fields.into_iter().filter(|(_, number, feature)| {
-        let ordinary = number.get() >= geometry.first_inode && number.get() <= geometry.inodes;
-        !feature && (ordinary || number.get() == InodeNo::ROOT.get())
+    let wrong = fields.into_iter().filter(|(field, number, feature)| {
+        let (number, inodes) = (number.get(), geometry.inodes);
+        let reserved = (1..geometry.first_inode).contains(&number) && number != InodeNo::ROOT.get();
+        !feature && (1..=inodes).contains(&number) && (!reserved || *field == "s_orphan_file_inum")
     });
     wrong.map(|(field, number, _)| (field, InodeNo(number.get()))).collect()
 }
