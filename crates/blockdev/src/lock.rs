@@ -8,7 +8,8 @@
 //! The same bytes can be reached by several ways, which neither lock knows of: through loop devices over a file or a device,
 //! and through what is made of these. So whoever locks a volume also locks what loop devices on the way down lie on, and
 //! then looks whether anybody has claimed another device that shows the same bytes. As each locks first and looks then,
-//! of two that come at the same time at most one goes on.
+//! of two that come at the same time at most one goes on. The kernel asks for no lock when it mounts, so who writes claims
+//! those devices on which it would find the same volume, as long as he writes.
 
 use std::fs::{self, File};
 use std::io;
@@ -34,9 +35,9 @@ pub(crate) fn take(file: &File, write: bool) -> io::Result<()> {
     }
 }
 
-/// The locks on what a volume lies on. They go when this is dropped.
+/// The locks on what a volume lies on, and the claims on other devices that show it. They go when this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Below(#[expect(dead_code, reason = "open descriptors, which hold the locks")] Vec<File>);
+pub(crate) struct Below(Vec<File>);
 
 /// Keeps others from the bytes of an open file or block device of `len` bytes that is locked itself, whatever way they
 /// come; `write` as for [`take`].
@@ -46,25 +47,31 @@ pub(crate) struct Below(#[expect(dead_code, reason = "open descriptors, which ho
 pub(crate) fn guard(file: &File, len: u64, write: bool) -> io::Result<Below> {
     let system = System::new();
     let layers = system.layers(&file.metadata()?, len);
-    let below = lock_below(&layers, write)?;
+    let mut below = lock_below(&layers, write)?;
     let mut devices = system.others(&layers);
     // for the device itself and what its mapping or disk is made of the kernel sees to it, if it is to be written
     devices.extend(system.devices(layers.iter().filter(|layer| !write || layer.way == Way::Loop)));
     // of a disk with partitions each tells for itself
     for device in devices.iter().filter(|device| !device.parted) {
         let mounted = mounts::through(&[], std::slice::from_ref(device), None);
-        let why = match &mounted {
+        match &mounted {
             // whoever serves one of our own mounts would have the volume locked
             Some(mounted) if !write && (mounted.read_only || mounted.ours) => continue,
             Some(mounted) if !write => {
-                format!("mounted for writing {}, so that it does not stand still", mounted.place())
+                let why = format!("mounted for writing {}, so that it does not stand still", mounted.place());
+                return Err(in_use(&format!("it is in use by another program: {why}")));
             }
             None if !write && !system.holders(device).is_empty() => continue,
-            _ if !is_claimed(&system, device, mounted.is_some()) => continue,
-            Some(_) => format!("mounted as /dev/{}", device.name),
-            None => format!("through /dev/{}", device.name),
-        };
-        return Err(in_use(&format!("it is in use by another program: {why}")));
+            _ => {}
+        }
+        match claim(&system, device, mounted.is_some()) {
+            Claim::Taken(file) if write && device.same_start => below.0.push(file),
+            Claim::Taken(_) | Claim::Unknown => {}
+            Claim::Others => {
+                let way = if mounted.is_some() { "mounted as" } else { "through" };
+                return Err(in_use(&format!("it is in use by another program: {way} /dev/{}", device.name)));
+            }
+        }
     }
     Ok(below)
 }
@@ -112,21 +119,29 @@ fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {
     })
 }
 
-/// Whether anybody has claimed a block device for himself: a file system, a mapping, a program that writes to it. That one
-/// is mounted counts where the device cannot be asked.
-fn is_claimed(system: &System, device: &Device, mounted: bool) -> bool {
+/// What came of claiming a device.
+enum Claim {
+    /// Nobody else can claim it while this is open.
+    Taken(File),
+    /// Somebody has: a file system, a mapping, a program that writes to it.
+    Others,
+    /// It may not be opened, and nothing speaks for anybody having claimed it.
+    Unknown,
+}
+
+/// Claims a block device. That one is mounted counts where the device cannot be asked.
+fn claim(system: &System, device: &Device, mounted: bool) -> Claim {
     let node = Path::new("/dev").join(&device.name);
     if fs::metadata(&node).is_ok_and(|found| stack::is_at(Base::Device(device.number), &found)) {
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::open(&node, flags, Mode::empty()) {
-            // given back at once: who locks the same bytes after us meets our lock
-            Ok(_) => return false,
-            Err(Errno::BUSY) => return true,
+            Ok(file) => return Claim::Taken(file.into()),
+            Err(Errno::BUSY) => return Claim::Others,
             Err(_) => {}
         }
     }
     // it may not be opened: what can be seen from outside
-    mounted || !system.holders(device).is_empty()
+    if mounted || !system.holders(device).is_empty() { Claim::Others } else { Claim::Unknown }
 }
 
 /// The error of a volume in use.

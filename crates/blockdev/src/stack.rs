@@ -70,6 +70,8 @@ pub(crate) struct Device {
     pub(crate) number: u64,
     /// It has partitions, which are devices of their own.
     pub(crate) parted: bool,
+    /// Its first byte is the first of those that were asked for: a volume there is the same one.
+    pub(crate) same_start: bool,
 }
 
 impl Device {
@@ -148,23 +150,27 @@ impl System {
                 continue;
             }
             if theirs.iter().any(|their| layers.iter().any(|layer| layer.meets(their))) {
-                found.push(Device { parted: is_parted(&dir), name, number });
+                let same = |their: &Layer, layer: &Layer| {
+                    layer.base == their.base && layer.start == their.start && layer.exact && their.exact
+                };
+                let same_start = theirs.iter().any(|their| layers.iter().any(|layer| same(their, layer)));
+                found.push(Device { parted: is_parted(&dir), name, number, same_start });
             }
         }
         found
     }
 
-    /// A device by its number; without a name where there is no sysfs.
+    /// A device by its number, all of which was asked for; without a name where there is no sysfs.
     pub(crate) fn device(&self, number: u64) -> Device {
         let dir = self.by_number(number);
         let name = fs::canonicalize(&dir).ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-        Device { name: name.unwrap_or_default(), number, parted: is_parted(&dir) }
+        Device { name: name.unwrap_or_default(), number, parted: is_parted(&dir), same_start: true }
     }
 
     /// The block devices among layers.
     pub(crate) fn devices<'l>(&self, layers: impl IntoIterator<Item = &'l Layer>) -> Vec<Device> {
         let devices = layers.into_iter().filter_map(|layer| match layer.base {
-            Base::Device(number) => Some(self.device(number)),
+            Base::Device(number) => Some(Device { same_start: layer.exact && layer.start == 0, ..self.device(number) }),
             Base::File { .. } => None,
         });
         devices.collect()

@@ -408,6 +408,9 @@ fn a_volume_has_one_writer_also_through_loop_devices() {
             assert!(sentence.contains("in use by another program") && sentence.contains(&place), "{sentence}");
         }
         assert!(fails(8, &["check", "-fy", there]).contains("is mounted at"));
+        // the kernel asks for no lock, so the loop device is claimed
+        let kernel = tools::run("mount", &["-t", "ext4", &device, second.text()]);
+        assert_ne!(kernel.exit, Some(0), "the kernel mounted what {here} is mounted from: {}", kernel.text());
         assert_eq!(second.line(), None);
         std::fs::write(first.path().join("more"), here).unwrap();
         first.unmount();
