@@ -23,6 +23,7 @@ mod attributes;
 mod bitmaps;
 mod connections;
 mod convert;
+mod copies;
 mod descriptors;
 mod directories;
 mod entries;
@@ -328,6 +329,11 @@ impl Iterations<'_> {
                 self.stopped = Some((*grave).clone());
                 return Ok(Step::Done);
             }
+            // what is not right of the volume may be right in a copy
+            let left = |p: &Problem| p.code.severity() >= Severity::Error && !self.may_fix(p);
+            if fixer == Fixer::Copies && problems.iter().any(left) {
+                break;
+            }
             if fixer > Fixer::Replay && self.replayed.is_none() {
                 self.replayed = Some(self.overlay.clone());
             }
@@ -476,6 +482,7 @@ fn run_fixer(fixer: Fixer, work: &Work<'_>, problems: &[&Problem]) -> blockdev::
         Fixer::Links => connections::count(work, problems),
         Fixer::Bitmaps => bitmaps::repair(work),
         Fixer::Quota => quota::repair(work, problems),
+        Fixer::Copies => copies::repair(work, problems),
         Fixer::None => Ok(()),
     }
 }

@@ -146,6 +146,8 @@ pub enum Fixer {
     Bitmaps,
     /// Quota files.
     Quota,
+    /// Copies of the superblock and of the descriptors, once these are right.
+    Copies,
     /// None: it cannot be repaired, or need not be.
     None,
 }

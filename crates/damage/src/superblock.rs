@@ -262,6 +262,14 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.copy_of_superblock(first, |sb| sb.s_magic = 0.into())?;
         v.superblock(|sb| sb.s_magic = 0.into())
     }),
+    (0x0E_0018, |v| {
+        let first = copies(v, 1)?.first().copied().unwrap_or(GroupNo(1));
+        v.copy_of_superblock(first, |sb| sb.s_uuid = *b"another volume's")
+    }),
+    (0x0E_0019, |v| {
+        let first = copies(v, 1)?.first().copied().unwrap_or(GroupNo(1));
+        v.copy_of_group(GroupNo(0), first, |group| group.inode_table = FsBlock(group.inode_table.get() + 1))
+    }),
     (0x0E_0007, unfinished_repair),
     (0x02_0033, |v| {
         need(!v.has_ro(RoCompat::LARGE_FILE), "the volume has large files")?;

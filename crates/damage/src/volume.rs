@@ -182,6 +182,16 @@ impl<'a> Volume<'a> {
         self.edit_group(number, edit, false, None)
     }
 
+    /// Changes the copy of a descriptor that lies behind a copy of the superblock.
+    pub(crate) fn copy_of_group(
+        &mut self,
+        number: GroupNo,
+        copy: GroupNo,
+        edit: impl FnOnce(&mut Group),
+    ) -> Result<()> {
+        self.edit_group(number, edit, true, Some(copy))
+    }
+
     /// Changes a descriptor and all copies of it.
     pub(crate) fn group_everywhere(&mut self, number: GroupNo, edit: impl Fn(&mut Group)) -> Result<()> {
         self.group(number, &edit)?;

@@ -192,6 +192,13 @@ macro_rules! superblock_rows {
         0x0E0002 BackupSuperblockUnusable Error stops by Superblock
             "The copy of the superblock in group {group} is not usable ({name})."
             => "Writes the primary over the copy." [];
+        // e2fsck compares features, counts and the UUID of one copy, says nothing, and exits 0
+        0x0E0018 SuperblockCopyDiffers Advice repairs by Copies
+            "The copy of the superblock in group {group}, block {block}, would not serve if the superblock were damaged: {name}."
+            => "Writes the superblock over the copy, once all else is right." [];
+        0x0E0019 DescriptorCopyDiffers Advice repairs by Copies
+            "The copy of the group descriptors in group {group} puts bitmaps or inode tables of {found} groups elsewhere."
+            => "Writes the descriptors over the copy, once all else is right." [];
         // seen: e2fsck -n says 0x010035 of an inode without a type, and puts the inode back before its passes when it may
         0x0E0011 JournalInodeRestorable Error repairs by Journal
             "The journal's inode {inode} is damaged; the superblock's copy of its block map can be used."

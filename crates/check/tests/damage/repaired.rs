@@ -213,3 +213,36 @@ fn fast_commits_are_left_to_a_mount() {
         assert!(repaired == bytes, "something was written");
     }
 }
+
+/// Copies that would not serve are written anew, also those of blocks of meta groups; e2fsck can then go by them. Where something
+/// is left, they stay: they may be all that says what the volume was.
+#[test]
+fn copies_are_written_anew_once_all_else_is_right() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let copy = 8193 << 10;
+    for features in ["resize_inode", "^resize_inode,meta_bg", "^has_journal,^sparse_super,^resize_inode"] {
+        let whole = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-O", features], 40 << 20).build().bytes();
+        let mut bytes = whole.clone();
+        bytes[copy..copy + 2048].fill(0);
+        let report = fix(&mut bytes, Repair::All).expect("a volume");
+        assert!(report.clean && report.exit == exit::REPAIRED, "{features}: {report:?}");
+        assert_eq!(bytes[copy + 1024..copy + 2048], whole[copy + 1024..copy + 2048], "{features}: descriptors");
+        let again =
+            check("volume", &MemoryDevice::from_vec(bytes.clone()), &Options::default(), &()).expect("a volume");
+        assert!(again.clean && again.problems.is_empty(), "{features}: {:?}", again.problems);
+        let image = Image::from_bytes(&bytes);
+        assert!(e2fsck(image.path()).clean, "{features}");
+        bytes[1024..2048].fill(0);
+        let report = fix(&mut bytes, Repair::All).expect("the copy serves");
+        assert!(report.clean && e2fsck(Image::from_bytes(&bytes).path()).clean, "{features}: {report:?}");
+
+        let mut cut = whole;
+        cut[copy..copy + 1024].fill(0);
+        cut.truncate((40 << 20) - 1024);
+        let report = fix(&mut cut, Repair::All).expect("a volume");
+        assert!(!report.clean, "{features}: a block is missing");
+        assert!(cut[copy..copy + 1024].iter().all(|byte| *byte == 0), "{features}: the copy was written");
+    }
+}

@@ -176,3 +176,34 @@ fn a_named_superblock_is_the_one_used() {
     assert!(check(8193, Some(4096)).expect_err("no copy").sentence.contains("block 8193"));
     assert!(check(1, Some(1024)).is_err());
 }
+
+/// Five groups of 1 KiB blocks: the first copies are in block 8193, the descriptors behind it.
+#[test]
+fn copies_of_superblock_and_descriptors() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    use Finds::{Nothing, This};
+    const COPY: usize = 8193 << 10;
+    let (superblock, descriptors) = (This(Code::SuperblockCopyDiffers), This(Code::DescriptorCopyDiffers));
+    let cases: &[(&str, usize, u32, Finds)] = &[
+        ("as it was made", COPY + 0x48, 0, Nothing),
+        ("no magic", COPY + 0x38, 0, superblock),
+        ("fewer blocks", COPY + 0x04, 32769, superblock),
+        ("another volume's", COPY + 0x68, 0x1234_5678, superblock),
+        ("a feature less", COPY + 0x60, 0, superblock),
+        ("in the last group", (24577 << 10) + 0x38, 0, superblock),
+        ("table of group 0", COPY + 1024 + 8, 999, descriptors),
+        ("bitmap of group 2", COPY + 1024 + 64, 16999, descriptors),
+        ("free blocks", COPY + 0x0C, 7, Nothing),
+        ("label", COPY + 0x78, 0x4141_4141, Nothing),
+        ("a large file since", SB + 0x64, 3, Nothing),
+        ("free blocks of group 1", COPY + 1024 + 32 + 12, 7, Nothing),
+    ];
+    let volume = ext2();
+    no_difference(cases.iter().map(|(said, at, value, finds)| {
+        compare(&volume, said, *finds, |volume| volume.put(*at, &value.to_le_bytes()))
+    }));
+    let checksum = |volume: &mut Volume| volume.put(COPY + 0x3FC, &[1, 2, 3, 4]);
+    no_difference([compare(&ext4(), "checksum", superblock, checksum)]);
+}

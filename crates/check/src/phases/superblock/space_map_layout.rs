@@ -63,7 +63,8 @@ fn by(scanner: &Scanner<'_>, volume: &mut Volume, disk: DiskSuperblock) -> Resul
     Ok(volume.space_maps.as_ref().map_or(0, |maps| maps.problems.len()) + crossing)
 }
 
-fn differing(one: &DiskSuperblock, other: &DiskSuperblock) -> Vec<&'static str> {
+/// The numbers in which two superblocks differ.
+pub(super) fn differing(one: &DiskSuperblock, other: &DiskSuperblock) -> Vec<&'static str> {
     let fields = [
         ("x_map_groups", one.x_map_groups != other.x_map_groups),
         ("x_map_start", one.x_map_start != other.x_map_start),

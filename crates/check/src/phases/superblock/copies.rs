@@ -1,0 +1,102 @@
+//! The copies of the superblock and of the group descriptors, compared with those that the check goes on with.
+//!
+//! Nothing reads a copy until the primary is damaged, and then it decides what can be repaired. So one that is damaged or out of
+//! date is worth knowing, though the volume is sound. What mounts and checks change in the primary alone is not compared: what is
+//! free, states, times, labels, checksums of descriptors, and features that are set when they are first used.
+
+use super::{Accepted, Rejection, accept_at, differing, space_map_layout};
+use crate::phases::superblock::descriptors::Table;
+use crate::problem::{Problem, Problems};
+use crate::scan::Scanner;
+use crate::table::Code;
+use crate::volume::Volume;
+use format::feature::{Compat, Features, Incompat, RoCompat};
+use format::superblock::{DiskSuperblock, OFFSET};
+use format::{FsBlock, GroupNo};
+
+/// Copies that are compared: where each group has one, reading them all would take as long as a check.
+const COMPARED: usize = 64;
+
+/// The groups whose copies are compared, and are on the device.
+fn groups(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(GroupNo, u64)> {
+    let (geometry, end) = (&volume.geometry, scanner.device.geometry().len);
+    let placed = geometry.backup_groups().filter_map(|group| {
+        let at = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block))?;
+        (at.checked_add(DiskSuperblock::SIZE as u64)? <= end).then_some((group, at))
+    });
+    placed.take(COMPARED).collect()
+}
+
+/// Reports the copies that do not say of the volume what it is.
+pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
+    let own = Accepted { disk: volume.disk, geometry: volume.geometry.clone(), at: OFFSET };
+    for (group, at) in groups(scanner, volume) {
+        let what = match accept_at(scanner, at) {
+            Ok(copy) => {
+                let fields = outdated(&own, &copy);
+                if fields.is_empty() {
+                    continue;
+                }
+                format!("{} differs", fields.join(", "))
+            }
+            Err(Rejection::Corrupt(what) | Rejection::Field(what) | Rejection::Final(what)) => what,
+        };
+        let problem = Problem::new(Code::SuperblockCopyDiffers).group(group);
+        problems.report(problem.block(FsBlock(at / u64::from(volume.geometry.block_size))).name(what));
+    }
+    for (group, count) in descriptors(scanner, volume) {
+        problems.report(Problem::new(Code::DescriptorCopyDiffers).group(group).found(count));
+    }
+}
+
+/// The fields in which a copy is not the superblock's: where it puts things, whose it is, what it takes to read the volume.
+fn outdated(own: &Accepted, copy: &Accepted) -> Vec<&'static str> {
+    let mut fields = differing(own, copy);
+    // the first use of something new raises it in the primary
+    fields.retain(|field| *field != "s_rev_level");
+    let (a, b) = (&own.disk, &copy.disk);
+    let (ours, theirs) = (lasting(a.features()), lasting(b.features()));
+    let more = [
+        ("s_feature_compat", ours.compat != theirs.compat),
+        ("s_feature_incompat", ours.incompat != theirs.incompat),
+        ("s_feature_ro_compat", ours.ro_compat != theirs.ro_compat),
+        ("s_uuid", a.s_uuid != b.s_uuid),
+        ("x_features", (a.extant(), a.extant_ro()) != (b.extant(), b.extant_ro())),
+    ];
+    let more = more.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
+    let more: Vec<_> = more.chain(space_map_layout::differing(a, b)).filter(|name| !fields.contains(name)).collect();
+    fields.extend(more);
+    fields
+}
+
+/// Features without those that a mount sets in the primary when they are first used.
+fn lasting(features: Features) -> Features {
+    let Features { compat, incompat, ro_compat } = features;
+    Features {
+        compat: compat - (Compat::EXT_ATTR | Compat::FAST_COMMIT),
+        incompat: incompat - (Incompat::NEEDS_RECOVERY | Incompat::EXTENT | Incompat::ENCRYPT | Incompat::LARGE_DIR),
+        ro_compat: ro_compat
+            - (RoCompat::LARGE_FILE
+                | RoCompat::HUGE_FILE
+                | RoCompat::DIR_NLINK
+                | RoCompat::EXTRA_ISIZE
+                | RoCompat::VERITY
+                | RoCompat::ORPHAN_PRESENT),
+    }
+}
+
+/// The groups of the copies of descriptors that put a bitmap or an inode table elsewhere, and of how many groups.
+fn descriptors(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(GroupNo, u64)> {
+    let geometry = &volume.geometry;
+    // from the first meta group on each block of the table has two copies of its own, whichever superblock it is read with
+    let copies = if geometry.first_meta_group == 0 { 1 } else { COMPARED };
+    let groups = groups(scanner, volume).into_iter().take(copies);
+    let count = groups.filter_map(|(group, _)| {
+        let table = Table::read(scanner, geometry, group);
+        let pairs = table.groups.iter().zip(&volume.groups);
+        let places = |group: &format::group::Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);
+        let differing = pairs.filter(|(copy, own)| places(copy) != places(own)).count() as u64;
+        (differing > 0).then_some((group, differing))
+    });
+    count.collect()
+}
