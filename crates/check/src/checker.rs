@@ -158,6 +158,9 @@ impl<'a> Run<'a> {
         let problems = Problems::new(options.limits);
         progress.phase(Phase::Superblock);
         let volume = superblock::open(&scanner, options, above.is_some(), &problems)?;
+        if options.superblock.is_none() && !problems.is_fatal() {
+            superblock::copies::check(&scanner, &volume, &problems);
+        }
         // what is wrong below any of them is said with the newest
         if let Some((layer, version)) = above
             && std::ptr::eq(version, &layer.live)

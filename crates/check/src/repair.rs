@@ -419,7 +419,7 @@ impl Iterations<'_> {
         if self.mode != Repair::No && !stopped && !as_finished {
             made_valid = superblock::mark(final_state, self.now, !left).map_err(failed)?;
             if let Some(free) = self.unclaimed.known() {
-                superblock::copy(final_state, &**device, free.geometry()).map_err(failed)?;
+                copies::refresh(final_state, &**device, free.geometry()).map_err(failed)?;
             }
         }
         redo::write(&**device, final_state, self.unclaimed.known(), undo).map_err(failed)?;

@@ -146,6 +146,10 @@ fn a_volume_is_converted_there_and_back() {
         let refused = e2fsck(image.path());
         assert!(!refused.clean && refused.text.contains("unsupported"), "{args:?}: {}", refused.text);
         assert!(!converted(&mapped, MAPS).expect("looked at").1, "{args:?}: it has space maps already");
+        // the copies know of the new form
+        let mut lost = mapped.clone();
+        lost[OFFSET as usize..][..3072].fill(0);
+        found_and_repaired(&lost, Code::SuperblockTryBackup, "superblock and descriptors are lost");
 
         let (back, done, _) = converted(&mapped, FreeSpaceForm::Bitmaps).expect("converted back");
         assert!(done, "{args:?}");

@@ -3,7 +3,7 @@
 //! The primary superblock and table are taken where they can be; else the first copy of which both can. What is then
 //! still wrong is reported, and the check goes on with it as e2fsck -n does: its consequences speak in the later phases.
 
-mod copies;
+pub(crate) mod copies;
 pub(crate) mod descriptors;
 mod foreign_format;
 pub(crate) mod inode_tables;
@@ -118,9 +118,6 @@ pub(crate) fn open(
         pending.iter().for_each(|&inode| problems.report(Problem::new(Code::OrphanPending).inode(inode)));
     }
     journal::check(scanner, &volume, problems);
-    if options.superblock.is_none() {
-        copies::check(scanner, &volume, problems);
-    }
     for (field, number, _) in quota::misled(scanner, &volume) {
         problems.report(Problem::new(Code::QuotaInodeElsewhere).name(field).inode(number));
     }

@@ -3,7 +3,7 @@
 
 use super::bitmaps::filled;
 use super::work::Work;
-use super::{failed, space_maps, superblock};
+use super::{copies, failed, space_maps};
 use crate::checker::Run;
 use crate::native;
 use crate::options::{Options, Progress, Refusal};
@@ -64,7 +64,7 @@ pub fn convert(
         return Err(Refusal { exit: exit::LEFT, ..refused("the volume is not sound: run `extant check -y` first") });
     }
     let Some(free) = built? else { return Ok(false) };
-    superblock::copy(&overlay, &**device, free.geometry()).map_err(failed)?;
+    copies::write_all(&overlay, free.geometry()).map_err(failed)?;
     if !redo::has_space(&**device, &overlay, &free).map_err(failed)? {
         return Err(refused("too few blocks are free to convert the volume so that a crash on the way does no harm"));
     }

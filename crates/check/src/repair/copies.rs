@@ -1,10 +1,11 @@
 //! Copies of the superblock and of the group descriptors, written anew from the primary ones.
 
-use super::work::Work;
+use super::work::{Work, read_superblock};
 use crate::problem::Problem;
 use crate::table::Code;
-use blockdev::{BlockDevice, Result};
+use blockdev::{BlockDevice, Overlay, Result};
 use format::FsBlock;
+use format::superblock::{DiskSuperblock, Geometry, OFFSET};
 use zerocopy::IntoBytes;
 
 /// Writes the copies that the problems name.
@@ -26,7 +27,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                     let copies = geometry.descriptor_block_backups(n).into_iter();
                     // blocks of meta groups have copies of their own, which are all written
                     let copies = copies.filter(|copy| n >= geometry.first_meta_group || head.contains(&copy.get()));
-                    copy_block(work, geometry.descriptor_block(n), copies)?;
+                    copy_block(work.device, geometry, geometry.descriptor_block(n), copies)?;
                 }
             }
             _ => {}
@@ -35,13 +36,45 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a block of the device over others.
-fn copy_block(work: &Work<'_>, from: FsBlock, to: impl Iterator<Item = FsBlock>) -> Result<()> {
-    let Some(offset) = work.volume().offset(from.get()) else { return Ok(()) };
-    let mut bytes = vec![0; work.block_size()];
-    work.device.read(offset, &mut bytes)?;
-    for block in to {
-        work.put_block(block.get(), &bytes)?;
+/// Writes all copies of the superblock and of the descriptors: the volume has another form, of which no copy knows yet.
+pub(super) fn write_all(device: &Overlay, geometry: &Geometry) -> Result<()> {
+    write_superblock(device, geometry)?;
+    for n in 0..geometry.descriptor_blocks {
+        copy_block(device, geometry, geometry.descriptor_block(n), geometry.descriptor_block_backups(n).into_iter())?;
     }
     Ok(())
+}
+
+/// Writes the copies of the superblock where its features or its identity are no longer those on the device: what a copy
+/// says must then be true of the volume.
+pub(super) fn refresh(overlay: &Overlay, device: &dyn BlockDevice, geometry: &Geometry) -> Result<()> {
+    let after = read_superblock(overlay)?;
+    let mut before: DiskSuperblock = zerocopy::FromZeros::new_zeroed();
+    device.read(OFFSET, before.as_mut_bytes())?;
+    if before.features() == after.features() && before.s_uuid == after.s_uuid {
+        return Ok(());
+    }
+    write_superblock(overlay, geometry)
+}
+
+/// Writes all copies of the superblock that lie on the device.
+fn write_superblock(device: &Overlay, geometry: &Geometry) -> Result<()> {
+    let superblock = read_superblock(device)?;
+    for group in geometry.backup_groups() {
+        let place = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block));
+        if let Some(offset) = place.filter(|offset| offset + DiskSuperblock::SIZE as u64 <= device.geometry().len) {
+            device.write(offset, superblock.copy_for(group).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a block of the device over others.
+fn copy_block(device: &Overlay, geometry: &Geometry, from: FsBlock, to: impl Iterator<Item = FsBlock>) -> Result<()> {
+    let (size, end) = (u64::from(geometry.block_size), device.geometry().len);
+    let on_device = |block| geometry.byte_offset(block).filter(|offset| offset + size <= end);
+    let Some(offset) = on_device(from) else { return Ok(()) };
+    let mut bytes = vec![0; size as usize];
+    device.read(offset, &mut bytes)?;
+    to.filter_map(on_device).try_for_each(|offset| device.write(offset, &bytes))
 }

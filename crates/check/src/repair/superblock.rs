@@ -5,9 +5,9 @@ use super::work::{Work, read_superblock, write_superblock};
 use crate::phases::{quota, superblock};
 use crate::problem::Problem;
 use crate::table::Code;
-use blockdev::{BlockDevice, Overlay, Result};
+use blockdev::{Overlay, Result};
 use format::feature::{Compat, Incompat, RoCompat};
-use format::superblock::{DiskSuperblock, Flags, Geometry, OFFSET, State};
+use format::superblock::{DiskSuperblock, Flags, State};
 use std::hash::{DefaultHasher, Hasher};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -183,24 +183,6 @@ pub(super) fn add_features(work: &Work<'_>, problems: &[&Problem]) -> Result<()>
             field(work, problem.code, sb);
         }
     })
-}
-
-/// Writes the copies of the superblock where its features or its identity are no longer those on the device: what a copy
-/// says must then be true of the volume.
-pub(super) fn copy(overlay: &Overlay, device: &dyn BlockDevice, geometry: &Geometry) -> Result<()> {
-    let after = read_superblock(overlay)?;
-    let mut before: DiskSuperblock = zerocopy::FromZeros::new_zeroed();
-    device.read(OFFSET, before.as_mut_bytes())?;
-    if before.features() == after.features() && before.s_uuid == after.s_uuid {
-        return Ok(());
-    }
-    for group in geometry.backup_groups() {
-        let place = geometry.superblock_block(group).and_then(|block| geometry.byte_offset(block));
-        if let Some(offset) = place.filter(|offset| offset + DiskSuperblock::SIZE as u64 <= device.geometry().len) {
-            overlay.write(offset, after.copy_for(group).as_bytes())?;
-        }
-    }
-    Ok(())
 }
 
 /// A UUID of version 4 that follows from the superblock and the time, so that a repair that is cut and run again with the

@@ -27,26 +27,41 @@ fn groups(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(GroupNo, u64)> {
     placed.take(COMPARED).collect()
 }
 
-/// Reports the copies that do not say of the volume what it is.
-pub(super) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
+/// Reports the copies that do not say of the volume what it is: in one sweep, as a group's descriptors follow its superblock.
+pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
     let own = Accepted { disk: volume.disk, geometry: volume.geometry.clone(), at: OFFSET };
-    for (group, at) in groups(scanner, volume) {
-        let what = match accept_at(scanner, at) {
-            Ok(copy) => {
-                let fields = outdated(&own, &copy);
-                if fields.is_empty() {
-                    continue;
-                }
-                format!("{} differs", fields.join(", "))
-            }
-            Err(Rejection::Corrupt(what) | Rejection::Field(what) | Rejection::Final(what)) => what,
-        };
-        let problem = Problem::new(Code::SuperblockCopyDiffers).group(group);
-        problems.report(problem.block(FsBlock(at / u64::from(volume.geometry.block_size))).name(what));
+    // from the first meta group on each block of the table has two copies of its own, whichever superblock it is read with
+    let tables = if volume.geometry.first_meta_group == 0 { 1 } else { COMPARED };
+    for (n, (group, at)) in groups(scanner, volume).into_iter().enumerate() {
+        if (scanner.cancelled)() {
+            return;
+        }
+        if let Some(what) = superblock(scanner, &own, at) {
+            let problem = Problem::new(Code::SuperblockCopyDiffers).group(group);
+            problems.report(problem.block(FsBlock(at / u64::from(volume.geometry.block_size))).name(what));
+        }
+        let elsewhere = if n < tables { descriptors(scanner, volume, group) } else { 0 };
+        if elsewhere > 0 {
+            problems.report(Problem::new(Code::DescriptorCopyDiffers).group(group).found(elsewhere));
+        }
     }
-    for (group, count) in descriptors(scanner, volume) {
-        problems.report(Problem::new(Code::DescriptorCopyDiffers).group(group).found(count));
+}
+
+/// Why the copy at `at` would not serve in the superblock's place.
+fn superblock(scanner: &Scanner<'_>, own: &Accepted, at: u64) -> Option<String> {
+    match accept_at(scanner, at) {
+        Ok(copy) => {
+            Some(outdated(own, &copy)).filter(|fields| !fields.is_empty()).map(|f| format!("{} differs", f.join(", ")))
+        }
+        Err(Rejection::Corrupt(what) | Rejection::Field(what) | Rejection::Final(what)) => Some(what),
     }
+}
+
+/// How many groups' bitmaps or inode table the copy of the descriptors in `group` puts elsewhere.
+fn descriptors(scanner: &Scanner<'_>, volume: &Volume, group: GroupNo) -> u64 {
+    let table = Table::read(scanner, &volume.geometry, group);
+    let places = |group: &format::group::Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);
+    table.groups.iter().zip(&volume.groups).filter(|(copy, own)| places(copy) != places(own)).count() as u64
 }
 
 /// The fields in which a copy is not the superblock's: where it puts things, whose it is, what it takes to read the volume.
@@ -83,20 +98,4 @@ fn lasting(features: Features) -> Features {
                 | RoCompat::VERITY
                 | RoCompat::ORPHAN_PRESENT),
     }
-}
-
-/// The groups of the copies of descriptors that put a bitmap or an inode table elsewhere, and of how many groups.
-fn descriptors(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(GroupNo, u64)> {
-    let geometry = &volume.geometry;
-    // from the first meta group on each block of the table has two copies of its own, whichever superblock it is read with
-    let copies = if geometry.first_meta_group == 0 { 1 } else { COMPARED };
-    let groups = groups(scanner, volume).into_iter().take(copies);
-    let count = groups.filter_map(|(group, _)| {
-        let table = Table::read(scanner, geometry, group);
-        let pairs = table.groups.iter().zip(&volume.groups);
-        let places = |group: &format::group::Group| (group.block_bitmap, group.inode_bitmap, group.inode_table);
-        let differing = pairs.filter(|(copy, own)| places(copy) != places(own)).count() as u64;
-        (differing > 0).then_some((group, differing))
-    });
-    count.collect()
 }
