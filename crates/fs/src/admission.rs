@@ -51,7 +51,7 @@ impl Admission {
     /// # Errors
     /// [`Error::Invalid`] where this thread is a member of one.
     pub(crate) fn changing_outside(&self) -> Result<CallGuard<'_>> {
-        if gate::is_member() && self.gate().is_some_and(Gate::is_closed) {
+        if gate::is_member() && self.gate().is_some_and(Gate::has_transaction) {
             return Err(Error::Invalid("this cannot be part of a transaction"));
         }
         self.changing()
@@ -68,12 +68,12 @@ impl Admission {
 
     /// Rolls back a transaction that has taken too long; whether there is one under way still.
     pub(crate) fn has_transaction(&self) -> bool {
-        let Some(gate) = self.gate().filter(|gate| gate.is_closed()) else { return false };
+        let Some(gate) = self.gate().filter(|gate| gate.has_transaction()) else { return false };
         if let Some((id, why)) = gate.overdue() {
             // what it meets is an error of the device, which stays
             drop(self.roll_back(id, why, |_| ()));
         }
-        gate.is_closed()
+        gate.has_transaction()
     }
 
     /// Passes for the last changes to a volume that is put away: a transaction that is under way is rolled back.

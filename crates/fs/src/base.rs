@@ -176,6 +176,12 @@ impl Base {
         self.gate().is_some_and(Gate::would_wait)
     }
 
+    /// How often a transaction has begun or ended: what is the same before and after a call had to wait was not touched by one.
+    #[must_use]
+    pub fn turns_of_transactions(&self) -> u64 {
+        self.gate().map_or(0, Gate::turns)
+    }
+
     pub(crate) fn note_inode(&self, number: InodeNo) {
         if let Some(gate) = self.gate() {
             gate.note(|now| {
@@ -222,6 +228,6 @@ impl Base {
 
     /// Whether there is a transaction: what is done now is durable when it ends.
     pub(crate) fn in_transaction(&self) -> bool {
-        self.gate().is_some_and(Gate::is_closed)
+        self.gate().is_some_and(Gate::has_transaction)
     }
 }

@@ -7,6 +7,7 @@
 //! | --- | --- | --- | --- |
 //! | no transaction | | at once | at once |
 //! | one begins or ends | wait | wait | at once |
+//! | one call has the volume for itself | | wait | at once |
 //! | one runs | at once | wait, until the time it may take is over | at once |
 //! | one is rolled back | refused | wait | wait |
 //! | it is rolled back, and caches above are emptied | refused | wait | at once |
@@ -83,6 +84,8 @@ pub(crate) struct Before {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// No transaction: one call wants nothing changed beside it.
+    Alone,
     Begins,
     Runs,
     Ends,
@@ -121,6 +124,8 @@ pub(crate) struct Gate<B> {
     undone: Mutex<Undone>,
     /// Rings when one of the counts is zero while somebody waits for that, and when a phase begins.
     wakeup: Condvar,
+    /// How often a transaction has begun or ended.
+    turns: AtomicU64,
 }
 
 /// What a call is told at a gate that is not open.
@@ -215,6 +220,19 @@ pub(crate) fn is_changing() -> bool {
     CHANGES.get() > 0
 }
 
+/// A call that nothing is changed beside, until this is dropped.
+pub(crate) struct Alone<'g, B> {
+    charge: Option<CallGuard<'static>>,
+    gate: &'g Gate<B>,
+}
+
+impl<B> Drop for Alone<'_, B> {
+    fn drop(&mut self) {
+        drop(self.charge.take());
+        self.gate.open(false);
+    }
+}
+
 impl<B> Gate<B> {
     pub(crate) fn new() -> Self {
         Self {
@@ -225,6 +243,7 @@ impl<B> Gate<B> {
             current: Mutex::new(None),
             undone: Mutex::default(),
             wakeup: Condvar::new(),
+            turns: AtomicU64::new(0),
         }
     }
 
@@ -237,9 +256,19 @@ impl<B> Gate<B> {
         CallGuard { count: Some((count, self)), depth: Some(depth), thread: PhantomData }
     }
 
-    /// Whether there is a transaction, in any phase.
-    pub(crate) fn is_closed(&self) -> bool {
+    /// Whether changes have to ask what is under way.
+    fn is_closed(&self) -> bool {
         self.state.load(SeqCst) != 0
+    }
+
+    /// Whether there is a transaction, in any phase.
+    pub(crate) fn has_transaction(&self) -> bool {
+        self.is_closed() && self.lock().as_ref().is_some_and(|now| now.phase != Phase::Alone)
+    }
+
+    /// How often a transaction has begun or ended.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(SeqCst)
     }
 
     /// Passes for a change, or says what to do instead.
@@ -356,18 +385,48 @@ impl<B> Gate<B> {
         if is_changing() {
             return Err(Error::Invalid("a transaction cannot begin within a call that changes something"));
         }
-        let id = NEXT.fetch_add(1, SeqCst);
-        let mut current = self.lock();
-        if current.is_some() {
-            return Err(Error::Busy);
-        }
-        let (touched, made) = (DirtySet::default(), BTreeSet::new());
-        let (phase, deadline) = (Phase::Begins, None);
-        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched, made });
-        self.state.store(CLOSED, SeqCst);
-        drop(current);
+        let id = self.close(Phase::Begins, limit)?;
         self.until_none(&self.changing);
         Ok(id)
+    }
+
+    /// Closes the gate for a call that nothing is changed beside, and returns when no change is under way.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where there is a transaction; [`Error::Invalid`] where this thread would wait for itself.
+    pub(crate) fn alone(&self) -> Result<Alone<'_, B>> {
+        if is_changing() {
+            return Err(Error::Invalid("a call that changes something cannot wait until nothing is changed"));
+        }
+        self.close(Phase::Alone, Duration::MAX)?;
+        let alone = Alone { charge: Some(in_charge()), gate: self };
+        self.until_none(&self.changing);
+        Ok(alone)
+    }
+
+    /// Keeps further changes from beginning.
+    fn close(&self, phase: Phase, limit: Duration) -> Result<u64> {
+        let id = NEXT.fetch_add(1, SeqCst);
+        let mut current = self.lock();
+        while let Some(now) = current.as_ref() {
+            // a call that is alone is over soon
+            if now.phase != Phase::Alone {
+                return Err(Error::Busy);
+            }
+            current = self.wait(current, LOOK_AGAIN);
+        }
+        let (touched, made) = (DirtySet::default(), BTreeSet::new());
+        let deadline = None;
+        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, touched, made });
+        self.turn(phase);
+        self.state.store(CLOSED, SeqCst);
+        Ok(id)
+    }
+
+    fn turn(&self, phase: Phase) {
+        if phase != Phase::Alone {
+            self.turns.fetch_add(1, SeqCst);
+        }
     }
 
     /// Its members may come.
@@ -447,7 +506,11 @@ impl<B> Gate<B> {
     /// The transaction that ends or began is over; whether it was `undone`.
     pub(crate) fn open(&self, undone: bool) {
         let mut current = self.lock();
-        if let (Some(now), true) = (current.take(), undone) {
+        let over = current.take();
+        if let Some(now) = &over {
+            self.turn(now.phase);
+        }
+        if let (Some(now), true) = (over, undone) {
             let undone = Undone { id: now.id, why: now.broken, touched: now.touched };
             *lock(&self.undone) = undone;
         }
@@ -475,7 +538,7 @@ impl<B> Gate<B> {
     pub(crate) fn note(&self, what: impl FnOnce(&mut Current<B>)) {
         if self.is_closed()
             && let Some(now) = self.lock().as_mut()
-            && now.phase != Phase::Begins
+            && !matches!(now.phase, Phase::Begins | Phase::Alone)
         {
             what(now);
         }
@@ -500,6 +563,41 @@ impl<B> Gate<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_changed_beside_a_call_that_is_alone() {
+        let gate = Gate::<()>::new();
+        let turns = gate.turns();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let under_way = gate.try_change().expect("the gate is open");
+            assert!(gate.alone().is_err(), "it would wait for itself");
+            let snapshot = scope.spawn(|| {
+                let alone = gate.alone().expect("no transaction runs");
+                lock(&order).push("alone");
+                assert!(is_changing() && gate.try_change().is_some(), "it may change something itself");
+                let begins = scope.spawn(|| {
+                    gate.begin(Duration::MAX).expect("it waits");
+                    lock(&order).push("a transaction");
+                    gate.open(false);
+                });
+                assert!(!gate.has_transaction() && gate.turns() == turns);
+                lock(&order).push("done");
+                drop(alone);
+                assert!(!is_changing());
+                begins.join().expect("a thread");
+            });
+            while !gate.is_closed() {
+                std::thread::yield_now();
+            }
+            lock(&order).push("changed");
+            drop(under_way);
+            snapshot.join().expect("a thread");
+        });
+        assert_eq!(*lock(&order), ["changed", "alone", "done", "a transaction"]);
+        assert_eq!(gate.turns(), turns + 2);
+        assert!(gate.try_change().is_some());
+    }
 
     #[test]
     fn changes_from_before_a_transaction_are_none_of_it() {

@@ -5,6 +5,7 @@
 //! back when the last snapshot that holds it is deleted.
 
 use crate::alloc::pinned_alone;
+use crate::gate::{Alone, Before};
 use crate::lock::lock;
 use crate::native::{Native, find};
 use crate::open::over_map;
@@ -62,8 +63,9 @@ impl Volume {
         Ok(all)
     }
 
-    /// Makes a snapshot of everything that was done before the call; it is durable when this returns. What it costs does not
-    /// depend on the volume's size.
+    /// Makes a snapshot of everything that was done before the call; it is durable when this returns. What others do meanwhile is
+    /// in it as far as they had got at one moment: no change without those that ended before it began. They wait while what is
+    /// left of delayed content gets its place and is flushed. What a snapshot costs does not depend on the volume's size.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a name that no snapshot may have; [`Error::Exists`]; [`Error::NoSpace`] where there are 4 096
@@ -74,8 +76,11 @@ impl Volume {
         if !Snapshot::is_name(name) {
             return Err(Error::Invalid("a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor .."));
         }
+        // most of what is delayed gets its place while others go on; an error comes again below
+        drop(self.changing_outside().and_then(|_pass| self.flush_all_delayed()));
+        let _alone = self.alone()?;
         let _pass = self.changing_outside()?;
-        let _alone = lock(&native.versions);
+        let _versions = lock(&native.versions);
         let list = native.mapped.snapshots()?;
         if list.iter().flatten().any(|snapshot| snapshot.name == name) {
             return Err(Error::Exists);
@@ -93,6 +98,19 @@ impl Volume {
         self.store.sync_generation(generation)?;
         placed?;
         Ok(SnapshotInfo::from(&find(&native.mapped, name)?))
+    }
+
+    /// Returns when nothing is changed beside this thread, and no transaction is under way; so it stays until the answer is
+    /// dropped. `None` where there is no gate.
+    fn alone(&self) -> Result<Option<Alone<'_, Before>>> {
+        let Some(gate) = self.gate() else { return Ok(None) };
+        loop {
+            match gate.alone() {
+                Ok(alone) => return Ok(Some(alone)),
+                Err(Error::Busy) => drop(self.changing_outside()?),
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// Deletes a snapshot; what it alone held can be used when this returns.

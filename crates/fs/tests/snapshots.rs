@@ -4,7 +4,7 @@
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
 use extant_fs::{
-    AllocateMode, Error, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions, rollback,
+    AllocateMode, DataMode, Error, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions, rollback,
 };
 use simdev::Trace;
 use std::collections::BTreeMap;
@@ -511,4 +511,58 @@ fn what_was_not_yet_written_in_one_snapshot_may_be_content_in_another() {
     assert_same(&read(&behind), &Tree::from([(b"f".to_vec(), vec![1; 64 << 10])]), "the later snapshot");
     assert_same(&read(&volume), &Tree::from([(b"f".to_vec(), vec![2; 64 << 10])]), "the volume");
     volume.unmount().expect("unmounting");
+}
+
+/// One thread writes a number into one file after another. Whatever a snapshot finds, no file has a newer number than those
+/// before it, and none an older one than the next but for the round under way: in place, copied, and where files grow.
+#[test]
+fn a_snapshot_is_of_one_moment() {
+    for grow in [false, true] {
+        let device = made(256 * MIB);
+        let write =
+            WriteOptions { seed: Some(7), superuser: true, data: DataMode::CopyOnWrite, ..WriteOptions::default() };
+        let options = OpenOptions { write: Some(write), ..OpenOptions::default() };
+        let volume = Volume::open(Arc::clone(&device), &options).expect("opening");
+        let files: Vec<InodeNo> = (0..64u8)
+            .map(|n| volume.create(InodeNo::ROOT, &[b'0' + n], &new(FileKind::Regular)).expect("a file").number)
+            .collect();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1u64.. {
+                    for file in &files {
+                        let at = if grow { round % 16384 * 8 } else { round % 4 * 4096 };
+                        volume.write_at(*file, at, &round.to_le_bytes()).expect("writing");
+                    }
+                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            for n in 0..rounds(40) {
+                let name = format!("s{n}");
+                volume.create_snapshot(name.as_bytes()).expect("a snapshot");
+                let snapshot = volume.open_snapshot(name.as_bytes(), 1 << 20).expect("the snapshot");
+                let tree = read(&snapshot);
+                let numbers = |content: &Vec<u8>| {
+                    content
+                        .chunks_exact(8)
+                        .map(|word| u64::from_le_bytes(word.try_into().expect("8")))
+                        .max()
+                        .unwrap_or(0)
+                };
+                let found: Vec<u64> = tree.values().map(numbers).collect();
+                let sound = found.is_sorted_by(|a, b| a >= b)
+                    && found.first().zip(found.last()).is_none_or(|(a, b)| a - b <= 1);
+                if !sound {
+                    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+                assert!(sound, "grow {grow}, snapshot {n}: {found:?}");
+                if n > 3 {
+                    volume.delete_snapshot(format!("s{}", n - 3).as_bytes()).expect("deleting");
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
 }

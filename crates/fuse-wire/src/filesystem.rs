@@ -57,6 +57,12 @@ pub trait Filesystem: Send + Sync {
         false
     }
 
+    /// Whether nothing may be changed beside a request while it is answered. The file system sees to that itself: the request
+    /// must not be taken for one of those changes.
+    fn changes_alone(&self, _request: &Request<'_>) -> bool {
+        false
+    }
+
     /// Called before a request that would wait is answered, with nothing locked that others may need: what has to be done
     /// by other requests first.
     ///

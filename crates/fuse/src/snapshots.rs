@@ -99,9 +99,13 @@ impl Filesystem for WithSnapshots {
         waits && request.node == SNAPSHOTS || self.live.would_wait(request)
     }
 
+    fn changes_alone(&self, request: &Request<'_>) -> bool {
+        // a snapshot is of one moment
+        matches!(request.operation, Operation::MkDir { .. }) && request.node == SNAPSHOTS
+    }
+
     fn prepare(&self, request: &Request<'_>) -> Answer<()> {
-        let makes = matches!(request.operation, Operation::MkDir { .. }) && request.node == SNAPSHOTS;
-        if !makes {
+        if !self.changes_alone(request) {
             return self.live.prepare(request);
         }
         if !self.live.volume.is_writable() {

@@ -364,6 +364,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let task = request.caller.pid;
         let late = matches!(request.operation, Operation::Write { late: true, .. });
         let (mut place, mut seen, mut most) = (None, None, Duration::ZERO);
+        let turns = shared.volume.turns_of_transactions();
         let (mut prepared, mut again) = (false, false);
         loop {
             // asked each time: it may begin, and with it whoever asks be a member, while this waits
@@ -395,7 +396,8 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                     }
                     again |= shared.waiting.pass(request);
                     // a rollback took away what it relies on: the kernel looks again
-                    if seen.take().is_some_and(|seen| seen != Preconditions::of(&shared.volume, request)) {
+                    let seen = seen.take().filter(|_| shared.volume.turns_of_transactions() != turns);
+                    if seen.is_some_and(|seen| seen != Preconditions::of(&shared.volume, request)) {
                         return Err(place.map_or(Errno::STALE, |place| place.sent_back(request)));
                     }
                     drop(place);
@@ -407,6 +409,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                         continue;
                     }
                 }
+                let _pass = Some(pass).filter(|_| !self.inner.changes_alone(request));
                 let outcome = self.inner.answer(request, reply);
                 // whoever stored it in a mapping may not hear of it any more; pages of a file that has become immutable or
                 // append-only are refused in any case
