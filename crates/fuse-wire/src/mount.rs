@@ -9,7 +9,7 @@
 
 use crate::connection_watchdog::Watchdog;
 use crate::loop_device::{self, LoopDevice};
-use crate::mountinfo::{mounted_on, places_of};
+use crate::mountinfo::{MountInfo, mounted_on, places_of};
 use crate::{Error, Result, Transport, programs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -449,8 +449,8 @@ fn without_program(said: &str) -> &str {
 /// process that served it has ended, so that its device is free again.
 ///
 /// # Errors
-/// [`Error::Unmount`]: nothing of ours is mounted there, files are open (`ResourceBusy`), permission is denied, or the
-/// serving process did not end within a minute. [`Error::Finish`]: it is unmounted, but something that was written did not
+/// [`Error::Unmount`]: nothing of ours is mounted there, files are open or it is mounted elsewhere as well (`ResourceBusy`),
+/// permission is denied, or the serving process did not end within a minute. [`Error::Finish`]: it is unmounted, but something that was written did not
 /// reach the device.
 pub fn unmount(dir: &Path) -> Result<()> {
     unmount_and_wait(dir).map_err(|gone| match gone {
@@ -469,11 +469,16 @@ enum Gone {
 
 fn unmount_and_wait(dir: &Path) -> Result<(), Gone> {
     let dir = resolve(dir).map_err(Gone::Not)?;
-    is_ours(&dir).map_err(Gone::Not)?;
+    let device = is_ours(&dir).map_err(Gone::Not)?.device;
     // unknown where the server has died, or where this user may not look
     let server = server_of(&dir).and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
     let synced = if server.is_some() { all_synced(&dir) } else { Ok(()) };
     detach(&dir, false).map_err(Gone::Not)?;
+    if let Some(place) = places_of(device).unwrap_or_default().first() {
+        synced.map_err(Gone::WithLoss)?;
+        let still = format!("it is gone from there, but mounted on {} as well: unmount that, too", place.display());
+        return Err(Gone::Not(io::Error::new(io::ErrorKind::ResourceBusy, still)));
+    }
     if let Some((pid, server)) = server
         && pid.as_raw_nonzero().get().cast_unsigned() != std::process::id()
     {
@@ -506,13 +511,13 @@ fn wait_for(pid: Pid, server: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Whether what is mounted on a directory is of this program.
-pub fn is_ours(dir: &Path) -> io::Result<()> {
-    match mounted_on(dir)?.map(|mounted| mounted.kind) {
+/// What is mounted on a directory; an error where it is not of this program.
+pub fn is_ours(dir: &Path) -> io::Result<MountInfo> {
+    match mounted_on(dir)? {
         None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is mounted there")),
-        Some(kind) if kind == TYPE || kind == TYPE_ON_DEVICE => Ok(()),
+        Some(ours) if ours.kind == TYPE || ours.kind == TYPE_ON_DEVICE => Ok(ours),
         Some(other) => {
-            let what = format!("what is mounted there is {}, not ours", other.display());
+            let what = format!("what is mounted there is {}, not ours", other.kind.display());
             Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
     }

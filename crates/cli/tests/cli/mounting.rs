@@ -102,6 +102,26 @@ fn the_process_behind_has_ended_when_umount_returns() {
 }
 
 #[test]
+fn a_volume_that_is_mounted_twice_is_unmounted_twice() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (image, folder, other) = (plain(), Folder::new(), Folder::new());
+    prints(&["mount", "-o", "ro", text(image.path()), folder.text()]);
+    let process = format!("/proc/{}/stat", server(&folder).0);
+    let bound = std::process::Command::new("mount").args(["--bind", folder.text(), other.text()]).status().unwrap();
+    assert!(bound.success());
+    let start = Instant::now();
+    let sentence = fails(1, &["umount", folder.text()]);
+    assert!(sentence.contains("as well") && sentence.contains(other.text()), "{sentence}");
+    assert!(start.elapsed() < Duration::from_secs(20), "it waited for a process that does not end");
+    assert!(folder.line().is_none() && other.line().is_some());
+    other.unmount();
+    let after = read_to_string(&process).unwrap_or_default();
+    assert!(after.is_empty() || after.contains(") Z "), "{after}");
+}
+
+#[test]
 fn mounted_in_the_foreground_until_a_signal() {
     if !can_mount() {
         return;
