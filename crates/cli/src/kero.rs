@@ -7,7 +7,7 @@ use crate::device::{Device, SCHEMES};
 use crate::failure::{Failure, Result, say, with_place};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit};
-use crate::serve::Serving;
+use crate::serve::{Holes, Serving};
 use crate::source::for_writing;
 use ::kero::{Background, FormatOptions, Joined, Options, beneath, drain_with, format};
 use blockdev::{BlockDevice, OpenOptions};
@@ -313,15 +313,17 @@ impl Drain {
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Serve the layer of a device over the network or a Unix socket (NBD)",
+    about = "Serve the layer of a device over the network, a Unix socket (NBD), or as a file (FUSE)",
     after_help = "Examples:
+  extant kero serve /dev/sdb1 --file /run/kero                the file /run/kero/disk
+  losetup -b 4096 --direct-io=on -f --show /run/kero/disk     and a block device of it, as root
   extant kero serve volume.img --nbd unix:/run/kero.sock
   extant kero serve /dev/sdb1 --nbd 127.0.0.1:10809 --stats /var/lib/node_exporter/kero.prom
-  nbdfuse /run/kero.d nbd+unix:///?socket=/run/kero.sock      a file for the kernel: /run/kero.d/nbd
-  losetup -b 4096 -f --show /run/kero.d/nbd                   and a block device of it, as root
 
-As `extant serve kero:DEVICE`; see there for the address, who can connect, and signals. A flush of a client, or a write \
-    with FUA, ends a group: all that any client had written until then survives together or not at all. A group also ends \
+As `extant serve kero:DEVICE`; see there for the address, who can connect, the file, and signals. A flush of a client, or a \
+    write with FUA, ends a group: all that any client had written until then survives together or not at all; so does an \
+    fsync(2) of the file. No holes can be punched into the file, so a file system on it discards nothing; over NBD it \
+    does. A group also ends \
     when nothing was written for a second, when it is 5 seconds old, and when the log has no space for more of it. When \
     there are no requests, blocks that are not written any more go home.
 
@@ -366,7 +368,8 @@ impl Serve {
             *opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Arc::clone(&layer));
             Ok(layer as Arc<dyn BlockDevice>)
         };
-        let served = self.serving.run(open);
+        // the layer has no holes inside what has content: it would write zeroes
+        let served = self.serving.run(Holes::Refused, open);
         let opened = opened.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let (Some(layer), Some(file)) = (opened, &self.stats) {
             write_numbers(&layer, name, file).map_err(|e| Failure::on(&file.to_string_lossy(), e))?;

@@ -1,4 +1,6 @@
-//! `extant serve`: a device for NBD clients.
+//! `extant serve`: a device for NBD clients, or as a file.
+
+mod file;
 
 use crate::device::{Device, open};
 use crate::failure::{Failure, Result, say, with_place, without_errno};
@@ -12,14 +14,17 @@ use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 #[derive(Debug, Args)]
 #[command(
-    about = "Serve a device over the network or a Unix socket (NBD)",
+    about = "Serve a device over the network, a Unix socket (NBD), or as a file (FUSE)",
     after_help = "Examples:
   extant serve volume.img --nbd unix:/run/volume.sock
   extant serve /dev/sdb1 --read-only --nbd 127.0.0.1:10809
+  extant serve mem:1G --file /mnt/mem                        the file /mnt/mem/disk
+  losetup -b 4096 --direct-io=on -f --show /mnt/mem/disk     a block device of it (as root)
   nbdinfo 'nbd+unix:///?socket=/run/volume.sock'             ask it, from another terminal
   nbdcopy 'nbd+unix:///?socket=/run/volume.sock' copy.img    copy it
   nbd-client -unix /run/volume.sock /dev/nbd0 -C 4           a block device (as root)
@@ -28,14 +33,18 @@ NBD has no authentication, and this server has no TLS: all who can connect can r
 --read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With
 HOST:PORT, choose an address that only trusted machines reach, or an encrypted tunnel in front.
 
-It prints the address for clients when they can connect, and serves until SIGINT, SIGTERM or SIGHUP:
-then requests under way are finished, everything is flushed, and the socket is removed. Meanwhile
-the device is locked: no other program here writes to it. A reply to a flush, or to a write with
-FUA, means that the bytes survive a loss of power as far as the device promises that; a flush covers
-the writes of all connections. After a flush that failed all changes are refused. A client that
-disappears loses nothing that was acknowledged and flushed.
+With --file, one file in DIR is the device, of its length: for programs that open files, and for
+losetup. It is its user's alone, the kernel caches nothing of it, and fsync(2) is a flush.
 
-Exit status: 0 ended by a signal, 1 not served, or not all that was written may have reached the
+It prints the address for clients, or the file's path, when it can be used, and serves until SIGINT,
+SIGTERM or SIGHUP, or until DIR is unmounted: then requests under way are finished, everything is
+flushed, and the socket or the mount is removed. Who has the file open then gets errors: detach loop
+devices before. Meanwhile the device is locked: no other program here writes to it. A reply to a
+flush, or to a write with FUA, means that the bytes survive a loss of power as far as the device
+promises that; a flush covers the writes of all connections. After a flush that failed all changes
+are refused. A client that disappears loses nothing that was acknowledged and flushed.
+
+Exit status: 0 ended by a signal or unmounted, 1 not served, or not all that was written may have reached the
 device (the message says which), 2 wrong usage."
 )]
 pub(crate) struct Serve {
@@ -50,17 +59,21 @@ pub(crate) struct Serving {
     #[arg(value_name = "DEVICE")]
     pub(crate) device: Device,
 
-    /// Where to listen: unix:PATH or HOST:PORT
-    #[arg(long, value_name = "ADDRESS")]
-    nbd: Address,
+    /// Serve NBD at unix:PATH or HOST:PORT
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "file")]
+    nbd: Option<Address>,
+
+    /// Serve a file: mount a file system on DIR that has only this one
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["nbd", "connections", "verbose"])]
+    file: Option<PathBuf>,
 
     /// Refuse all changes
     #[arg(long)]
     read_only: bool,
 
-    /// Name of the export; clients that name none get it as well
-    #[arg(long, value_name = "EXPORT", default_value = "", hide_default_value = true)]
-    name: String,
+    /// Name of the export, which clients get as well that name none; or of the file, `disk` unless given
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
 
     /// The most connections at a time; each may take 64 MiB of memory for its requests
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -73,41 +86,56 @@ pub(crate) struct Serving {
 
 impl Serve {
     pub(crate) fn run(&self) -> Result<u8> {
-        self.serving.run(|access| Ok(open(&self.serving.device, access)?))
+        self.serving.run(Holes::Punched, |access| Ok(open(&self.serving.device, access)?))
     }
+}
+
+/// Whether holes may be punched into a file that is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holes {
+    /// They may, and read as zeroes.
+    Punched,
+    /// They may not: the device would write zeroes.
+    Refused,
 }
 
 impl Serving {
     /// Serves what `open` opens, until a signal.
-    pub(crate) fn run(&self, open: impl FnOnce(blockdev::OpenOptions) -> Result<Arc<dyn BlockDevice>>) -> Result<u8> {
+    pub(crate) fn run(
+        &self,
+        holes: Holes,
+        open: impl FnOnce(blockdev::OpenOptions) -> Result<Arc<dyn BlockDevice>>,
+    ) -> Result<u8> {
+        if self.file.is_some() {
+            file::expect_writes_of_the_kernel();
+        }
         // before the socket is there: from then on a signal must not leave it behind
-        let mut signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
+        let signals = Signals::new(heard([SIGHUP]).chain([SIGINT, SIGTERM]))?;
         let access = if self.read_only {
             blockdev::OpenOptions { exclusive: true, ..blockdev::OpenOptions::default() }
         } else {
             for_writing(&self.device)
         };
         let device = open(access).map_err(|e| with_place(&self.device, e))?;
+        match (&self.file, &self.nbd) {
+            (Some(dir), _) => self.serve_file(device, dir, holes, signals),
+            (_, Some(address)) => self.serve_nbd(device, address, signals),
+            (None, None) => Err(Failure::Message("say where: --nbd ADDRESS or --file DIR".to_owned())),
+        }
+    }
+
+    fn serve_nbd(&self, device: Arc<dyn BlockDevice>, address: &Address, mut signals: Signals) -> Result<u8> {
         let len = device.geometry().len;
         let options = Options {
-            name: self.name.clone(),
+            name: self.name.clone().unwrap_or_default(),
             read_only: self.read_only,
             connections: self.connections.into(),
             ..Options::default()
         };
-        let server = Server::bind(device, &self.nbd, options).map_err(|e| sentence(&e))?;
+        let server = Server::bind(device, address, options).map_err(|e| sentence(&e))?;
         let stopper = server.stopper();
         std::thread::spawn(move || signals.forever().for_each(|_| stopper.stop()));
-        let mut out = stdout()?;
-        writeln!(
-            out,
-            "{}: serving {} at {}",
-            escape(self.device.as_bytes()),
-            human(len),
-            escape(server.uri().as_bytes())
-        )?;
-        out.flush()?;
-        drop(out);
+        self.announce(len, server.uri().as_bytes())?;
         server
             .run(&|notice| match notice {
                 Notice::Problem(_) => say(&self.about(&notice)),
@@ -116,6 +144,13 @@ impl Serving {
             })
             .map_err(|e| sentence(&e))?;
         Ok(0)
+    }
+
+    /// Says that it can be used, and where.
+    fn announce(&self, len: u64, place: &[u8]) -> Result<()> {
+        let mut out = stdout()?;
+        writeln!(out, "{}: serving {} at {}", escape(self.device.as_bytes()), human(len), escape(place))?;
+        Ok(out.flush()?)
     }
 
     fn about(&self, notice: &Notice) -> String {

@@ -295,6 +295,8 @@ pub(crate) const OPEN_KEEP_CACHE: u32 = 1 << 1;
 pub(crate) const OPEN_CACHE_DIR: u32 = 1 << 3;
 /// In [`OpenOut::flags`]: close(2) sends nothing.
 pub(crate) const OPEN_NOFLUSH: u32 = 1 << 5;
+/// FOPEN_PARALLEL_DIRECT_WRITES: writes past the kernel's pages may be sent while others are on their way.
+pub(crate) const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]

@@ -165,6 +165,15 @@ impl<'a> Reply<'a> {
         self.put(&wire::OpenOut { handle: new_direct(), flags, backing: 0 })
     }
 
+    /// As [`Reply::opened_direct`], where writes of one file may be sent while others of it are on their way, as with a device.
+    ///
+    /// # Errors
+    /// E2BIG where there is no space.
+    pub fn opened_device(&mut self) -> Answer<()> {
+        let flags = wire::OPEN_DIRECT_IO | wire::OPEN_PARALLEL_DIRECT_WRITES | wire::OPEN_NOFLUSH;
+        self.put(&wire::OpenOut { handle: new_direct(), flags, backing: 0 })
+    }
+
     /// Says that a directory is open, and that the listing the kernel has is good.
     ///
     /// # Errors

@@ -1,28 +1,22 @@
-//! A device that clients see, and what each command does to it.
+//! A device that NBD clients see, and what each command does to it.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use blockdev::{BlockDevice, Error, Op};
 
 use crate::command::{self, Command, Refusal};
-use crate::flush::{Flushes, Unflushed};
 use crate::handshake::{Agreed, Description};
+use crate::served::Served;
 use crate::wire::{self, Errno, Request, chunk};
 
 /// The most extents in one reply: a client asks again for the rest.
 const EXTENTS: usize = 1024;
-/// The size of request that suits file systems, page caches and networks, where the device does not ask for more.
-const PREFERRED: u32 = 4096;
-/// Zeroes that are written in one request of the device.
-const ZEROES: u64 = 1 << 20;
 
-/// A device with its name and with the flushes of all its clients.
+/// A device with its name.
 pub struct Export {
-    device: Guarded,
+    device: Served,
     description: Description,
-    flushes: Flushes,
 }
 
 /// A reply, and what the operator should hear of.
@@ -37,14 +31,14 @@ pub struct Answer {
 impl Export {
     /// `device` under `name`; every change is refused where `read_only` or the device says so.
     pub fn new(device: Arc<dyn BlockDevice>, name: &str, read_only: bool) -> Self {
-        let geometry = device.geometry();
+        let device = Served::new(device, read_only);
         let description = Description {
             name: name.to_owned(),
-            len: geometry.len,
-            read_only: read_only || geometry.read_only,
-            preferred: geometry.sector.max(PREFERRED).checked_next_power_of_two().unwrap_or(PREFERRED),
+            len: device.len(),
+            read_only: device.read_only(),
+            preferred: device.preferred(),
         };
-        Self { device: Guarded(device), description, flushes: Flushes::default() }
+        Self { device, description }
     }
 
     /// What clients get to know of it.
@@ -82,13 +76,7 @@ impl Export {
     /// # Errors
     /// Those of the device; after one that failed every later one does.
     pub fn flush(&self) -> Result<(), Error> {
-        match self.description.read_only {
-            true => Ok(()),
-            false => self.flushes.flush(&self.device).map_err(|e| match e {
-                Unflushed::Now(e) => e,
-                Unflushed::Before => failed_before(),
-            }),
-        }
+        self.device.flush()
     }
 
     fn carry_out(&self, command: Command, cookie: u64, agreed: Agreed, payload: &[u8]) -> Result<Vec<u8>, Failure> {
@@ -96,17 +84,13 @@ impl Export {
             Command::Read { offset, len } => return self.read(offset, len, cookie, agreed.structured),
             Command::BlockStatus { offset, len, one } => return self.block_status(offset, len, one, cookie),
             Command::Flush => self.flush()?,
-            Command::Write { offset, durable } => {
-                self.change(durable, || self.device.write(offset, payload))?;
-            }
-            Command::Trim { offset, len, durable } => {
-                self.change(durable, || self.device.discard(offset, len))?;
-            }
+            Command::Write { offset, durable } => self.device.write(offset, payload, durable)?,
+            Command::Trim { offset, len, durable } => self.device.discard(offset, len, durable)?,
             Command::WriteZeroes { offset, len, may_be_hole: true, durable } => {
-                self.change(durable, || self.device.write_zeroes(offset, len))?;
+                self.device.write_zeroes(offset, len, durable)?;
             }
             Command::WriteZeroes { offset, len, may_be_hole: false, durable } => {
-                self.change(durable, || self.write_zeroes(offset, len))?;
+                self.device.allocate_zeroes(offset, len, durable)?;
             }
         }
         let mut reply = Vec::new();
@@ -116,14 +100,6 @@ impl Export {
             wire::put_simple_reply(&mut reply, cookie, None);
         }
         Ok(reply)
-    }
-
-    fn change(&self, durable: bool, make: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        if self.flushes.failed() {
-            return Err(failed_before());
-        }
-        make()?;
-        if durable { self.flush() } else { Ok(()) }
     }
 
     fn read(&self, offset: u64, len: u32, cookie: u64, structured: bool) -> Result<Vec<u8>, Failure> {
@@ -141,19 +117,6 @@ impl Export {
             self.device.read(offset, data)?;
         }
         Ok(reply)
-    }
-
-    /// Zeroes that take storage.
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), Error> {
-        let zeroes = vec![0; ZEROES.min(len) as usize];
-        let end = offset + len; // inside the export
-        let mut at = offset;
-        while at < end {
-            let part = zeroes.get(..ZEROES.min(end - at) as usize).unwrap_or(&zeroes);
-            self.device.write(at, part)?;
-            at += part.len() as u64;
-        }
-        Ok(())
     }
 
     fn block_status(&self, offset: u64, len: u64, one: bool, cookie: u64) -> Result<Vec<u8>, Failure> {
@@ -197,12 +160,6 @@ impl From<Error> for Failure {
     }
 }
 
-/// The error of everything that comes after a flush that failed.
-fn failed_before() -> Error {
-    let source = io::Error::other("an earlier flush failed, so writes may be lost");
-    Error::Io { op: Op::Flush, offset: 0, len: 0, source }
-}
-
 /// The protocol's number for an error of the device.
 fn number(e: &Error) -> Errno {
     match e {
@@ -215,55 +172,5 @@ fn number(e: &Error) -> Errno {
             _ => Errno::Io,
         },
         _ => Errno::Io,
-    }
-}
-
-/// A device whose panics are errors of the request, so that one request cannot end the server.
-struct Guarded(Arc<dyn BlockDevice>);
-
-impl Guarded {
-    fn guard<T>(
-        &self,
-        op: Op,
-        offset: u64,
-        len: u64,
-        f: impl FnOnce(&dyn BlockDevice) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        catch_unwind(AssertUnwindSafe(|| f(&*self.0)))
-            .unwrap_or_else(|_| Err(Error::Io { op, offset, len, source: io::Error::other("the request panicked") }))
-    }
-}
-
-impl BlockDevice for Guarded {
-    fn geometry(&self) -> blockdev::Geometry {
-        self.0.geometry()
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.guard(Op::Read, offset, buf.len() as u64, |device| device.read(offset, buf))
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.guard(Op::Write, offset, data.len() as u64, |device| device.write(offset, data))
-    }
-
-    fn write_fresh(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.guard(Op::Write, offset, data.len() as u64, |device| device.write_fresh(offset, data))
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.guard(Op::Write, offset, len, |device| device.write_zeroes(offset, len))
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.guard(Op::Flush, 0, 0, |device| device.flush())
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> Result<blockdev::Extent, Error> {
-        self.guard(Op::Read, offset, len, |device| device.extent(offset, len))
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.guard(Op::Discard, offset, len, |device| device.discard(offset, len))
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use blockdev::{BlockDevice, Error};
+use blockdev::Error;
 
 /// The order of flushes of one device.
 #[derive(Debug, Default)]
@@ -35,8 +35,8 @@ pub(crate) enum Unflushed {
 }
 
 impl Flushes {
-    /// Makes durable all writes of any connection that had returned.
-    pub(crate) fn flush(&self, device: &impl BlockDevice) -> Result<(), Unflushed> {
+    /// Makes durable all writes of any client that had returned; `device` flushes the device.
+    pub(crate) fn flush(&self, device: impl Fn() -> Result<(), Error>) -> Result<(), Unflushed> {
         let mut state = self.state();
         let needed = state.begun + 1;
         loop {
@@ -54,7 +54,7 @@ impl Flushes {
             state.begun += 1;
             let this = state.begun;
             drop(state);
-            let flushed = device.flush();
+            let flushed = device();
             state = self.state();
             state.running = false;
             match &flushed {

@@ -1,11 +1,13 @@
-//! Block devices over the network: an NBD server for any [`blockdev::BlockDevice`].
+//! Block devices for other programs: an NBD server for any [`blockdev::BlockDevice`], and a FUSE file system of one file.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `wire` | numbers and bytes of the protocol; pure functions |
 //! | `handshake` | options and their answers: a state machine |
 //! | `command` | which requests are admitted |
-//! | `export`, `flush` | what a request does to the device; flushes for all connections |
+//! | `served`, `flush` | a device that many use at once, and its flushes for all of them |
+//! | `export` | what a request of a client does to it |
+//! | `file` | the device as one file |
 //! | `connection`, `budget` | one client over any `Read` and `Write`, with bounded memory |
 //! | `address`, `socket` | where to listen; sockets of both kinds, and the file of one |
 //! | `server` | accepting, counting and ending connections |
@@ -26,12 +28,15 @@ mod budget;
 pub mod command;
 pub mod connection;
 mod export;
+mod file;
 mod flush;
 pub mod handshake;
+mod served;
 mod server;
 mod socket;
 pub mod wire;
 
 pub use address::{Address, BadAddress};
 pub use export::{Answer, Export};
+pub use file::{File, FileOptions, PROBLEMS};
 pub use server::{Error, Notice, Options, Server, Stopper};

@@ -218,3 +218,63 @@ fn a_layer_is_served_and_survives_a_killed_server() {
     exits(0, &["kero", "drain", plain]);
     assert!(fs::read(&image).unwrap().starts_with(&bytes));
 }
+
+/// A layer that is served as a file.
+fn file_served(plain: &str, folder: &Path) -> Option<std::process::Child> {
+    use std::io::BufRead;
+    let mut command = crate::common::command(&["kero", "serve", plain, "--file", text(folder)]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, format!("{plain}: serving 60 MiB at {}/disk\n", text(folder)));
+    Some(child)
+}
+
+#[test]
+fn a_layer_is_served_as_a_file_and_survives_a_killed_server() {
+    use std::os::unix::fs::FileExt;
+    if !testkit::tools::is_root() || !testkit::tools::has_fuse() {
+        skip("mounting needs root and /dev/fuse");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (image, place) = (image(folder.path(), "v.img", 64 * MIB), folder.path().join("place"));
+    fs::create_dir(&place).unwrap();
+    let plain = text(&image);
+    exits(0, &["kero", "format", "--empty", plain]);
+    let mut server = file_served(plain, &place).unwrap();
+    let disk = || fs::File::options().read(true).write(true).open(place.join("disk")).unwrap();
+    let file = disk();
+    for at in 0..50 {
+        file.write_all_at(&[at + 1; 5000], u64::from(at) * 10_000).unwrap();
+    }
+    file.sync_all().unwrap();
+    // not synced: it may be there, as a group, or not at all
+    file.write_all_at(&[99; 5000], 0).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(file.write_at(b"x", 0).is_err());
+    drop(file);
+    // the remains of the mount are named, and taken away
+    let sentence = fails(1, &["kero", "serve", plain, "--file", text(&place)]);
+    assert!(sentence.contains("a dead mount lies there"), "{sentence}");
+    exits(0, &["umount", text(&place)]);
+    let mut server = file_served(plain, &place).unwrap();
+    let file = disk();
+    let mut bytes = [0; 5000];
+    for at in 0..50 {
+        file.read_exact_at(&mut bytes, u64::from(at) * 10_000).unwrap();
+        let whole = |byte: u8| bytes.iter().all(|found| *found == byte);
+        assert!(whole(at + 1) || at == 0 && whole(99), "{at}");
+    }
+    drop(file);
+    exits(0, &["umount", text(&place)]);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    for name in ["", "a/b", ".."] {
+        let sentence = fails(1, &["kero", "serve", plain, "--file", text(&place), "--name", name]);
+        assert!(sentence.contains("cannot be the name of a file"), "{sentence}");
+    }
+    exits(2, &["kero", "serve", plain, "--file", text(&place), "--nbd", "unix:x"]);
+    exits(2, &["kero", "serve", plain]);
+    exits(0, &["kero", "drain", plain]);
+}
