@@ -224,7 +224,7 @@ impl Node {
     }
 
     fn entry(&self) -> Entry {
-        Entry { node: self.attr.ino, generation: 0, keep_name: ALWAYS, keep_attr: ALWAYS, attr: self.attr }
+        Entry { node: self.attr.ino, generation: 0, name_timeout: ALWAYS, attr_timeout: ALWAYS, attr: self.attr }
     }
 }
 
@@ -248,7 +248,8 @@ impl Filesystem for Tree {
                     let entry = dir.names.get(name).and_then(|place| dir.entries.get(*place)?.as_ref());
                     entry.map(|(_, found)| at(nodes, *found).map(Node::entry)).transpose()
                 })?;
-                let none = Entry { node: 0, generation: 0, keep_name: ALWAYS, keep_attr: 0, attr: Attr::default() };
+                let none =
+                    Entry { node: 0, generation: 0, name_timeout: ALWAYS, attr_timeout: 0, attr: Attr::default() };
                 reply.entry(&found.unwrap_or(none))
             }
             Operation::GetAttr => reply.attr(&self.with(node, |_, node| Ok(node.attr))?, ALWAYS),

@@ -16,9 +16,9 @@ pub struct Entry {
     /// Distinguishes this use of the number from earlier ones.
     pub generation: u64,
     /// For so many seconds the kernel may cache the name.
-    pub keep_name: u64,
+    pub name_timeout: u64,
     /// For so many seconds the kernel may cache the attributes.
-    pub keep_attr: u64,
+    pub attr_timeout: u64,
     /// Its attributes.
     pub attr: Attr,
 }
@@ -28,8 +28,8 @@ impl Entry {
         EntryOut {
             node: self.node,
             generation: self.generation,
-            entry_valid: self.keep_name,
-            attr_valid: self.keep_attr,
+            entry_valid: self.name_timeout,
+            attr_valid: self.attr_timeout,
             entry_valid_nanos: 0,
             attr_valid_nanos: 0,
             attr: self.attr,
@@ -128,8 +128,8 @@ impl<'a> Reply<'a> {
     /// # Errors
     /// E2BIG where there is no space.
     pub fn entry(&mut self, entry: &Entry) -> Answer<()> {
-        let keep_name = if self.fleeting && entry.node == 0 { 0 } else { entry.keep_name };
-        self.put(&EntryOut { entry_valid: keep_name, ..entry.wire() })
+        let name_timeout = if self.fleeting && entry.node == 0 { 0 } else { entry.name_timeout };
+        self.put(&EntryOut { entry_valid: name_timeout, ..entry.wire() })
     }
 
     /// Of a name that is not there the kernel caches nothing, whatever the answer allows.
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(reply.len(), 32);
         assert!(!reply.dirent(3, 1, 8, b"abcde"), "32 bytes, where 28 are left");
         assert!(!reply.dirent_plus(
-            &Entry { node: 1, generation: 0, keep_name: 0, keep_attr: 0, attr: Attr::default() },
+            &Entry { node: 1, generation: 0, name_timeout: 0, attr_timeout: 0, attr: Attr::default() },
             1,
             b""
         ));

@@ -153,7 +153,7 @@ fn attr(a: &Attributes) -> Attr {
 
 /// The kernel learns from this that there is no such name, and may cache that too.
 pub(crate) fn nothing(keep: u64) -> Entry {
-    Entry { node: 0, generation: 0, keep_name: keep, keep_attr: 0, attr: Attr::default() }
+    Entry { node: 0, generation: 0, name_timeout: keep, attr_timeout: 0, attr: Attr::default() }
 }
 
 impl Filesystem for Ops {
@@ -474,7 +474,7 @@ impl Ops {
         let node = self.above | node_of(a.inode);
         // the kernel has the root from the beginning, as generation 0
         let generation = if node == ROOT { 0 } else { a.generation.into() };
-        Entry { node, generation, keep_name: self.keep_names, keep_attr: self.keep, attr: self.attr(a) }
+        Entry { node, generation, name_timeout: self.keep_names, attr_timeout: self.keep, attr: self.attr(a) }
     }
 
     /// A file's attributes as the kernel takes them.

@@ -328,7 +328,7 @@ impl WithSnapshots {
     /// A snapshot's root. Its name may come to mean another one.
     fn root(&self, number: u64) -> Answer<Entry> {
         let visit = self.views.visit(number)?;
-        Ok(Entry { keep_name: 0, ..self.volume(&visit)?.root()? })
+        Ok(Entry { name_timeout: 0, ..self.volume(&visit)?.root()? })
     }
 
     fn fact(&self, visit: &Visit<'_>, name: &[u8], caller: &Caller) -> Answer<Option<String>> {
@@ -353,7 +353,7 @@ impl WithSnapshots {
         };
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let attr = Attr { ino: node, mode, uid, gid, nlink: 2, block_size: 4096, ..Attr::default() };
-        Entry { node, generation: 0, keep_name: 0, keep_attr: 0, attr }
+        Entry { node, generation: 0, name_timeout: 0, attr_timeout: 0, attr }
     }
 
     /// Lists one of the directories made up here from an entry on.

@@ -1,6 +1,6 @@
 //! A device as one file of a FUSE file system, for programs that open files and for the kernel's loop devices.
 //!
-//! The kernel keeps none of its content: what is read and written goes past its pages, so a write that returned is with the
+//! The kernel caches none of its content: what is read and written goes past its pages, so a write that returned is with the
 //! device, and fsync(2) is a flush. The file has the device's length for good.
 
 use std::io;
@@ -24,7 +24,7 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 /// The types of the root and of the file in a listing: of the mode, without its permission bits.
 const TYPES: u32 = 12;
-/// How long the kernel may keep what it was told, in seconds: nothing changes.
+/// How long the kernel may cache what it gets, in seconds: nothing changes.
 const ALWAYS: u64 = 365 * 24 * 3600;
 /// `whence` of lseek(2).
 const SEEK_DATA: u32 = 3;
@@ -129,7 +129,7 @@ impl File {
         match (dir, name == self.options.name.as_bytes()) {
             (ROOT, true) => {
                 let attr = self.attr(FILE)?;
-                reply.entry(&Entry { node: FILE, generation: 0, keep_name: ALWAYS, keep_attr: ALWAYS, attr })
+                reply.entry(&Entry { node: FILE, generation: 0, name_timeout: ALWAYS, attr_timeout: ALWAYS, attr })
             }
             (ROOT, false) => Err(Errno::NOENT),
             _ => Err(Errno::NOTDIR),

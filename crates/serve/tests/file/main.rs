@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory that counts flushes, and fails them when it is told to.
+/// Memory that counts flushes, and fails them when it shall.
 struct Counting {
     memory: MemoryDevice,
     flushes: AtomicU64,
