@@ -6,13 +6,15 @@
 //!
 //! 1. The whole tree at one moment ([`Order::Prefix`]): names, attributes and sizes are those after some operation, at
 //!    least as new as what is pinned.
-//! 2. Each object for itself ([`Order::PerObject`]): after the full check, what is pinned and was not changed since is
+//! 2. The names at one moment ([`Order::Names`]): directories and entries are those after some operation, at least as new
+//!    as what is pinned, but for new files that are not there; each file is one of its versions since.
+//! 3. Each object for itself ([`Order::PerObject`]): after the full check, what is pinned and was not changed since is
 //!    there, whole. It is there under the names that are pinned by their directories and were not changed since, unless a
 //!    write was torn in a directory that was changed, and somewhere (`lost+found`) if there is no such name. Nothing is
 //!    promised about the rest.
-//! 3. A volume that says of itself that it is clean is judged by both, and all files are as long as at that moment.
+//! 4. A volume that says of itself that it is clean is judged by both, and all files are as long as at that moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
@@ -26,6 +28,9 @@ use crate::model::{Body, Id, Node, State};
 pub enum Order {
     /// The tree is that after some operation.
     Prefix,
+    /// Directories and their entries are those after some operation; each file is as old as it happens to be, and a new
+    /// one may not be there, with none of its names.
+    Names,
     /// Each file and directory is as old as it happens to be, or broken, unless it is pinned.
     PerObject,
 }
@@ -77,8 +82,6 @@ pub struct Promise {
     pub fsync: Scope,
     /// What recovers the volume.
     pub recovery: Recovery,
-    /// A write that was torn may cost a directory that was changed any of its names.
-    pub torn_names: bool,
 }
 
 /// The promises of all modes.
@@ -88,7 +91,7 @@ fn promise(mode: Mode) -> Promise {
     let (order, data, fsync, recovery) = match mode.consistency {
         Consistency::None => (Order::PerObject, Data::Any, Scope::Node, Recovery::FullCheck),
         Consistency::DirtyBit => (Order::PerObject, Data::OldOrNew, Scope::Node, Recovery::CheckUnlessClean),
-        Consistency::Linked => (Order::PerObject, Data::OldOrNew, Scope::EarlierMetadata, Recovery::Mount),
+        Consistency::Linked => (Order::Names, Data::OldOrNew, Scope::EarlierMetadata, Recovery::Mount),
         Consistency::Journal | Consistency::Snapshot => {
             let data = match mode.data {
                 DataMode::Ordered | DataMode::CopyOnWrite => Data::OldOrNew,
@@ -98,8 +101,7 @@ fn promise(mode: Mode) -> Promise {
             (Order::Prefix, data, Scope::EarlierMetadata, Recovery::Mount)
         }
     };
-    let torn_names = order == Order::PerObject && recovery != Recovery::Mount;
-    Promise { mode, order, data, fsync, recovery, torn_names }
+    Promise { mode, order, data, fsync, recovery }
 }
 
 impl Promise {
@@ -116,9 +118,9 @@ impl Promise {
         [
             match self.order {
                 Order::Prefix => "all as after some operation, at most two commit intervals of 5 s ago",
-                Order::PerObject if !self.torn_names => {
-                    "each file for itself: whole where it was synced and not changed since, else old, new or, where it is new, \
-                     not there; no other name is lost"
+                Order::Names => {
+                    "names and directories as after some operation, at most two commit intervals of 5 s ago, but for new files \
+                     that are not there; each file's size and attributes old or new"
                 }
                 Order::PerObject => {
                     "each file for itself: whole where it was synced and not changed since, else old, new or lost"
@@ -126,11 +128,11 @@ impl Promise {
             },
             match (self.order, self.data) {
                 (Order::PerObject, _) => "anything",
-                (Order::Prefix, Data::Exact) => "of the same moment; of the write that came next a part may be there",
-                (Order::Prefix, Data::OldOrNew) => {
+                (_, Data::Exact) => "of the same moment; of the write that came next a part may be there",
+                (_, Data::OldOrNew) => {
                     "old or new; what a file grew by may come later, but not later than its rename over another"
                 }
-                (Order::Prefix, Data::Any) => {
+                (_, Data::Any) => {
                     "anything; what a file grew by may come later, but not later than its rename over another"
                 }
             },
@@ -179,9 +181,9 @@ pub fn judge(
     let pins = history.pins(moment.returned, promise.fsync);
     match promise.order {
         Order::Prefix => prefix(promise.data, false, history, moment, &pins, observed),
+        Order::Names => names(promise.data, history, moment, &pins, observed),
         Order::PerObject => {
-            let forgiven = Moment { torn: moment.torn && promise.torn_names, ..moment };
-            per_object(history, forgiven, &pins, observed)?;
+            per_object(history, moment, &pins, observed)?;
             // nothing may wait in memory while a volume is marked clean
             if clean { prefix(promise.data, true, history, moment, &pins, observed) } else { Ok(()) }
         }
@@ -239,6 +241,114 @@ fn prefix(
         }
     }
     Err(text)
+}
+
+/// Names and directories are those of one moment, and each file is one of its versions.
+fn names(data: Data, history: &History, moment: Moment, pins: &Pins, observed: &State) -> Result<(), String> {
+    let mut first = None;
+    for number in (pins.tree..=moment.begun).rev() {
+        let mut in_a_file = false;
+        let version = |id: Id, file: &Node| {
+            let fits = one_version(data, history, moment, pins, (id, number), file);
+            in_a_file |= fits.is_err();
+            fits
+        };
+        match same_names(history, pins, number, observed, version) {
+            Ok(()) => return Ok(()),
+            Err(why) => {
+                // where the names fit, what is wrong in a file says most
+                if first.as_ref().is_none_or(|(_, _, before)| in_a_file && !before) {
+                    first = Some((number, why, in_a_file));
+                }
+            }
+        }
+    }
+    let (number, why, _) = first.unwrap_or((moment.begun, "no state may be there".into(), false));
+    Err(format!("the names are not those of one moment: as after {}, but {why}", history.after(number)))
+}
+
+/// Whether names and directories are those of state `number`; `version` judges what is no directory.
+fn same_names(
+    history: &History,
+    pins: &Pins,
+    number: usize,
+    observed: &State,
+    mut version: impl FnMut(Id, &Node) -> Result<(), String>,
+) -> Result<(), String> {
+    let (model, durable) = (history.outside(number), history.outside(pins.tree));
+    // what takes another's place is there, that the other one is not lost without it
+    let may_lack = |id: Id| {
+        let is_dir = model.node(id).is_some_and(|node| node.entries().is_some());
+        !is_dir && durable.node(id).is_none() && history.replaced_by(id, number) == 0
+    };
+    let mut ids = BTreeMap::from([(observed.root, model.root)]);
+    let mut inodes = BTreeMap::from([(model.root, observed.root)]);
+    let mut lacking = BTreeSet::new();
+    let mut queue = vec![(String::from("/"), model.root, observed.root)];
+    while let Some((path, id, ino)) = queue.pop() {
+        let (Some(a), Some(b)) = (model.node(id), observed.node(ino)) else {
+            return Err(format!("{path} names no file"));
+        };
+        let (Some(left), Some(right)) = (a.entries(), b.entries()) else {
+            version(id, b).map_err(|why| format!("{path}: {why}"))?;
+            continue;
+        };
+        same_node(a, b).map_err(|why| format!("{path}: {why}"))?;
+        for (name, &id) in left {
+            if !right.contains_key(name) {
+                if !may_lack(id) {
+                    return Err(format!("{path} has no {name}"));
+                }
+                lacking.insert(id);
+            }
+        }
+        for (name, &ino) in right {
+            let Some(&id) = left.get(name) else { return Err(format!("{path} has {name}")) };
+            match (ids.insert(ino, id), inodes.insert(id, ino)) {
+                (None, None) => {
+                    queue.push((format!("{path}{name}{}", if b.entries().is_some() { "/" } else { "" }), id, ino));
+                }
+                (Some(before), Some(at)) if before == id && at == ino => {}
+                (Some(_), _) => return Err(format!("{path}{name} is another file's name as well")),
+                (None, Some(_)) => return Err("names of one file have become names of two".into()),
+            }
+        }
+    }
+    match lacking.iter().find(|id| inodes.contains_key(id)) {
+        Some(_) => Err("a new file has some of its names".into()),
+        None => Ok(()),
+    }
+}
+
+/// Whether a file is one of its versions at least as new as what is pinned, and not older than its taking another's place
+/// in the names of state `number`.
+fn one_version(
+    data: Data,
+    history: &History,
+    moment: Moment,
+    pins: &Pins,
+    (id, number): (Id, usize),
+    observed: &Node,
+) -> Result<(), String> {
+    let settled = pins.node(id).max(history.replaced_by(id, number));
+    let mut wrong = None;
+    for at in (pins.tree.max(settled)..=moment.begun).rev() {
+        let Some(version) = history.outside(at).node(id) else { continue };
+        // the checker counts its names
+        let version = Node { links: observed.links, ..version.as_ref().clone() };
+        let fits = same_node(&version, observed).and_then(|()| match (version.data(), observed.data()) {
+            (Some(is), Some(left)) if !history.sizes(id, settled.min(at), at).contains(&left.len()) => {
+                Err(format!("{} bytes instead of {}", left.len(), is.len()))
+            }
+            (Some(_), Some(left)) => allowed_bytes(data, history, id, settled, moment.begun, left),
+            _ => Ok(()),
+        });
+        match fits {
+            Ok(()) => return Ok(()),
+            Err(why) => wrong = wrong.or(Some(why)),
+        }
+    }
+    Err(wrong.unwrap_or_else(|| "it was not there any more".into()))
 }
 
 /// Whether `observed` is what one version of the file had at each position, in states `from..=to`.
@@ -549,6 +659,48 @@ mod tests {
     }
 
     #[test]
+    fn linked_writes_keep_the_order_of_names() {
+        let done = "create a; append a 9 =1; sync; create b; append b 9 =2; rename a c; create d";
+        legal("linked", done, "create a; append a 9 =1");
+        legal("linked", done, "create c; append c 9 =1");
+        legal("linked", done, "create c; append c 9 =1; create d");
+        legal("linked", done, "create c; append c 9 =1; create b");
+        broken("linked", done, "create b; append b 9 =2", "/ has no c");
+        broken("linked", done, "create a; append a 9 =1; link a c", "/ has a");
+        broken("linked", done, "create a; append a 9 =1; create d", "/ has no c");
+        broken("linked", done, "create a; append a 9 =2", "byte 0 is");
+        broken("linked", "create a; sync; mkdir d; create d/f; sync", "create a; mkdir d", "/d/ has no f");
+        broken(
+            "linked",
+            "create a; sync; create b; mkdir d",
+            "create a; create d",
+            "/d: a file instead of a directory",
+        );
+        // over another file: the old or the new, whole
+        let done = "create a; append a 9 =1; sync; create b; append b 9 =2; rename b a";
+        legal("linked", done, "create a; append a 9 =1");
+        legal("linked", done, "create a; append a 9 =2");
+        broken("linked", done, "", "/ has no a");
+        broken("linked", done, "create a", "0 bytes instead of 9");
+        // attributes and size are of one version, and none older than what fsync of another file made durable
+        let done = "create a; append a 9 =1; sync; chmod a 600; truncate a 4; create b; fsync b";
+        legal("linked", done, "create a; append a 4 =1; chmod a 600; create b");
+        broken("linked", done, "create a; append a 9 =1; create b", "mode 644 instead of 600");
+        broken("linked", done, "create a; append a 9 =1; chmod a 600; create b", "9 bytes instead of 4");
+        legal("linked", &format!("{done}; chmod a 700"), "create a; append a 4 =1; chmod a 600; create b");
+        // a new file has all of its names or none
+        let done = "mkdir d; sync; create d/a; link d/a b";
+        legal("linked", done, "mkdir d");
+        legal("linked", done, "mkdir d; create d/a; link d/a b");
+        broken("linked", done, "mkdir d; create b", "a new file has some of its names");
+        broken("linked", done, "mkdir d; create d/a; create b", "names of one file have become names of two");
+        // what was synced without a change since is whole
+        let done = "create f; append f 2000 =1; sync; write f 0 1000 =2";
+        legal("linked", done, "create f; append f 2000 =1; write f 0 100 =2");
+        broken("linked", done, "create f; append f 2000 =1; write f 1500 5 =9", "byte 1500 is");
+    }
+
+    #[test]
     fn a_clean_mark_is_a_promise_too() {
         judged("dirty-bit", "create a; create b", true, "create a").unwrap();
         let said = judged("dirty-bit", "create a; create b", true, "create b").unwrap_err();
@@ -560,9 +712,8 @@ mod tests {
     fn every_mode_is_one_row() {
         for promise in PROMISES.iter() {
             assert_eq!(Promise::of(promise.mode.name), Some(promise));
-            // a mode with the order of operations needs no check
-            assert!(promise.recovery == Recovery::Mount || promise.order == Order::PerObject);
-            assert_eq!(promise.recovery == Recovery::Mount, !promise.torn_names);
+            // where names keep the order of operations no check is needed
+            assert_eq!(promise.recovery == Recovery::Mount, promise.order != Order::PerObject);
         }
         assert_eq!(Promise::of("magic"), None);
     }
