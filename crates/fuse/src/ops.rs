@@ -381,7 +381,9 @@ impl Ops {
                 reply.written(written)
             }
             Operation::Write { offset, data, kill_privileges, append, late, direct, unordered, sync } => {
-                let how = WriteHow { append, in_any_order: unordered, pages: late, ..WriteHow::default() };
+                // the kernel makes EIO of a direct write that comes up short
+                let how =
+                    WriteHow { append, in_any_order: unordered, pages: late, whole: unordered, ..WriteHow::default() };
                 let written = self.write(node, (offset, data), how, kill_privileges, caller);
                 let written = written.inspect_err(|e| self.refuse_page(*e, request, reply))?;
                 if written.dropped || written.at != offset {

@@ -239,6 +239,44 @@ fn large_pieces_and_direct_ones() {
     }
 }
 
+/// A page of a program's memory, as writes past the kernel's pages want it.
+#[repr(align(4096))]
+struct Pages([u8; 39 * 4096]);
+
+#[test]
+fn a_direct_write_that_fits_in_part_says_that_the_volume_is_full() {
+    if !ready() {
+        return;
+    }
+    for transport in TRANSPORTS {
+        let image = Image::mke2fs(&["-t", "ext4", "-b", "4096"], 16 << 20).build();
+        let served = serve_writable(image.path(), transport);
+        let direct = || {
+            let flags = OFlags::DIRECT.bits() as i32;
+            OpenOptions::new().read(true).write(true).create(true).custom_flags(flags).open(served.path().join("file"))
+        };
+        let (file, pages) = (direct().expect("created"), Box::new(Pages([7; 39 * 4096])));
+        let (mut at, mut refused) = (0, 0);
+        while refused < 5 {
+            let len = pages.0.len() - refused * 7 * 4096;
+            match file.write_at(&pages.0[..len], at) {
+                Ok(written) => at += written as u64,
+                Err(e) => {
+                    assert_eq!(errno(&e), Some(Errno::NOSPC), "{e}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(at > 4 << 20, "{at}");
+        let mut read = vec![0; at as usize];
+        File::open(served.path().join("file")).expect("open").read_exact(&mut read).expect("read");
+        assert!(read.iter().all(|byte| *byte == 7));
+        drop(file);
+        served.end().expect("unmounted");
+        assert_sound(image.path());
+    }
+}
+
 #[test]
 fn many_threads_at_once() {
     if !ready() {

@@ -72,9 +72,12 @@ pub struct WriteHow<'a> {
     /// The times stay as they are: whoever kept the content until now sets them.
     pub keep_times: bool,
     /// The content is that of whole pages of a cache, with what they held before. In a file that may only grow, such a page
-    /// fills what is zero; where it does not hold what is there else, that stays, and it is an error. Whoever kept the pages
-    /// takes a short count for the whole, so there is none: what stops it is an error, also after a part was written.
+    /// fills what is zero; where it does not hold what is there else, that stays, and it is an error. All is written or an
+    /// error, as with `whole`.
     pub pages: bool,
+    /// There is no short count, which whoever writes would take for the whole or for a failure of the device: what stops it
+    /// is an error, also after a part was written.
+    pub whole: bool,
 }
 
 /// What was written.
@@ -131,8 +134,8 @@ impl Files {
                 dropped.set(true);
             }
             file.keep_times = how.keep_times;
-            let bytes =
-                file.write(at.get().unwrap_or(offset), allowed.borrow().as_deref().unwrap_or(data), how.pages)?;
+            let whole = how.pages || how.whole;
+            let bytes = file.write(at.get().unwrap_or(offset), allowed.borrow().as_deref().unwrap_or(data), whole)?;
             file.assume_end(offset.saturating_add(bytes as u64));
             Ok((bytes, file.inode.raw().flags().contains(InodeFlags::SYNC)))
         })?;
