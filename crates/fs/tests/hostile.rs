@@ -55,7 +55,12 @@ fn no_map_leads_to_the_volumes_own_structures() {
             let before = image.bytes();
             let volume = open_writable(image.path(), WriteOptions::default());
             refuses(&volume, "/f", what);
+            // what it leads to is not freed with it
+            let removed = volume.unlink(InodeNo::ROOT, b"f").and_then(|()| volume.sync());
+            assert!(matches!(removed, Ok(()) | Err(Error::Corrupt { .. })), "{what}: {removed:?}");
             volume.unmount().expect("unmounted");
+            let said = oracle::debugfs(image.path(), &format!("testb {block}"));
+            assert!(said.contains("marked in use"), "{what}: {said}");
             let after = image.bytes();
             let at = block as usize * if args.contains(&"1024") { 1024 } else { 4096 };
             // what is there changes by what else happens, but not to what was to be written

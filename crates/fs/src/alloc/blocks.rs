@@ -45,7 +45,7 @@ impl Space {
         let Some(end) = end.filter(|_| first.get() >= u64::from(geometry.first_data_block)) else {
             return bad("blocks to be freed lie outside the volume");
         };
-        if self.zones.within(first.get()..end).next().is_some() {
+        if self.is_own(&(first.get()..end)) {
             return bad("blocks to be freed hold the volume's own structures");
         }
         Ok(())

@@ -30,7 +30,8 @@ impl Base {
 }
 
 impl Space {
-    fn is_own(&self, blocks: &Range<u64>) -> bool {
+    /// Whether the volume's own structures, its journal among them, lie in these blocks.
+    pub(super) fn is_own(&self, blocks: &Range<u64>) -> bool {
         let before_end = self.options.journal.partition_point(|run| run.start < blocks.end);
         let last = before_end.checked_sub(1).and_then(|n| self.options.journal.get(n));
         self.zones.within(blocks.clone()).next().is_some() || last.is_some_and(|run| blocks.start < run.end)
