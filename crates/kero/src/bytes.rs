@@ -90,8 +90,10 @@ disk_struct! {
         0x50 s_checkpoint_sequence: U64,
         /// `r_group` of that record
         0x58 s_checkpoint_group: U64,
+        /// `r_epoch` of the opening that writes to the layer
+        0x60 s_epoch: U64,
         /// 0
-        0x60 s_reserved: [u8; 412],
+        0x68 s_reserved: [u8; 404],
         /// CRC32C of the 508 bytes before
         0x1FC s_checksum: U32,
     }
@@ -200,6 +202,8 @@ pub struct Superblock {
     pub sequence: u64,
     /// Group of the record there.
     pub group: u64,
+    /// Of the opening that writes.
+    pub epoch: u64,
 }
 
 impl Superblock {
@@ -226,7 +230,8 @@ impl Superblock {
             s_checkpoint_checksum: self.checksum.into(),
             s_checkpoint_sequence: self.sequence.into(),
             s_checkpoint_group: self.group.into(),
-            s_reserved: [0; 412],
+            s_epoch: self.epoch.into(),
+            s_reserved: [0; 404],
             s_checksum: 0.into(),
         };
         disk.s_checksum = sector_checksum(disk.as_bytes()).into();
@@ -274,6 +279,7 @@ impl Superblock {
             checksum: disk.s_checkpoint_checksum.get(),
             sequence: disk.s_checkpoint_sequence.get(),
             group: disk.s_checkpoint_group.get(),
+            epoch: disk.s_epoch.get(),
         })
     }
 }

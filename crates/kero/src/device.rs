@@ -268,7 +268,8 @@ impl<D: BlockDevice> Kero<D> {
             failed: None,
             refused: found.refused,
             unproved: Some(found.unproved),
-            next_superblock: found.used ^ 1,
+            superblock: found.used,
+            taken: false,
             generation: located.newest.generation,
             mutant: options.mutant,
             late: BTreeMap::new(),
@@ -359,6 +360,7 @@ impl<D: BlockDevice> Kero<D> {
             return Err(Error::ReadOnly(op));
         }
         let state = self.exclusive();
+        state.not_taken()?;
         match &state.failed {
             Some(why) => Err(Error::Failed(why.clone())),
             None => Ok(state),
@@ -380,6 +382,7 @@ impl<D: BlockDevice> Kero<D> {
 
     /// As [`Kero::commit`]; the caller has the log.
     fn commit_locked(&self, mut state: RwLockWriteGuard<'_, State>) -> Result<()> {
+        state.settle(&self.device)?;
         if state.open.written == 0 {
             let cost = state.open.cost(&self.layout);
             state.ensure_space(&self.device, cost)?;
@@ -411,6 +414,7 @@ impl<D: BlockDevice> Kero<D> {
             state.stats.split += 1;
             return self.commit_locked(state);
         }
+        state.settle(&self.device)?;
         if state.open.written == 0 {
             // and as much more as one step may add before this looks again
             state.ensure_space(&self.device, limit + limit / 2)?;
@@ -498,6 +502,7 @@ impl<D: BlockDevice> Kero<D> {
             for (address, within, part) in blocks_of(offset, data) {
                 if part.len() as u64 == BLOCK {
                     if state.goes_in_place(address, fresh) {
+                        state.settle_once(&self.device)?;
                         state.in_flight.insert(address);
                         in_place.push((address, part));
                     } else {
@@ -557,6 +562,7 @@ impl<D: BlockDevice> Kero<D> {
         }
         self.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         let state = self.shared();
+        state.not_taken()?;
         if state.all_home_in(offset, buf.len()) {
             return Ok(self.device.read(offset, buf)?);
         }
@@ -609,7 +615,8 @@ impl<D: BlockDevice> Kero<D> {
         let (mut pieces, mut owners) = (Vec::new(), Vec::new());
         for (number, read) in reads.iter_mut().enumerate() {
             let len = read.buf.len() as u64;
-            read.result = self.geometry().admit(Op::Read, read.offset, len);
+            let taken = || state.not_taken().map_err(|error| error.into_device(Op::Read, read.offset, len));
+            read.result = self.geometry().admit(Op::Read, read.offset, len).and_then(|()| taken());
             if read.result.is_ok() {
                 self.read_bytes.fetch_add(len, Ordering::Relaxed);
                 if state.all_home_in(read.offset, read.buf.len()) {
@@ -712,7 +719,9 @@ impl<D: BlockDevice> BlockDevice for Kero<D> {
         let state = self.shared();
         let home = |read: &Read<'_>| {
             let len = read.buf.len() as u64;
-            self.geometry().admit(Op::Read, read.offset, len).is_ok() && state.all_home_in(read.offset, len as usize)
+            !state.taken
+                && self.geometry().admit(Op::Read, read.offset, len).is_ok()
+                && state.all_home_in(read.offset, len as usize)
         };
         let first = reads.iter().take_while(|read| home(read)).count();
         let done = reads.get_mut(..first).map_or(0, |first| self.device.read_cached(first));

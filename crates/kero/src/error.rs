@@ -92,6 +92,14 @@ pub enum Error {
     /// Writing ended at an earlier error.
     #[error("writing ended at an earlier error ({0}): reads go on; open the device anew when its cause is gone")]
     Failed(String),
+    /// Another opening writes to the device.
+    #[error(
+        "the layer has changed at byte {offset} since it was opened here: another server writes to the device, so nothing more is read or written here, and what was not flushed is lost; use a device from one place at a time"
+    )]
+    Taken {
+        /// First byte of a block that is not as it was left.
+        offset: u64,
+    },
     /// No space for another group.
     #[error("the log has no space for a group of {blocks} blocks: make a larger log")]
     LogFull {

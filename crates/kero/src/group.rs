@@ -81,6 +81,8 @@ pub(crate) struct Open {
     pub(crate) written_homes: Runs,
     /// MiB that such records discard.
     pub(crate) written_discards: Runs,
+    /// It was looked whether another opening writes to the device.
+    pub(crate) looked: bool,
     /// When its first change came.
     pub(crate) begun: Option<Duration>,
     /// When its newest change came.

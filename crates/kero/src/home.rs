@@ -31,15 +31,14 @@ impl State {
         2 * self.layout.checkpoint_cost() + 4 + self.layout.segment
     }
 
-    /// Sees to it that a group of `cost` blocks fits, and a fifth of the log is free. All groups are durable, and no record
-    /// of the open one is written.
+    /// Sees to it that a group of `cost` blocks fits, and a fifth of the log is free. All groups are durable, no record of
+    /// the open one is written, and all is settled.
     pub(crate) fn ensure_space(&mut self, device: &dyn BlockDevice, cost: u32) -> Result<()> {
         let done = self.try_ensure_space(device, cost);
         self.fail(done)
     }
 
     fn try_ensure_space(&mut self, device: &dyn BlockDevice, cost: u32) -> Result<()> {
-        self.settle(device)?;
         let least = cost.saturating_add(self.reserve());
         let wanted = least.max(self.layout.log / 5);
         let mut checkpoints = 0;

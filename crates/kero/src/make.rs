@@ -123,6 +123,7 @@ fn first_checkpoint(layout: Layout, uuid: [u8; 16], content: bool) -> (Vec<u8>, 
         checksum: first.unwrap_or_default(),
         sequence: 1,
         group: 1,
+        epoch,
     };
     (out, superblock)
 }
@@ -237,6 +238,7 @@ fn empty_log<D: BlockDevice>(
     let kero = Kero::open_located(device, located, Options { read_only: false, ..options })?;
     let _log = kero.log();
     let mut state = kero.exclusive();
+    state.settle(device)?;
     let layout = state.layout;
     let segments: Vec<u32> = (0..).take(state.ring.segments.len()).collect();
     let total = u64::from(state.table.mapped()) * BLOCK;

@@ -33,4 +33,6 @@ pub enum Mutant {
     RefusedStays,
     /// What opening read counts as durable.
     BelievesMemory,
+    /// It is not looked whether another opening writes to the device.
+    Unlooked,
 }

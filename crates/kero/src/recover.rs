@@ -36,8 +36,8 @@ pub(crate) struct Found {
     pub(crate) homes: Runs,
     /// First block of the checkpoint that was used, and of the older one that a superblock names.
     pub(crate) checkpoints: [u32; 2],
-    /// Which superblock was used.
-    pub(crate) used: usize,
+    /// Which superblock was used, and what it said.
+    pub(crate) used: (usize, Superblock),
     /// Whether a group was refused of which all headers are whole: later writes must not make it whole.
     pub(crate) refused: bool,
     /// What was believed as it was read, and is written again before anything else.
@@ -50,22 +50,36 @@ pub(crate) struct Found {
 pub(crate) struct Unproved {
     /// The last group, where it is not a checkpoint that a superblock names.
     group: Option<(Position, u64)>,
-    /// Which superblock was used.
-    superblock: usize,
+    /// Where the next group goes, and its number.
+    end: (Position, u64),
+    /// A group stands there of which all headers are whole, and that was refused.
+    refused: bool,
+    /// Which superblock was used, and what it said.
+    superblock: (usize, Superblock),
 }
 
 impl Unproved {
-    /// Writes it again as it is read now; a flush has to follow.
+    /// Writes it again as it is read now, with this epoch in the superblock, which it returns; a flush has to follow.
     ///
     /// # Errors
-    /// Those of the device, and [`Corrupt`] where the group is no longer there: it was in memory alone.
+    /// Those of the device; [`Corrupt`] where the group is no longer there: it was in memory alone; and [`Error::Taken`] where
+    /// something was written since.
     pub(crate) fn write_again(
         &self,
         device: &dyn BlockDevice,
         (layout, uuid): (Layout, [u8; 16]),
+        epoch: u64,
         mutant: Mutant,
-    ) -> Result<()> {
+    ) -> Result<Superblock> {
         let walk = Walk { device, layout, uuid, mutant, ahead: RefCell::default() };
+        let (index, superblock) = self.superblock;
+        superblock.still_stands(device, index)?;
+        let (at, number) = self.end;
+        if let (Some((group, _)), _) = walk.group(at, number)?
+            && (!self.refused || walk.verify(&group)?)
+        {
+            return Err(Error::Taken { offset: layout.slot(at.slot) });
+        }
         if let Some((at, number)) = self.group {
             let gone = || walk.corrupt("last group that is gone since the layer was opened", at.slot);
             let (Some((group, _)), _) = walk.group(at, number)? else { return Err(gone()) };
@@ -76,11 +90,27 @@ impl Unproved {
                 .then_some(())
                 .ok_or_else(gone)?;
         }
-        let at = layout.superblocks().get(self.superblock).copied().unwrap_or_default() * BLOCK;
+        let superblock = Superblock { epoch, ..superblock };
+        device.write(superblock.place(index), &superblock.encode())?;
+        Ok(superblock)
+    }
+}
+
+impl Superblock {
+    /// First byte of one of the two.
+    pub(crate) fn place(&self, index: usize) -> u64 {
+        self.layout.superblocks().get(index).copied().unwrap_or_default() * BLOCK
+    }
+
+    /// Whether it is what stands there.
+    ///
+    /// # Errors
+    /// Those of the device, and [`Error::Taken`] where it is not.
+    pub(crate) fn still_stands(&self, device: &dyn BlockDevice, index: usize) -> Result<()> {
+        let offset = self.place(index);
         let mut bytes = vec![0; BLOCK as usize];
-        device.read(at, &mut bytes)?;
-        Superblock::parse(&bytes).map_err(|what| Corrupt { what, offset: at })?;
-        Ok(device.write(at, &bytes)?)
+        device.read(offset, &mut bytes)?;
+        if Superblock::parse(&bytes) == Ok(*self) { Ok(()) } else { Err(Error::Taken { offset }) }
     }
 }
 
@@ -331,7 +361,7 @@ pub(crate) fn recover(
     let mut number = superblock.group;
     let mut homes = Runs::default();
     let mut waiting: Option<(Group, Position)> = None;
-    let mut unproved = Unproved { group: None, superblock: used };
+    let mut last_group = None;
     let mut blocks = 0;
     let (broken, refused) = loop {
         let at = waiting.as_ref().map_or(position, |(_, behind)| *behind);
@@ -348,7 +378,7 @@ pub(crate) fn recover(
             let whole = number < durable || walk.verify(&last)?;
             if whole {
                 apply(&last, &mut table, &mut homes);
-                unproved.group = Some((position, number + 1));
+                last_group = Some((position, number + 1));
                 (number, position) = (number + 1, behind);
             }
             break (at.slot, !whole);
@@ -369,6 +399,8 @@ pub(crate) fn recover(
     }
     let other = order.iter().find(|(index, other)| *index != used && other.generation < superblock.generation);
     let older = other.map_or(superblock.checkpoint, |(_, older)| older.checkpoint);
+    let unproved =
+        Unproved { group: last_group, end: (position, number + 1), refused, superblock: (used, *superblock) };
     Ok(Found {
         table,
         head: position.slot,
@@ -377,7 +409,7 @@ pub(crate) fn recover(
         before: position.before,
         homes,
         checkpoints: [superblock.checkpoint, older],
-        used,
+        used: (used, *superblock),
         refused,
         unproved,
     })

@@ -8,7 +8,9 @@
 //!    written later might be just what it lacked.
 //! 5. What opening believed because it could be read is written again before the first change: the system may remember
 //!    what the device never got, and the next header would prove it.
-//! 6. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since. Only
+//! 6. The superblock says which opening writes. Before each group it is looked whether it still does, and nothing is written
+//!    where it does not.
+//! 7. A block is blank where the durable state has no content: its MiB was discarded, and it was not written since. Only
 //!    there, and where the caller says that nothing counts, is anything written in its own place before it is in a record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -87,8 +89,11 @@ pub(crate) struct State {
     pub(crate) refused: bool,
     /// What opening believed and was not written again yet.
     pub(crate) unproved: Option<Unproved>,
-    /// Which superblock is written next, and the newest generation.
-    pub(crate) next_superblock: usize,
+    /// Where the newest superblock stands, and what it says: another opening would have put its own epoch there.
+    pub(crate) superblock: (usize, Superblock),
+    /// It was seen that another one did: the table leads to what may be written over at any time.
+    pub(crate) taken: bool,
+    /// The newest generation of a superblock.
     pub(crate) generation: u64,
     pub(crate) stats: Stats,
     pub(crate) mutant: Mutant,
@@ -187,6 +192,12 @@ impl State {
         cost >= limit.min(MOST_PENDING)
             || self.open.written > 0 && self.open.written + cost >= limit
             || self.open.homes.len() >= MOST_HOMES
+    }
+
+    /// Refuses where it was seen that another opening writes to the device.
+    pub(crate) fn not_taken(&self) -> Result<()> {
+        let (index, superblock) = &self.superblock;
+        if self.taken { Err(Error::Taken { offset: superblock.place(*index) }) } else { Ok(()) }
     }
 
     /// Ends writing for good.
@@ -358,14 +369,36 @@ impl State {
         unsaid
     }
 
-    /// What comes before the first change: makes durable what opening believed, and void what it refused.
+    /// What comes before all changes: looks whether another opening writes to the device; before the first one makes durable
+    /// what opening believed, with this opening's epoch, and void what it refused.
     pub(crate) fn settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
-        if let Some(unproved) = self.unproved.filter(|_| self.mutant != Mutant::BelievesMemory) {
-            unproved.write_again(device, (self.layout, self.uuid), self.mutant)?;
-            device.flush()?;
+        let settled = self.try_settle(device);
+        self.taken |= matches!(settled, Err(Error::Taken { .. }));
+        self.fail(settled)
+    }
+
+    fn try_settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        let (index, superblock) = self.superblock;
+        match self.unproved.filter(|_| self.mutant != Mutant::BelievesMemory) {
+            Some(unproved) => {
+                let superblock = unproved.write_again(device, (self.layout, self.uuid), self.epoch, self.mutant)?;
+                self.superblock = (index, superblock);
+                device.flush()?;
+            }
+            None if self.mutant == Mutant::Unlooked => {}
+            None => superblock.still_stands(device, index)?,
         }
         self.unproved = None;
         self.make_void(device)
+    }
+
+    /// As [`State::settle`], once a group: before what goes in place at once.
+    pub(crate) fn settle_once(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        if !self.open.looked {
+            self.settle(device)?;
+            self.open.looked = true;
+        }
+        Ok(())
     }
 
     /// Writes an empty group over one that opening refused.
@@ -461,6 +494,7 @@ impl State {
     }
 
     fn try_checkpoint(&mut self, device: &dyn BlockDevice) -> Result<()> {
+        self.settle(device)?;
         let mut bytes = self.table.encode();
         bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
         let parts: Vec<(Entry, &[u8])> = (0..)
@@ -503,11 +537,11 @@ impl State {
             checksum,
             sequence,
             group,
+            epoch: self.epoch,
         };
-        let [a, b] = self.layout.superblocks();
-        let block = if self.next_superblock == 0 { a } else { b };
-        device.write(block * BLOCK, &superblock.encode())?;
-        self.next_superblock ^= 1;
+        let index = self.superblock.0 ^ 1;
+        device.write(superblock.place(index), &superblock.encode())?;
+        self.superblock = (index, superblock);
         self.stats.checkpoint_bytes += BLOCK;
         self.stats.superblock_bytes += BLOCK;
         Ok(())
