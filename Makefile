@@ -10,6 +10,8 @@ SECONDS_EACH := 60
 SEED := 1
 # of all workloads of two operations, which part `make night` explores: with 0/50 to 49/50 all
 SLICE := 0/50
+# the modes that volumes with space maps have
+SPACEMAP := --format spacemap --mode none --mode dirty-bit --mode journal --mode journal-data --mode journal-writeback
 # how many times the usual number of random cases `make long` runs
 CAMPAIGN := 20
 
@@ -61,6 +63,9 @@ crash: build
 	$(EXTANT) crash --e2fsck-every 200
 	$(EXTANT) crash --ops two --count 300 --seed $(SEED) --e2fsck-every 200
 	$(EXTANT) crash --ops random --count 40 --length 40 --seed $(SEED) --e2fsck-every 200
+	$(EXTANT) crash $(SPACEMAP)
+	$(EXTANT) crash $(SPACEMAP) --ops random --count 40 --length 40 --seed $(SEED)
+	$(EXTANT) crash $(SPACEMAP) --ops full --count 48 --most 100 --seed $(SEED)
 	$(EXTANT) crash --mode snapshot --ops versions --count 120 --most 100
 	$(EXTANT) crash --mode snapshot --ops random-versions --count 50 --length 200 --most 50 --states 6 --seed $(SEED)
 	$(EXTANT) crash --ops papers --count 22 --most 100 --seed $(SEED) --e2fsck-every 200
@@ -74,6 +79,8 @@ night: build
 	$(EXTANT) crash --ops random --count 2000 --length 200 --most 500 --seed $(SEED) --nested 20 --e2fsck-every 100
 	$(EXTANT) crash --ops papers --count 1000 --most 500 --seed $(SEED) --nested 20 --e2fsck-every 100
 	$(EXTANT) crash --ops full --count 1000 --seed $(SEED) --nested 20 --e2fsck-every 100
+	$(EXTANT) crash $(SPACEMAP) --ops two --slice $(SLICE) --nested 20
+	$(EXTANT) crash $(SPACEMAP) --ops random --count 2000 --length 200 --most 500 --seed $(SEED) --nested 20
 	$(EXTANT) crash --ops two --count 500 --seed $(SEED) --faults 1000
 	$(EXTANT) crash --ops random --count 200 --seed $(SEED) --faults 1000
 	EXTANT_DRAW=$(SEED) EXTANT_CAMPAIGN=500 cargo test --release --locked -p extant-check --test damage mutated_volumes -- --nocapture

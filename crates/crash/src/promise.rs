@@ -267,7 +267,7 @@ fn names(data: Data, history: &History, moment: Moment, pins: &Pins, observed: &
     Err(format!("the names are not those of one moment: as after {}, but {why}", history.after(number)))
 }
 
-/// Whether names and directories are those of state `number`; `version` judges what is no directory.
+/// Whether names and directories are those of state `number`; `version` compares what is no directory.
 fn same_names(
     history: &History,
     pins: &Pins,
