@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod acl;
 mod archive;
 mod folder;
 mod reach;
@@ -46,7 +47,7 @@ pub(crate) enum Stop {
 
 /// What a file is beside its content.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Dress {
+pub(crate) struct FileAttributes {
     pub(crate) mode: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -114,6 +115,12 @@ pub(crate) fn heard<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     signals.into_iter().filter(move |signal| ignored >> (signal - 1) & 1 == 0)
+}
+
+/// The mode of a file that comes without its access control list: where the group's permissions stand it has the most that the
+/// list grants, and gets what the list grants to the group, if that is less.
+fn without_list(mode: u16, group: u16) -> u16 {
+    mode & (!0o070 | group << 3)
 }
 
 /// What may have nothing to read for long: a signal ends the wait for it.
@@ -278,7 +285,7 @@ impl<'a> Filler<'a> {
     }
 
     /// Makes a directory, or joins one that exists; the flag says that it is new. It gets its looks last
-    /// ([`dress`](Self::dress)), so that its files inherit nothing.
+    /// ([`set_attributes`](Self::set_attributes)), so that its files inherit nothing.
     pub(crate) fn directory(&mut self, place: Place<'_>, path: &[u8]) -> Result<Option<(InodeNo, bool)>, Stop> {
         self.go_on()?;
         if let Some(number) = self.at(place, path)? {
@@ -341,37 +348,62 @@ impl<'a> Filler<'a> {
     }
 
     /// Gives a file its owner, permissions, attributes and times, which is the last that is done with it.
-    pub(crate) fn dress(&mut self, number: InodeNo, path: &[u8], dress: &Dress) -> Result<(), Stop> {
-        self.put_on(number, path, dress)?;
+    pub(crate) fn set_attributes(
+        &mut self,
+        number: InodeNo,
+        path: &[u8],
+        attributes: &FileAttributes,
+    ) -> Result<(), Stop> {
+        self.put_on(number, path, attributes)?;
         self.replace(number, path)
     }
 
-    fn put_on(&mut self, number: InodeNo, path: &[u8], dress: &Dress) -> Result<(), Stop> {
+    fn put_on(&mut self, number: InodeNo, path: &[u8], attributes: &FileAttributes) -> Result<(), Stop> {
         let inode = self.volume.inode(number);
         let Some(inode) = self.judge(path, inode)? else {
             self.incomplete();
             return Ok(());
         };
-        let mode = (inode.kind != FileKind::Symlink).then_some(dress.mode & 0o7777);
-        let looks = SetAttributes { mode, uid: Some(dress.uid), gid: Some(dress.gid), ..SetAttributes::default() };
+        let mode = (inode.kind != FileKind::Symlink).then_some(attributes.mode & 0o7777);
+        let looks =
+            SetAttributes { mode, uid: Some(attributes.uid), gid: Some(attributes.gid), ..SetAttributes::default() };
         let inherited = self.volume.list_xattrs(&inode);
         for name in self.judge(path, inherited)?.unwrap_or_default() {
-            if !dress.xattrs.iter().any(|(other, _)| *other == name) {
+            if !attributes.xattrs.iter().any(|(other, _)| *other == name) {
                 let removed = self.volume.remove_xattr(number, &name);
                 self.judge(path, removed)?;
             }
         }
         let set = self.volume.set_attributes(number, &looks);
         self.judge(path, set)?;
-        for (name, value) in &dress.xattrs {
-            match self.volume.set_xattr(number, name, value, XattrMode::Any) {
+        for (name, value) in &attributes.xattrs {
+            let set = match self.volume.set_xattr(number, name, value, XattrMode::Any) {
                 // no room beside the others: that is so for this file alone
-                Err(e @ Error::NoSpace) => self.complain(path, format!("{}: {e}", escape(name))),
-                Err(Error::Unsupported(_)) => self.complain(path, format!("{}: no volume keeps it", escape(name))),
-                other => drop(self.judge(path, other)?),
+                Err(e @ Error::NoSpace) => {
+                    self.complain(path, format!("{}: {e}", escape(name)));
+                    None
+                }
+                Err(Error::Unsupported(_)) => {
+                    self.complain(path, format!("{}: no volume keeps it", escape(name)));
+                    None
+                }
+                other => self.judge(path, other)?,
+            };
+            if set.is_none() && name == b"system.posix_acl_access" && mode.is_some() {
+                let mode = Some(without_list(attributes.mode, acl::group_of(value)));
+                let mode = SetAttributes { mode, ..SetAttributes::default() };
+                if let Err(e) = self.volume.set_attributes(number, &mode) {
+                    self.complain(path, e);
+                }
             }
         }
-        let times = SetAttributes { atime: Some(dress.atime), mtime: Some(dress.mtime), ..SetAttributes::default() };
+        self.set_times(number, path, attributes)
+    }
+
+    /// Sets a file's times.
+    pub(crate) fn set_times(&mut self, number: InodeNo, path: &[u8], attributes: &FileAttributes) -> Result<(), Stop> {
+        let times =
+            SetAttributes { atime: Some(attributes.atime), mtime: Some(attributes.mtime), ..SetAttributes::default() };
         let set = self.volume.set_attributes(number, &times);
         self.judge(path, set)?;
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, SCHEMES, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
-use crate::fill::{Dress, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
+use crate::fill::{FileAttributes, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::for_writing;
@@ -61,8 +61,10 @@ spacemap is ext4 whose free space is recorded as runs and a log, not in block bi
     allocate blocks, however large the volume is. The kernel mounts it read-only, and e2fsck refuses it; extant convert makes \
     it ext4 and back. The feature space_maps does the same to ext3 and rext3, with flex_bg.
 
--d copies owners, permissions, times, extended attributes, holes and hard links. Where DIR or TAR itself cannot be \
-    opened nothing is made; of what is in it, what cannot be read is told of; a volume that is too small, and SIGINT, leave it sound and filled in part.
+-d copies owners, permissions, times, extended attributes, access control lists, holes and hard links. Where an \
+    archive has a list as text alone (tar --acls), names in it are looked up in /etc/passwd and /etc/group. \
+    Where DIR or TAR itself cannot be opened nothing is made; of what is in it, what cannot be read is told of; a \
+    volume that is too small, and SIGINT, leave it sound and filled in part.
 
 Features for -O, each with ^ before it to leave it out, `none` for no feature:
   has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
@@ -421,7 +423,9 @@ impl Mkfs {
                 }
                 filler.total = Some(Box::new(move || bytes_below(from, &Bar::hidden())));
                 let owner = self.extended.iter().any(|list| list.contains("root_owner")).then_some(options.root_owner);
-                let change = move |dress: &mut Dress| (dress.uid, dress.gid) = owner.unwrap_or((dress.uid, dress.gid));
+                let change = move |attributes: &mut FileAttributes| {
+                    (attributes.uid, attributes.gid) = owner.unwrap_or((attributes.uid, attributes.gid))
+                };
                 Folder::new(&mut filler, &self.device).contents(from, InodeNo::ROOT, b"/", Some(&change))
             }
             Contents::StandardInput => {

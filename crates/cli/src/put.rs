@@ -1,7 +1,7 @@
 //! `extant put`: copies files of this machine into a volume.
 
 use crate::failure::{Failure, Result};
-use crate::fill::{Dress, Filler, Folder, Stop, bytes_below, on_signals};
+use crate::fill::{FileAttributes, Filler, Folder, Stop, bytes_below, on_signals};
 use crate::ls::join;
 use crate::output::print_json;
 use crate::progress::{Bar, Unit, on_terminal};
@@ -136,12 +136,12 @@ impl Put {
                 }
                 // `/`, `.` and `..` have no name of their own: what is in them
                 None => {
-                    let as_it_is = |_: &mut Dress| {};
+                    let as_it_is = |_: &mut FileAttributes| {};
                     folder.contents(
                         source,
                         to.dir,
                         &to.path,
-                        self.force.then_some(&as_it_is as &dyn Fn(&mut Dress)),
+                        self.force.then_some(&as_it_is as &dyn Fn(&mut FileAttributes)),
                     )?;
                 }
             }

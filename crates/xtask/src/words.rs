@@ -26,7 +26,7 @@ const TABLE: &[Retired] = &[
     retired(&["standin", "standins"], "spare ring entry", 0),
     retired(&["bell", "bells"], "wakeup", 5),
     retired(&["beacon", "beacons"], "MMP heartbeat", 0),
-    retired(&["dress", "dresses", "dressed"], "file attributes", 162),
+    retired(&["dress", "dresses", "dressed"], "file attributes", 73),
     retired(&["spoil", "spoils", "spoiled", "spoilt", "spoiling"], "mark corrupt; damaged", 147),
     retired(&["mend", "mends", "mended", "mending", "mender", "menders"], "repair, fix", 0),
     retired(&["told"], "reported, notified", 186),

@@ -2,10 +2,14 @@
 //!
 //! Names are taken as paths from where it is unpacked; nothing is written elsewhere, and symbolic links are not followed.
 
+use super::acl::{self, Names};
 use super::tar::{Member, Reader};
-use super::{Dress, Filler, Place, Stop};
+use super::{FileAttributes, Filler, Place, Stop, without_list};
+use crate::failure::short;
+use crate::output::counted;
 use crate::trail::Folders;
 use fs::{FileKind, InodeNo};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::io::{self, Read};
 
@@ -17,8 +21,58 @@ struct Unpacker<'f, 'v, R> {
     folders: Folders,
     /// The inode of each directory.
     numbers: Vec<InodeNo>,
-    /// Directories that are dressed when all is there.
-    dresses: Vec<(usize, Dress)>,
+    /// What each directory gets when all is there, so that its files inherit nothing.
+    last: Vec<Last>,
+    /// Bytes of attributes in there.
+    waiting: usize,
+    /// Read for the first access control list that is text.
+    names: OnceCell<Names>,
+    without_list: WithoutList,
+}
+
+/// What is left to be done with a directory in the end.
+enum Last {
+    Nothing,
+    All(FileAttributes),
+    /// Everything else was done.
+    Times(FileAttributes),
+}
+
+/// So many bytes of attributes wait for the end at most; those of directories that have more of them are set before.
+const WAITING_MAX: usize = 16 << 20;
+
+/// Files whose access control lists are left out.
+#[derive(Default)]
+struct WithoutList {
+    count: u64,
+    /// The first of them.
+    first: Vec<String>,
+}
+
+impl WithoutList {
+    /// So many are named.
+    const NAMED: usize = 3;
+
+    fn add(&mut self, path: &[u8]) {
+        self.count += 1;
+        if self.first.len() < Self::NAMED {
+            self.first.push(short(path));
+        }
+    }
+
+    /// What is to be said of them.
+    fn sentence(&self) -> Option<String> {
+        let more = self.count - self.first.len() as u64;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let files = counted(self.count, "file comes", "files come");
+        let why = "without the access control list, which cannot be read or has names that this machine does not know";
+        (self.count > 0).then(|| {
+            format!(
+                "{files} {why}, and with no more permissions for the group than the list grants it: {}{more}",
+                self.first.join(", ")
+            )
+        })
+    }
 }
 
 /// Unpacks an archive into the directory `into`. `name` is what the archive is called in complaints.
@@ -30,51 +84,45 @@ pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into
         known: HashMap::new(),
         folders: Folders::default(),
         numbers: vec![into],
-        dresses: Vec::new(),
+        last: vec![Last::Nothing],
+        waiting: 0,
+        names: OnceCell::new(),
+        without_list: WithoutList::default(),
     };
-    let mut lists = 0;
     let outcome = loop {
         match unpacker.archive.next() {
             Ok(None) => break Ok(()),
-            Ok(Some(member)) => {
-                lists += u64::from(member.has_acl_text);
-                unpacker.member(member)?;
-            }
+            Ok(Some(member)) => unpacker.member(member)?,
             Err(_) if unpacker.filler.go_on().is_err() => break Err(Stop::Interrupted),
             Err(e) => break Err(broken(e)),
         }
     };
-    for (folder, dress) in std::mem::take(&mut unpacker.dresses).iter().rev() {
-        let path = unpacker.folders.path(*folder);
-        unpacker.filler.dress(unpacker.number(*folder), &path, dress)?;
+    // those inside before the one that they are in
+    for folder in (0..unpacker.last.len()).rev() {
+        unpacker.complete(folder, true)?;
     }
-    if lists > 0 {
-        let why = format!("the access control lists of {lists} files are text with names, and are left out");
+    if let Some(why) = unpacker.without_list.sentence() {
         unpacker.filler.complain_of_source(name, why);
     }
     outcome
 }
 
 impl<R: Read> Unpacker<'_, '_, R> {
-    fn member(&mut self, member: Member) -> Result<(), Stop> {
+    fn member(&mut self, mut member: Member) -> Result<(), Stop> {
         self.filler.go_on()?;
         let Some(path) = clean(&member.path) else {
             self.filler.complain(&member.path, "a name in the archive leads out of it");
             return Ok(());
         };
-        let dress = Dress {
-            mode: member.mode,
-            uid: member.uid,
-            gid: member.gid,
-            atime: member.atime,
-            mtime: member.mtime,
-            xattrs: member.xattrs.clone(),
-        };
+        let attributes = self.looks(&mut member, &path);
         if member.kind == b'5' {
             if let Some(folder) = self.directory(&path)? {
-                // of two looks for one directory the archive's own counts, and it is older on this list
-                self.dresses.retain(|(other, _)| *other != folder);
-                self.dresses.push((folder, dress));
+                self.waiting += bytes_of(&attributes);
+                // where the archive has one directory twice the later one counts
+                self.wait(folder, Last::All(attributes));
+                if self.waiting > WAITING_MAX {
+                    (0..self.last.len()).try_for_each(|folder| self.complete(folder, false))?;
+                }
             }
             return Ok(());
         }
@@ -97,9 +145,63 @@ impl<R: Read> Unpacker<'_, '_, R> {
             }
         };
         match number {
-            Some(number) => self.filler.dress(number, &path, &dress),
+            Some(number) => self.filler.set_attributes(number, &path, &attributes),
             None => Ok(()),
         }
+    }
+
+    /// Sets what a directory has to get in the end in the place of what it had to.
+    fn wait(&mut self, folder: usize, last: Last) {
+        if let Some(before) = self.last.get_mut(folder)
+            && let Last::All(before) = std::mem::replace(before, last)
+        {
+            self.waiting -= bytes_of(&before);
+        }
+    }
+
+    /// Does what a directory has to get: in the end all of it, before only where it has attributes to wait for.
+    fn complete(&mut self, folder: usize, end: bool) -> Result<(), Stop> {
+        let last = match self.last.get_mut(folder) {
+            Some(last) if end || matches!(&*last, Last::All(attributes) if bytes_of(attributes) > 0) => last,
+            _ => return Ok(()),
+        };
+        let last = std::mem::replace(last, Last::Nothing);
+        let (path, number) = (self.folders.path(folder), self.number(folder));
+        match last {
+            Last::Nothing => Ok(()),
+            Last::Times(attributes) => self.filler.set_times(number, &path, &attributes),
+            Last::All(mut attributes) => {
+                self.filler.set_attributes(number, &path, &attributes)?;
+                self.waiting -= bytes_of(&attributes);
+                attributes.xattrs = Vec::new();
+                self.wait(folder, Last::Times(attributes));
+                Ok(())
+            }
+        }
+    }
+
+    /// The attributes of a member, with the access control lists that it has as text. Where one is left out, the permissions
+    /// of the group, which stand for the most that the list grants, shrink to those of the group's own entry.
+    fn looks(&mut self, member: &mut Member, path: &[u8]) -> FileAttributes {
+        let mut xattrs = std::mem::take(&mut member.xattrs);
+        let (mut mode, mut whole) = (member.mode, true);
+        for (which, text) in &member.acls {
+            let known = matches!(&which[..], b"access" | b"default");
+            let names = self.names.get_or_init(Names::of_this_machine);
+            match acl::parse(text, names).filter(|_| known) {
+                Some(list) => xattrs.push(([b"system.posix_acl_", &which[..]].concat(), list.to_xattr())),
+                None => {
+                    whole = false;
+                    if which == b"access" {
+                        mode = without_list(mode, acl::group(text));
+                    }
+                }
+            }
+        }
+        if !whole {
+            self.without_list.add(path);
+        }
+        FileAttributes { mode, uid: member.uid, gid: member.gid, atime: member.atime, mtime: member.mtime, xattrs }
     }
 
     fn number(&self, folder: usize) -> InodeNo {
@@ -122,9 +224,8 @@ impl<R: Read> Unpacker<'_, '_, R> {
             folder = self.folders.add(folder, name);
             self.numbers.push(number);
             self.known.insert(key, folder);
-            if new {
-                self.dresses.push((folder, Dress { mode: 0o755, ..Dress::default() }));
-            }
+            let plain = || Last::All(FileAttributes { mode: 0o755, ..FileAttributes::default() });
+            self.last.push(if new { plain() } else { Last::Nothing });
         }
         Ok(Some(folder))
     }
@@ -163,6 +264,11 @@ impl<R: Read> Unpacker<'_, '_, R> {
         }
         Ok(Some(number))
     }
+}
+
+/// The memory that attributes take.
+fn bytes_of(attributes: &FileAttributes) -> usize {
+    attributes.xattrs.iter().map(|(name, value)| name.len() + value.len() + size_of::<(Vec<u8>, Vec<u8>)>()).sum()
 }
 
 /// A name in an archive as a path without `.`, empty components and slashes at the ends; `None` where it has `..`.

@@ -1,7 +1,7 @@
 //! A tree of this machine into a volume, as `cp -a` copies it.
 
 use super::reach::Reach;
-use super::{Dress, Filler, Input, Place, Stop};
+use super::{FileAttributes, Filler, Input, Place, Stop};
 use crate::progress::Bar;
 use crate::trail::Trail;
 use fs::{FileKind, InodeNo, Timestamp};
@@ -53,7 +53,7 @@ struct Level {
     number: InodeNo,
     names: std::vec::IntoIter<OsString>,
     /// What it is dressed as at the end, where it is to be.
-    dress: Option<Dress>,
+    attributes: Option<FileAttributes>,
 }
 
 impl<'f, 'v> Folder<'f, 'v> {
@@ -63,23 +63,23 @@ impl<'f, 'v> Folder<'f, 'v> {
         Self { filler, linked: HashMap::new(), own }
     }
 
-    /// Copies what is in a folder into a directory of the volume, which is dressed as the folder where `dress` says so
+    /// Copies what is in a folder into a directory of the volume, which is dressed as the folder where `attributes` says so
     /// (with what `change` makes of it).
     pub(crate) fn contents(
         &mut self,
         source: &Path,
         into: InodeNo,
         path: &[u8],
-        change: Option<&dyn Fn(&mut Dress)>,
+        change: Option<&dyn Fn(&mut FileAttributes)>,
     ) -> Result<(), Stop> {
         let mut way = Way::new(source, path);
         let Some(metadata) = self.metadata(&way, true) else { return Ok(()) };
-        let dress = change.map(|change| {
-            let mut dress = self.dress_of(&way, &metadata);
-            change(&mut dress);
-            dress
+        let attributes = change.map(|change| {
+            let mut attributes = self.dress_of(&way, &metadata);
+            change(&mut attributes);
+            attributes
         });
-        let level = self.level(&mut way, into, dress);
+        let level = self.level(&mut way, into, attributes);
         self.levels(&mut way, Vec::from_iter(level))
     }
 
@@ -95,7 +95,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         let Some(number) = self.filler.node(place, path, FileKind::Regular, (0, 0))? else { return Ok(()) };
         let mut input = Input::new(io::stdin(), Arc::clone(&self.filler.interrupted));
         self.filler.stream(number, path, &mut input, (0, u64::MAX))?;
-        let dress = Dress {
+        let attributes = FileAttributes {
             mode: 0o644,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -103,7 +103,7 @@ impl<'f, 'v> Folder<'f, 'v> {
             mtime: now,
             xattrs: Vec::new(),
         };
-        self.filler.dress(number, path, &dress)
+        self.filler.set_attributes(number, path, &attributes)
     }
 
     pub(crate) fn complain_of_source(&mut self, name: &[u8], why: impl ToString) {
@@ -113,8 +113,8 @@ impl<'f, 'v> Folder<'f, 'v> {
     fn levels(&mut self, way: &mut Way, mut levels: Vec<Level>) -> Result<(), Stop> {
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.next() else {
-                if let Some(Level { number, dress: Some(dress), .. }) = levels.pop() {
-                    self.filler.dress(number, way.into.path(), &dress)?;
+                if let Some(Level { number, attributes: Some(attributes), .. }) = levels.pop() {
+                    self.filler.set_attributes(number, way.into.path(), &attributes)?;
                 }
                 way.leave();
                 continue;
@@ -150,16 +150,16 @@ impl<'f, 'v> Folder<'f, 'v> {
     /// Makes a directory, or joins one that exists and keeps its looks.
     fn enter(&mut self, way: &mut Way, metadata: &Metadata, place: Place<'_>) -> Result<Option<Level>, Stop> {
         let Some((number, new)) = self.filler.directory(place, way.into.path())? else { return Ok(None) };
-        let dress = (new || self.filler.force).then(|| self.dress_of(way, metadata));
-        Ok(self.level(way, number, dress))
+        let attributes = (new || self.filler.force).then(|| self.dress_of(way, metadata));
+        Ok(self.level(way, number, attributes))
     }
 
-    fn level(&mut self, way: &mut Way, number: InodeNo, dress: Option<Dress>) -> Option<Level> {
+    fn level(&mut self, way: &mut Way, number: InodeNo, attributes: Option<FileAttributes>) -> Option<Level> {
         match way.from.names() {
             Ok(mut names) => {
                 // the same folder makes the same volume
                 names.sort_unstable();
-                Some(Level { number, names: names.into_iter(), dress })
+                Some(Level { number, names: names.into_iter(), attributes })
             }
             Err(e) => {
                 self.wrong(way, e);
@@ -207,8 +207,8 @@ impl<'f, 'v> Folder<'f, 'v> {
         if metadata.nlink() > 1 {
             self.linked.insert(identity, number);
         }
-        let dress = self.dress_of(way, metadata);
-        self.filler.dress(number, path, &dress)
+        let attributes = self.dress_of(way, metadata);
+        self.filler.set_attributes(number, path, &attributes)
     }
 
     fn regular(&mut self, way: &Way, metadata: &Metadata, place: Place<'_>) -> Result<Option<InodeNo>, Stop> {
@@ -262,14 +262,14 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 
     /// What a file looks like; complains of attributes that cannot be read.
-    fn dress_of(&mut self, way: &Way, metadata: &Metadata) -> Dress {
+    fn dress_of(&mut self, way: &Way, metadata: &Metadata) -> FileAttributes {
         let xattrs = way.from.xattrs().unwrap_or_else(|e| {
             self.wrong(way, format!("extended attributes: {e}"));
             Vec::new()
         });
         // nanoseconds are under a second's worth
         let time = |seconds, nanos: i64| Timestamp { seconds, nanos: nanos as u32 };
-        Dress {
+        FileAttributes {
             mode: (metadata.mode() & 0o7777) as u16,
             uid: metadata.uid(),
             gid: metadata.gid(),

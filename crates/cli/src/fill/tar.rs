@@ -9,15 +9,70 @@ use std::io::{self, Error, ErrorKind, Read};
 
 /// Bytes in a block of an archive.
 const BLOCK: usize = 512;
-/// The records of one member, or a long name, may have so many bytes.
-const RECORDS_MAX: u64 = 64 << 20;
+/// The records of one member, those that are for all, and a long name may each take so many bytes of memory. The map of a
+/// sparse file is not among them: its pieces are counted.
+const RECORDS_MAX: usize = 1 << 20;
+/// What a record takes beside its key and its value.
+const RECORD_COST: usize = 64;
 /// More pieces than this the map of a sparse file may not have.
 const PIECES_MAX: usize = 1 << 20;
 /// The prefix of a record that holds an extended attribute.
 const XATTR: &[u8] = b"SCHILY.xattr.";
+/// The prefix of a record that holds an access control list as text.
+const ACL: &[u8] = b"SCHILY.acl.";
 
-/// What the records say, by their keys.
-type Records = HashMap<Vec<u8>, Vec<u8>>;
+/// What records say.
+#[derive(Debug, Default)]
+struct Records {
+    /// By their keys.
+    values: HashMap<Vec<u8>, Vec<u8>>,
+    /// The memory that these take.
+    bytes: usize,
+    /// The map of a sparse file: offsets and lengths by turns.
+    map: Option<Vec<u64>>,
+}
+
+impl Records {
+    fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> io::Result<()> {
+        self.bytes += key.len() + value.len() + RECORD_COST;
+        if let Some(old) = self.values.get(&key) {
+            self.bytes -= key.len() + old.len() + RECORD_COST;
+        }
+        if self.bytes > RECORDS_MAX {
+            return Err(too_long());
+        }
+        self.values.insert(key, value);
+        Ok(())
+    }
+
+    /// Puts a number behind those of the map.
+    fn extend_map(&mut self, number: u64) -> io::Result<()> {
+        let map = self.map.get_or_insert_default();
+        if map.len() >= 2 * PIECES_MAX {
+            return Err(wrong("a sparse file of too many pieces"));
+        }
+        map.push(number);
+        Ok(())
+    }
+
+    /// Whether there is one that is for a single file.
+    fn has_attributes(&self) -> bool {
+        self.values.keys().any(|key| key.starts_with(XATTR) || key.starts_with(ACL))
+    }
+}
+
+/// What the records say of one file: its own come before those for all.
+#[derive(Clone, Copy)]
+struct Said<'a> {
+    own: &'a Records,
+    all: &'a Records,
+}
+
+impl<'a> Said<'a> {
+    fn get(self, key: &[u8]) -> Option<&'a Vec<u8>> {
+        self.own.values.get(key).or_else(|| self.all.values.get(key))
+    }
+}
 
 /// One file of an archive. Its data follows in the [`Reader`].
 #[derive(Debug)]
@@ -38,8 +93,8 @@ pub(super) struct Member {
     /// Where the data goes, in order: offset and length.
     pub(super) pieces: Vec<(u64, u64)>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// It has an access control list as text, which names users of another machine.
-    pub(super) has_acl_text: bool,
+    /// Access control lists that are there as text alone: `access` or `default`, and the list.
+    pub(super) acls: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// An archive that is read from its start to its end. Reading from it gives the data of the member that was given last.
@@ -72,27 +127,36 @@ pub(crate) fn is_header(block: &[u8; BLOCK]) -> bool {
 
 impl<R: Read> Reader<R> {
     pub(super) fn new(from: R) -> Self {
-        Self { from, left: 0, padding: 0, global: Records::new() }
+        Self { from, left: 0, padding: 0, global: Records::default() }
     }
 
     /// The next file; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Member>> {
-        let mut records = self.global.clone();
+        let mut own = Records::default();
         let (mut long_name, mut long_target) = (None, None);
         loop {
             let Some(header) = self.header()? else { return Ok(None) };
             let kind = header[156];
             let size = number(&header[124..136])?;
             match kind {
-                b'x' | b'X' => parse_records(&self.special(size)?, &mut records)?,
+                b'x' | b'X' => self.records(size, &mut own)?,
                 b'g' => {
-                    let bytes = self.special(size)?;
-                    parse_records(&bytes, &mut self.global)?;
-                    parse_records(&bytes, &mut records)?;
+                    let mut all = std::mem::take(&mut self.global);
+                    self.records(size, &mut all)?;
+                    // each file would have them, and some formats of their own
+                    if all.map.is_some() || all.has_attributes() {
+                        return Err(wrong("attributes or a map in the records for all files"));
+                    }
+                    self.global = all;
                 }
-                b'L' => long_name = Some(until_zero(&self.special(size)?).to_vec()),
-                b'K' => long_target = Some(until_zero(&self.special(size)?).to_vec()),
-                _ => return self.member(&header, &records, long_name, long_target).map(Some),
+                b'L' => long_name = Some(self.long_name(size)?),
+                b'K' => long_target = Some(self.long_name(size)?),
+                _ => {
+                    let all = std::mem::take(&mut self.global);
+                    let member = self.member(&header, Said { own: &own, all: &all }, long_name, long_target);
+                    self.global = all;
+                    return member.map(Some);
+                }
             }
         }
     }
@@ -127,25 +191,110 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The data of a member that says something of the next one.
-    fn special(&mut self, size: u64) -> io::Result<Vec<u8>> {
-        if size > RECORDS_MAX {
-            return Err(wrong("records or a name of absurd length"));
+    /// The name of the next member, which is the data of this one.
+    fn long_name(&mut self, size: u64) -> io::Result<Vec<u8>> {
+        if size > RECORDS_MAX as u64 {
+            return Err(too_long());
         }
         self.expect_data(size)?;
         let mut bytes = Vec::new();
         self.by_ref().read_to_end(&mut bytes)?;
+        bytes.truncate(until_zero(&bytes).len());
         Ok(bytes)
+    }
+
+    /// Reads records. They have the form `LENGTH KEY=VALUE` and a newline, where LENGTH counts all of it.
+    fn records(&mut self, size: u64, into: &mut Records) -> io::Result<()> {
+        self.expect_data(size)?;
+        while self.left > 0 {
+            let before = self.left;
+            let Some(len) = self.record_len()? else { break };
+            let end = before.checked_sub(len).filter(|end| *end < self.left).ok_or_else(malformed)?;
+            let key = self.key(end)?;
+            // without the newline
+            let len = (self.left - end).checked_sub(1).ok_or_else(malformed)?;
+            match &key[..] {
+                b"GNU.sparse.map" => {
+                    into.map = Some(Vec::new());
+                    self.map_in_record(len, into)?;
+                }
+                // the map in its first form is many records of the same keys
+                b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => self.map_in_record(len, into)?,
+                _ if len > RECORDS_MAX as u64 => return Err(too_long()),
+                _ => {
+                    let mut value = vec![0; len as usize];
+                    self.read_exact(&mut value)?;
+                    into.insert(key, value)?;
+                }
+            }
+            if self.byte()? != b'\n' {
+                return Err(malformed());
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of the record that follows; `None` behind the last.
+    fn record_len(&mut self) -> io::Result<Option<u64>> {
+        let mut len: Option<u64> = None;
+        while self.left > 0 {
+            match (self.byte()?, len) {
+                (0, None) => return Ok(None),
+                (b' ', Some(_)) => return Ok(len),
+                (digit @ b'0'..=b'9', before) => {
+                    let tens = before.unwrap_or(0).checked_mul(10).ok_or_else(malformed)?;
+                    len = Some(tens.checked_add(u64::from(digit - b'0')).ok_or_else(malformed)?);
+                }
+                _ => return Err(malformed()),
+            }
+        }
+        Err(malformed())
+    }
+
+    /// The key of a record behind which `end` bytes are left.
+    fn key(&mut self, end: u64) -> io::Result<Vec<u8>> {
+        let mut key = Vec::new();
+        while self.left > end {
+            match self.byte()? {
+                b'=' => return Ok(key),
+                _ if key.len() == RECORDS_MAX => return Err(too_long()),
+                byte => key.push(byte),
+            }
+        }
+        Err(malformed())
+    }
+
+    /// The numbers in a record's value, parted by commas.
+    fn map_in_record(&mut self, len: u64, into: &mut Records) -> io::Result<()> {
+        let end = self.left - len;
+        while self.left > end {
+            let mut digits = Vec::new();
+            while self.left > end {
+                match self.byte()? {
+                    b',' => break,
+                    byte if digits.len() < 20 => digits.push(byte),
+                    _ => return Err(no_map()),
+                }
+            }
+            into.extend_map(decimal(&digits).ok_or_else(no_map)?)?;
+        }
+        Ok(())
+    }
+
+    fn byte(&mut self) -> io::Result<u8> {
+        let mut byte = [0];
+        self.read_exact(&mut byte)?;
+        Ok(byte[0])
     }
 
     fn member(
         &mut self,
         header: &[u8; BLOCK],
-        records: &Records,
+        said: Said<'_>,
         long_name: Option<Vec<u8>>,
         long_target: Option<Vec<u8>>,
     ) -> io::Result<Member> {
-        let record = |name: &str| records.get(name.as_bytes());
+        let record = |name: &str| said.get(name.as_bytes());
         let count = |name: &str, plain: &[u8]| match record(name).map(|value| decimal(value)) {
             Some(Some(value)) => Ok(value),
             Some(None) => Err(wrong("a record that should be a number is none")),
@@ -172,15 +321,22 @@ impl<R: Read> Reader<R> {
         if kind == b'S' {
             (len, pieces) = self.old_sparse(header)?;
         } else if let Some(real) = real.and_then(|value| decimal(value)) {
-            (len, pieces) = (real, self.sparse_map(records)?);
+            (len, pieces) = (real, self.sparse_map(said.own.map.as_deref())?);
         }
         let seconds = number(&header[136..148])?.cast_signed();
         let mtime = record("mtime").and_then(|value| time(value)).unwrap_or(Timestamp { seconds, nanos: 0 });
-        let mut xattrs: Vec<(Vec<u8>, Vec<u8>)> = records
-            .iter()
-            .filter_map(|(key, value)| Some((key.strip_prefix(XATTR)?.to_vec(), value.clone())))
-            .collect();
+        let with_prefix = |prefix: &'static [u8]| {
+            let of =
+                move |(key, value): (&Vec<u8>, &Vec<u8>)| Some((key.strip_prefix(prefix)?.to_vec(), value.clone()));
+            said.own.values.iter().filter_map(of)
+        };
+        let mut xattrs: Vec<(Vec<u8>, Vec<u8>)> = with_prefix(XATTR).collect();
         xattrs.sort_unstable();
+        // tar(1) writes a list as text even where it writes the attribute, too, that holds it
+        let is_there =
+            |which: &[u8]| xattrs.iter().any(|(name, _)| name.strip_prefix(b"system.posix_acl_") == Some(which));
+        let mut acls: Vec<(Vec<u8>, Vec<u8>)> = with_prefix(ACL).filter(|(which, _)| !is_there(which)).collect();
+        acls.sort_unstable();
         let devices = matches!(kind, b'3' | b'4');
         let device = |field: &[u8]| if devices { number(field) } else { Ok(0) };
         Ok(Member {
@@ -196,7 +352,7 @@ impl<R: Read> Reader<R> {
             len,
             pieces,
             xattrs,
-            has_acl_text: records.keys().any(|key| key.starts_with(b"SCHILY.acl.")),
+            acls,
         })
     }
 
@@ -222,16 +378,10 @@ impl<R: Read> Reader<R> {
     }
 
     /// The later forms, in records or at the start of the data.
-    fn sparse_map(&mut self, records: &Records) -> io::Result<Vec<(u64, u64)>> {
-        let numbers: Option<Vec<u64>> = match records.get(&b"GNU.sparse.map"[..]) {
-            Some(map) if map.is_empty() => Some(Vec::new()),
-            Some(map) => map.split(|byte| *byte == b',').map(decimal).collect(),
-            None => self.map_in_data()?,
-        };
-        match numbers.filter(|numbers| numbers.len().is_multiple_of(2)) {
-            Some(numbers) => Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()),
-            None => Err(wrong("the map of a sparse file makes no sense")),
-        }
+    fn sparse_map(&mut self, in_records: Option<&[u64]>) -> io::Result<Vec<(u64, u64)>> {
+        let in_data = if in_records.is_none() { self.map_in_data()? } else { None };
+        let numbers = in_records.or(in_data.as_deref()).filter(|numbers| numbers.len().is_multiple_of(2));
+        Ok(numbers.ok_or_else(no_map)?.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
     /// A count and that many pairs of numbers, each in a line, padded to whole blocks.
@@ -280,6 +430,18 @@ fn wrong(what: &'static str) -> Error {
     Error::new(ErrorKind::InvalidData, what)
 }
 
+fn malformed() -> Error {
+    wrong("a record that makes no sense")
+}
+
+fn no_map() -> Error {
+    wrong("the map of a sparse file makes no sense")
+}
+
+fn too_long() -> Error {
+    wrong("records or a name of more than 1 MiB")
+}
+
 fn cut_short() -> Error {
     Error::new(ErrorKind::UnexpectedEof, "the archive is cut short")
 }
@@ -307,29 +469,6 @@ fn number(field: &[u8]) -> io::Result<u64> {
 
 fn decimal(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-/// Records have the form `LENGTH KEY=VALUE` and a newline, where LENGTH counts all of it.
-fn parse_records(mut bytes: &[u8], into: &mut Records) -> io::Result<()> {
-    let malformed = || wrong("a record that makes no sense");
-    // the map of a sparse file in its first form is many records of the same keys
-    let mut map: Vec<Vec<u8>> = Vec::new();
-    while !until_zero(bytes).is_empty() {
-        let space = bytes.iter().position(|byte| *byte == b' ').ok_or_else(malformed)?;
-        let len = decimal(&bytes[..space]).and_then(|len| usize::try_from(len).ok()).ok_or_else(malformed)?;
-        let record = bytes.get(space + 1..len).and_then(|rest| rest.strip_suffix(b"\n")).ok_or_else(malformed)?;
-        let equals = record.iter().position(|byte| *byte == b'=').ok_or_else(malformed)?;
-        let (key, value) = (&record[..equals], &record[equals + 1..]);
-        if matches!(key, b"GNU.sparse.offset" | b"GNU.sparse.numbytes") {
-            map.push(value.to_vec());
-        }
-        into.insert(key.to_vec(), value.to_vec());
-        bytes = &bytes[len..];
-    }
-    if !map.is_empty() {
-        into.insert(b"GNU.sparse.map".to_vec(), map.join(&b','));
-    }
-    Ok(())
 }
 
 /// Seconds with a fraction, as a record has them.
@@ -367,15 +506,82 @@ mod tests {
         assert_eq!(time(b"x"), None);
     }
 
+    /// What records say, read from a member's data.
+    fn records(bytes: &[u8]) -> io::Result<Records> {
+        let mut records = Records::default();
+        Reader::new(bytes).records(bytes.len() as u64, &mut records)?;
+        Ok(records)
+    }
+
     #[test]
     fn records_may_hold_newlines() {
-        let mut records = Records::new();
-        parse_records(b"9 a=1\n2\n\n10 path=b\n\0\0", &mut records).unwrap();
-        assert_eq!(records.get(&b"a"[..]), Some(&b"1\n2\n".to_vec()));
-        assert_eq!(records.get(&b"path"[..]), Some(&b"b".to_vec()));
-        for wrong in [&b"9 a=1\n"[..], b"x a=1\n", b"6 a1b\n", b"99999999999999999999 a=b\n", b"1 a=b\n"] {
-            assert!(parse_records(wrong, &mut records).is_err());
+        let read = records(b"9 a=1\n2\n\n10 path=b\n\0\0").unwrap();
+        assert_eq!(read.values.get(&b"a"[..]), Some(&b"1\n2\n".to_vec()));
+        assert_eq!(read.values.get(&b"path"[..]), Some(&b"b".to_vec()));
+        let wrong =
+            ["9 a=1\n", "x a=1\n", "6 a1b\n", "99999999999999999999 a=b\n", "1 a=b\n", "6 a=1", "5 a=1\n", "3 \n"];
+        for wrong in wrong {
+            assert!(records(wrong.as_bytes()).is_err(), "{wrong}");
         }
+    }
+
+    /// A record, and the member that holds it.
+    fn member_of(kind: u8, key: &str, value: &[u8]) -> Vec<u8> {
+        let rest = key.len() + value.len() + 3;
+        let len = (rest..).find(|len| len.to_string().len() + rest == *len).unwrap();
+        let data = [format!("{len} {key}=").as_bytes(), value, b"\n"].concat();
+        let mut member = header_of(kind, data.len());
+        member.extend(data);
+        member.resize(member.len().next_multiple_of(BLOCK), 0);
+        member
+    }
+
+    fn header_of(kind: u8, size: usize) -> Vec<u8> {
+        let mut header = vec![0; BLOCK];
+        header[..4].copy_from_slice(b"file");
+        header[100..108].copy_from_slice(b"0000644\0");
+        header[124..136].copy_from_slice(format!("{size:011o}\0").as_bytes());
+        header[156] = kind;
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum::<u32>() + 8 * u32::from(b' ');
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        header
+    }
+
+    /// What an archive needs of memory does not grow with it: neither by records of one member in many headers, nor by those
+    /// that are for all, and these are not copied for each member.
+    #[test]
+    fn records_of_many_headers_are_bounded_together() {
+        let large = vec![b'x'; RECORDS_MAX / 4];
+        for kind in [b'x', b'g'] {
+            let headers = |count: usize| {
+                let members = (0..count).map(|n| member_of(kind, &format!("key{n}"), &large));
+                members.chain([header_of(b'0', 0), vec![0; BLOCK]]).collect::<Vec<_>>().concat()
+            };
+            assert!(Reader::new(&headers(3)[..]).next().unwrap().is_some());
+            let error = Reader::new(&headers(4)[..]).next().unwrap_err();
+            assert!(error.to_string().contains("more than 1 MiB"), "{error}");
+            // a value that takes the place of another
+            let again = [member_of(kind, "key", &large).repeat(9), header_of(b'0', 0)].concat();
+            assert!(Reader::new(&again[..]).next().unwrap().is_some());
+        }
+        // each record has its price
+        let tiny: Vec<u8> = (0..20_000).flat_map(|n| format!("10 {n:05}=\n").into_bytes()).collect();
+        assert!(records(&tiny[..10 * 10_000]).is_ok() && records(&tiny).is_err());
+        for kind in [b'L', b'K'] {
+            let error = Reader::new(&header_of(kind, RECORDS_MAX + 1)[..]).next().unwrap_err();
+            assert!(error.to_string().contains("more than 1 MiB"), "{error}");
+        }
+        let archive = [member_of(b'g', "SCHILY.xattr.user.a", b"1"), header_of(b'0', 0)].concat();
+        assert!(Reader::new(&archive[..]).next().is_err());
+    }
+
+    #[test]
+    fn maps_in_records() {
+        let first_form = b"23 GNU.sparse.offset=5\n25 GNU.sparse.numbytes=6\n".repeat(2);
+        assert_eq!(records(&first_form).unwrap().map, Some(vec![5, 6, 5, 6]));
+        assert_eq!(records(b"18 GNU.sparse.map=\n\0").map(|read| read.map).ok(), None);
+        assert_eq!(records(b"19 GNU.sparse.map=\n\0").unwrap().map, Some(Vec::new()));
+        assert!(records(b"22 GNU.sparse.map=5,x\n\0").is_err());
     }
 
     #[test]

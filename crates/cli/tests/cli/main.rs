@@ -1,5 +1,6 @@
 //! The program as its users meet it: every command on real volumes, its output, its errors, its exit status.
 
+mod archives;
 mod bad;
 mod checking;
 mod common;
