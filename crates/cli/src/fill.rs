@@ -41,6 +41,8 @@ pub(crate) enum Stop {
     Interrupted,
     /// The volume is full: the path at which it was.
     Full(String),
+    /// No space is left for what the volume lies on: the path at which that was met.
+    FullBelow(String),
     /// The volume can take no more, or what is read from is broken: a sentence.
     Failed(String),
 }
@@ -55,6 +57,12 @@ pub(crate) struct FileAttributes {
     pub(crate) mtime: Timestamp,
     /// Names with their prefixes, and values.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Whether a file system or a device that the volume lies on has no space: that the volume has is another matter. What was
+/// met before is there as a sentence only.
+pub(crate) fn is_full_below(error: &Error) -> bool {
+    matches!(error, Error::ReadOnly(_) | Error::Io(_)) && error.to_string().contains("(os error 28)")
 }
 
 /// What came into the volume.
@@ -199,6 +207,7 @@ impl<'a> Filler<'a> {
         match outcome {
             Ok(value) => Ok(Some(value)),
             Err(Error::NoSpace) => Err(Stop::Full(short(path))),
+            Err(e) if is_full_below(&e) => Err(Stop::FullBelow(short(path))),
             Err(e @ (Error::ReadOnly(_) | Error::Io(_))) => Err(Stop::Failed(format!("{}: {e}", short(path)))),
             Err(e) => {
                 self.complain(path, e);
@@ -503,6 +512,10 @@ impl<'a> Filler<'a> {
             }
             Err(Stop::Full(path)) => {
                 say(&format!("{path}: {}; not all was copied: {}", Error::NoSpace, self.missing()));
+                1
+            }
+            Err(Stop::FullBelow(path)) => {
+                say(&format!("{path}: no space is left on the disk below the volume; not all was copied"));
                 1
             }
             Err(Stop::Failed(why)) => {

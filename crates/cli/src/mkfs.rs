@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result, say, with_place};
 use crate::fill::{FileAttributes, Filler, Folder, Input, bytes_below, heard, on_signals, unpack};
 use crate::output::{human, print_json, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
-use crate::source::for_writing;
+use crate::source::{for_writing, not_written};
 use blockdev::{BlockDevice, OpenOptions};
 use check::render::escape;
 use clap::Args;
@@ -211,11 +211,16 @@ impl Mkfs {
             let filled = from.map(|from| self.fill_from(from, &options)).transpose()?;
             Ok((layout, filled))
         });
-        if filled.is_err() && begun.get() {
+        let (layout, filled) = match filled {
             // it is no volume, and the file was not there before
-            let _ = std::fs::remove_file(&self.device);
-        }
-        let (layout, filled) = filled?;
+            Err(failure) if begun.get() && std::fs::remove_file(&self.device).is_ok() => {
+                return Err(match failure {
+                    Failure::Message(why) => Failure::Message(format!("{why}; the file that was begun is removed")),
+                    failure => failure,
+                });
+            }
+            filled => filled?,
+        };
         for note in layout.notes() {
             say(&format!("{}: {note}", escape(self.device.as_bytes())));
         }
@@ -439,7 +444,7 @@ impl Mkfs {
             }
         };
         let done = filler.finish(outcome, self.verbose);
-        volume.unmount().map_err(|e| self.failure(e))?;
+        volume.unmount().map_err(|e| not_written(&self.device, &e))?;
         Ok(done)
     }
 

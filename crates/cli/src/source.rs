@@ -2,6 +2,7 @@
 
 use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result, say, with_place};
+use crate::fill::is_full_below;
 use crate::output::human;
 use blockdev::BlockDevice;
 use check::render::escape;
@@ -146,12 +147,20 @@ impl Opened {
 
     /// Brings all changes to the device and marks the volume as sound.
     pub(crate) fn unmount(&self) -> Result<()> {
-        self.volume.unmount().map_err(|e| Failure::on(&self.device, e))
+        self.volume.unmount().map_err(|e| not_written(&self.device, &e))
     }
 
     fn tell(&self, what: &str) {
         say(&format!("{}: {what}", escape(self.device.as_bytes())));
     }
+}
+
+/// That not all of a volume reached its device.
+pub(crate) fn not_written(device: &str, error: &fs::Error) -> Failure {
+    if is_full_below(error) {
+        return Failure::on(device, "the disk that it lies on is full, so that not all of the volume could be written");
+    }
+    Failure::on(device, error)
 }
 
 /// With `-v`, says what was read.

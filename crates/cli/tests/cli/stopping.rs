@@ -140,6 +140,7 @@ fn a_full_disk_is_said_in_one_sentence() {
     fs::write(full("rest"), &big).unwrap_err();
     let ran = exits(1, &["mkfs", "-t", "ext4", &full("volume"), "8M"]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
+    assert!(ran.text().ends_with("; the file that was begun is removed\n"), "{}", ran.text());
     assert_eq!(ran.text().lines().count(), 1, "{}", ran.text());
     // nothing is repaired without the way back that was asked for
     image.debugfs(&["set_inode_field /etc/motd links_count 7"]);
@@ -147,6 +148,29 @@ fn a_full_disk_is_said_in_one_sentence() {
     let ran = exits(8, &["check", "-fy", "-z", &full("undo"), volume]);
     assert!(ran.text().to_lowercase().contains("no space left"), "{}", ran.text());
     assert!(image.bytes() == before);
+}
+
+/// The volume has space, and what it lies on has none.
+#[test]
+fn a_full_disk_below_a_volume_is_no_full_volume() {
+    if !is_root() {
+        return;
+    }
+    let (small, folder) = (Small::new(), tempfile::tempdir().unwrap());
+    let (source, big) = (folder.path().join("source"), folder.path().join("source/big"));
+    fs::create_dir(&source).unwrap();
+    fs::write(&big, vec![7; 4 << 20]).unwrap();
+    let volume = small.0.path().join("volume");
+    let full = "the disk that it lies on is full, so that not all of the volume could be written";
+    let ran = exits(1, &["mkfs", "-d", text(&source), text(&volume), "32M"]);
+    let said = ran.text();
+    assert!(said.contains("/big: no space is left on the disk below the volume; not all was copied\n"), "{said}");
+    assert!(said.ends_with(&format!("volume: {full}; the file that was begun is removed\n")), "{said}");
+    assert!(!volume.exists() && !said.contains("read-only") && said.lines().count() == 2, "{said}");
+    exits(0, &["mkfs", "-q", text(&volume), "32M"]);
+    let said = exits(1, &["put", text(&volume), text(&big), "/"]).text();
+    assert!(said.contains("/big: no space is left on the disk below") && said.contains(full), "{said}");
+    assert!(volume.exists() && !said.contains("is removed"), "{said}");
 }
 
 #[test]
