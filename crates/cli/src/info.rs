@@ -28,7 +28,8 @@ mod rows;
   extant info --export /dev/sdb1      type, UUID and label, as udev wants them
   extant info --fuse /mnt             how a mounted volume is served: transport, messages by kind
 
-The volume is shown as it stands on the device, without what its journal may hold.
+The volume is shown as it stands on the device, without what its journal may hold. Times are local (TZ), with \
+    what they are off UTC; in JSON they are UTC.
 
 Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
 )]

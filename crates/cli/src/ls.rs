@@ -28,6 +28,8 @@ PATH may also be an inode's number in angle brackets, '<12>', as in debugfs. A s
     followed; end its PATH with a slash to list the directory it leads to. Names that do not print are escaped; in \
     JSON they are not, and a name that is not UTF-8 has its bytes in name_bytes.
 
+Times are local, as ls shows them: of the zone that TZ names, else of this machine's. In JSON they are UTC.
+
 Exit status: 0 all was listed, 1 something could not be read, 2 wrong usage."
 )]
 pub(crate) struct Ls {

@@ -77,7 +77,8 @@ struct Create {
   extant snapshot list --json /mnt
 
 The space is what would come back if that snapshot alone were deleted. Of a mounted volume only root and whoever \
-    mounted it are told; for others (where the mount option snapdir=all lets them list at all) it is -, in JSON null.
+    mounted it are told; for others (where the mount option snapdir=all lets them list at all) it is -, in JSON null. \
+    Times are local (TZ), in JSON UTC.
 
 Exit status: 0 listed, 1 not, 2 wrong usage."
 )]

@@ -25,7 +25,8 @@ use std::os::unix::ffi::OsStrExt;
   extant stat volume.img '<8>'                  inode 8, as in debugfs
   extant stat --json volume.img /etc/passwd | jq '.files[0].mtime'
 
-A symbolic link is shown, not followed; end its PATH with a slash to see the directory it leads to.
+A symbolic link is shown, not followed; end its PATH with a slash to see the directory it leads to. Times are \
+    local (TZ), with what they are off UTC; in JSON they are UTC.
 
 Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
 )]

@@ -406,3 +406,39 @@ fn names_cannot_drive_a_terminal() {
     let ran = run_with(&mut command(&["ls", "--json", volume]), b"", LIMIT);
     assert!(!ran.stdout.contains(&0x1b));
 }
+
+/// What TZ names counts: a zone by its name, where this machine has that, or by its rule. JSON is UTC always.
+#[test]
+fn times_are_those_of_the_zone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, volume) = (folder.path().join("source"), folder.path().join("volume"));
+    std::fs::create_dir(&source).unwrap();
+    let file = std::fs::File::create(source.join("file")).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000)).unwrap();
+    let mut made = command(&["mkfs", "-q", "-d", text(&source), text(&volume), "16M"]);
+    made.env("SOURCE_DATE_EPOCH", "1000000000");
+    assert_eq!(run_with(&mut made, b"", LIMIT).exit, Some(0));
+    for (zone, local, offset) in [
+        ("UTC", "2001-09-09 01:46", "+0000"),
+        ("XYZ-3", "2001-09-09 04:46", "+0300"),
+        ("Europe/Berlin", "2001-09-09 03:46", "+0200"),
+        ("America/New_York", "2001-09-08 21:46", "-0400"),
+    ] {
+        if zone.contains('/') && !Path::new("/usr/share/zoneinfo").join(zone).exists() {
+            continue;
+        }
+        let says = |words: &[&str]| {
+            let ran = run_with(command(words).env("TZ", zone), b"", LIMIT);
+            assert_eq!(ran.exit, Some(0), "{}", ran.text());
+            ran.text()
+        };
+        let list = says(&["ls", "-l", text(&volume)]);
+        assert!(list.contains(&format!(" {local} file")), "{zone}: {list}");
+        let stat = says(&["stat", text(&volume), "/file"]);
+        assert!(stat.contains(&format!("{local}:40.000000000 {offset}")), "{zone}: {stat}");
+        let info = says(&["info", text(&volume)]);
+        assert!(info.contains(&format!("{local}:40 {offset}")), "{zone}: {info}");
+        let json = says(&["ls", "--json", text(&volume)]);
+        assert!(json.contains("2001-09-09T01:46:40.000000000Z"), "{zone}: {json}");
+    }
+}
