@@ -4,12 +4,14 @@ use crate::device::{Device, open_volume};
 use crate::failure::{Failure, Result};
 use crate::output::{print_json, stdout};
 use ::damage::{Kind, TABLE2};
+use blockdev::{BlockDevice, Overlay};
 use check::render::escape;
 use check::table::Code;
 use clap::Args;
 use serde::Serialize;
 use std::io::Write;
 use std::str::FromStr;
+use std::sync::Arc;
 
 #[derive(Debug, Args)]
 #[command(
@@ -22,7 +24,7 @@ use std::str::FromStr;
   extant damage --list                               every kind
   extant damage volume.img LinkCountWrong            by name
   extant damage volume.img 0x040003 --seed 7         the same, elsewhere
-  extant damage volume.img inode.shared indirect.pointer
+  extant damage volume.img inode.shared inode.links  both, or nothing where one does not fit
   extant damage volume.img inode.size && extant check -fy volume.img
 
 Exit status: 0 damaged or listed, 1 refused or failed, 2 wrong usage."
@@ -96,10 +98,13 @@ impl Damage {
             let why = "it is a native volume, and only ext2, ext3, ext4 and rext3 volumes are damaged by kinds";
             return Err(Failure::on(name, why));
         }
+        // all of it in memory first: a kind that does not fit must not come after one that was written
+        let overlay = Overlay::new(Arc::clone(&device));
+        self.kinds.iter().try_for_each(|kind| self.write(&overlay, kind).map(drop))?;
+        drop(overlay);
         let mut done = Vec::new();
-        for Named { kind, name: what } in &self.kinds {
-            let changed = ::damage::damage(&*device, *kind, self.seed)
-                .map_err(|error| Failure::Message(format!("{}: {what}: {error}", escape(name.as_bytes()))))?;
+        for kind in &self.kinds {
+            let (what, changed) = (&kind.name, self.write(&*device, kind)?);
             if !self.json {
                 let mut out = stdout()?;
                 writeln!(out, "{}: {what}: changed {}", escape(name.as_bytes()), changed.join(", "))?;
@@ -111,6 +116,15 @@ impl Damage {
             print_json(&done)?;
         }
         Ok(0)
+    }
+
+    /// Writes damage of one kind; what was changed.
+    fn write(&self, device: &dyn BlockDevice, Named { kind, name: what }: &Named) -> Result<Vec<String>> {
+        let failed = |error| {
+            let name = self.device.as_ref().map(|device| escape(device.as_bytes())).unwrap_or_default();
+            Failure::Message(format!("{name}: {what}: {error}"))
+        };
+        ::damage::damage(device, *kind, self.seed).map_err(failed)
     }
 
     fn list(&self) -> Result<u8> {

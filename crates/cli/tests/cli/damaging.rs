@@ -63,6 +63,32 @@ fn kinds_are_listed_and_others_refused() {
     assert!(said.contains("it is a native volume"), "{said}");
 }
 
+/// Where one of several kinds does not fit none is written; what the help shows fits a volume as mkfs makes it.
+#[test]
+fn several_kinds_are_written_all_or_none() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, image) = (folder.path().join("source"), folder.path().join("volume"));
+    std::fs::create_dir(&source).expect("mkdir");
+    for n in 0..4 {
+        std::fs::write(source.join(format!("f{n}")), [n; 9000]).expect("write");
+    }
+    let (source, image) = (text(&source), text(&image));
+    prints(&["mkfs", "-q", "-d", source, image, "32M"]);
+    let before = std::fs::read(image).expect("read");
+    let said = fails(1, &["damage", image, "inode.shared", "indirect.pointer"]);
+    assert!(said.ends_with("indirect.pointer: no file has such a map"), "{said}");
+    assert!(std::fs::read(image).expect("read") == before);
+    let help = prints(&["damage", "--help"]);
+    let examples = help.lines().filter_map(|line| line.strip_prefix("  extant damage volume.img "));
+    let examples: Vec<_> = examples.map(|rest| rest.split("  ").next().unwrap_or(rest)).collect();
+    assert!(examples.iter().any(|words| words.contains(' ')) && examples.len() >= 3, "{help}");
+    for words in examples {
+        let words: Vec<_> = words.split(" && ").next().unwrap_or(words).split(' ').collect();
+        prints(&["mkfs", "-q", "-F", "-d", source, image, "32M"]);
+        prints(&[&["damage", image], &words[..]].concat());
+    }
+}
+
 /// A check that could not go on names a copy of the superblock with which it may.
 #[test]
 fn a_copy_of_the_superblock_is_named() {
