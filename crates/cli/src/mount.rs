@@ -174,7 +174,7 @@ impl Mount {
         let lists = self.lists();
         let parse = if self.as_mount { MountOptions::parse_of_mount } else { MountOptions::parse };
         let mut options = parse(&lists).map_err(|e| match sentence(&e) {
-            Failure::Message(sentence) => Failure::Usage(sentence),
+            Failure::Message(sentence) => Failure::Usage(with_its_name(&sentence, &lists)),
             failure => failure,
         })?;
         if options.remount {
@@ -279,6 +279,16 @@ impl Mount {
 
 fn sentence(e: &fuse::Error) -> Failure {
     Failure::Message(without_errno(&escape(e.to_string().as_bytes())))
+}
+
+/// A sentence about options, with that name of one with two names that the user wrote.
+fn with_its_name(sentence: &str, lists: &[&str]) -> String {
+    let written = |name: &str| lists.iter().any(|list| list.split(',').any(|option| option == name));
+    if written("noload") && !written("norecovery") {
+        sentence.replace("`norecovery`", "`noload`")
+    } else {
+        sentence.to_owned()
+    }
 }
 
 /// Starts the process that serves, and ends when that is ready.

@@ -10,7 +10,7 @@ use crate::source::for_writing;
 use ::serve::{Address, Notice, Options, Server};
 use blockdev::BlockDevice;
 use check::render::escape;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
@@ -54,17 +54,18 @@ pub(crate) struct Serve {
 
 // what is served, where and how: also of `extant kero serve`
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("place").args(["nbd", "file"]).required(true))]
 pub(crate) struct Serving {
     /// Device to serve: a path, or mem:SIZE
     #[arg(value_name = "DEVICE")]
     pub(crate) device: Device,
 
     /// Serve NBD at unix:PATH or HOST:PORT
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "file")]
+    #[arg(long, value_name = "ADDRESS")]
     nbd: Option<Address>,
 
     /// Serve a file: mount a file system on DIR that has only this one
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["nbd", "connections", "verbose"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["connections", "verbose"])]
     file: Option<PathBuf>,
 
     /// Refuse all changes

@@ -8,10 +8,13 @@ use super::watch::Watch;
 use super::{Check, declined};
 use crate::failure::Failure;
 use blockdev::BlockDevice;
+use check::render::escape;
 use check::report::{Report, exit};
 use check::{Glance, InUse, Options, Refusal};
 use fuse::MountedSnapshots;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How the names of such snapshots begin; the process that made one follows.
@@ -45,6 +48,26 @@ impl<'a> Held<'a> {
     }
 }
 
+/// Why a path that is no folder stands for no volume in use: often it is a file on one.
+fn not_mounted(path: &Path) -> String {
+    let mount = || {
+        let path = path.canonicalize().ok()?;
+        let device = path.metadata().ok()?.dev();
+        let same = |dir: &&Path| dir.metadata().is_ok_and(|metadata| metadata.dev() == device);
+        let top = path.ancestors().take_while(same).last()?.to_owned();
+        MountedSnapshots::of(&top).is_ok().then_some(top)
+    };
+    match mount() {
+        Some(top) => {
+            let top = escape(top.as_os_str().as_bytes());
+            format!(
+                "it is a file on the volume that is mounted on {top}: --online takes that folder, or the volume's device"
+            )
+        }
+        None => "it is not mounted: --online is for volumes in use, and this one can be checked without".to_owned(),
+    }
+}
+
 impl Check {
     /// Checks a volume that is mounted, named by a folder of it or by its device.
     pub(super) fn online(&self, settings: &Settings, watch: &Watch) -> Result<u8, Failure> {
@@ -53,8 +76,7 @@ impl Check {
             PathBuf::from(&self.device)
         } else {
             let at = blockdev::mounted(&self.device).and_then(|mounted| mounted.at);
-            let not_mounted = "it is not mounted: --online is for volumes in use, and this one can be checked without";
-            at.ok_or_else(|| Failure::on(self.called(), not_mounted))?
+            at.ok_or_else(|| Failure::on(self.called(), not_mounted(Path::new(&self.device))))?
         };
         let snapshots = MountedSnapshots::of(&dir).map_err(failed)?;
         let source = blockdev::mount_source(&dir)

@@ -105,17 +105,20 @@ pub(super) fn on_error(word: &str) -> Result<OnError> {
 /// 512 bytes.
 pub(super) fn volume_size(word: &str, block_size: Option<u32>) -> Result<u64> {
     let too_large = || format!("a volume of {word} is longer than 64 bits count");
+    let counts = if block_size.is_some() { "blocks (of the size that -b says)" } else { "KiB" };
+    let no_size =
+        || format!("`{word}` is not a size: it is a whole number of {counts}, or one with k, m, g, t or s behind it");
     let counted = |digits: &str, unit: u64| {
-        let count: u64 = digits.parse().map_err(|_| format!("`{word}` is not a size"))?;
+        let count: u64 = digits.parse().map_err(|_| no_size())?;
         count.checked_mul(unit).ok_or_else(too_large)
     };
     if let Some(sectors) = word.strip_suffix(['s', 'S']) {
         return counted(sectors, 512);
     }
-    if word.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) {
         return counted(word, u64::from(block_size.unwrap_or(1024)));
     }
-    blockdev::parse_size(word).map_err(|e| e.to_string())
+    blockdev::parse_size(word).map_err(|_| no_size())
 }
 
 /// A size in bytes: a number, or one with a unit.
@@ -203,6 +206,11 @@ mod tests {
         }
         for word in ["", "x", "1.5G", "99999999999999999999", "20000000000000000"] {
             assert!(volume_size(word, Some(65536)).is_err(), "{word}");
+        }
+        for word in ["1Q", "1.5G", "", "-1"] {
+            let [kib, blocks] = [None, Some(4096)].map(|block_size| volume_size(word, block_size).unwrap_err());
+            assert!(kib.starts_with(&format!("`{word}` is not a size: it is a whole number of KiB, or ")), "{kib}");
+            assert!(blocks.contains("a whole number of blocks (of the size that -b says), or"), "{blocks}");
         }
     }
 

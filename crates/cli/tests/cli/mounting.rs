@@ -475,11 +475,13 @@ fn what_cannot_be_mounted_is_said_by_the_first_process() {
         (&["-o", "remount,ro", volume, folder.text()], "nothing is mounted there"),
         (&["-o", "ro,frobnicate", volume, folder.text()], "unknown mount option `frobnicate`"),
         (&["-o", "rw,snapshot=monday", volume, folder.text()], "contradict each other"),
+        (&["-o", "noload", volume, folder.text()], "`noload` is for reading: "),
+        (&["-o", "norecovery", volume, folder.text()], "`norecovery` is for reading"),
         (&["-o", "ro,sb=2", volume, folder.text()], volume),
     ] {
         for foreground in [&[][..], &["-f"]] {
             let line = [&["mount"], foreground, args].concat();
-            let nothing = ["none of", "unknown", "contradict"].iter().any(|word| says.contains(word));
+            let nothing = ["none of", "unknown", "contradict", "is for reading"].iter().any(|word| says.contains(word));
             let sentence = fails(if nothing { 2 } else { 1 }, &line);
             assert!(sentence.contains(says), "{line:?}: {sentence}");
         }

@@ -238,6 +238,10 @@ fn a_volume_in_use_is_checked_and_damage_in_it_is_found() {
         }
     });
     assert_eq!(json(&["snapshot", "list", "--json", on.text()]).as_array().map(Vec::len), Some(0));
+    let file = on.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let sentence = fails(8, &["check", "--online", text(&file)]);
+    assert!(sentence.contains(&format!("a file on the volume that is mounted on {}:", on.text())), "{sentence}");
     // what is held for nobody any more goes with the next check
     let left = "snapshot of a check that was killed";
     exits(0, &["snapshot", "create", on.text(), ".extant-check-4194304"]);

@@ -79,7 +79,11 @@ fn addresses_are_checked() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "precious").unwrap();
-    exits(2, &["serve", "mem:1M"]);
+    for words in [&["serve", "mem:1M"][..], &["kero", "serve", "mem:1M"]] {
+        let said = exits(2, words).text();
+        assert!(said.contains("<--nbd <ADDRESS>|--file <DIR>>"), "{said}");
+    }
+    exits(2, &["serve", "mem:1M", "--nbd", "unix:x", "--file", text(folder.path())]);
     for address in ["here", "unix:", ":10809", "host:port"] {
         let ran = exits(2, &["serve", "mem:1M", "--nbd", address]);
         assert!(ran.text().contains("unix:PATH or HOST:PORT"), "{}", ran.text());
