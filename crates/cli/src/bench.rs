@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
     about = "Measure Extant beside its peers",
     after_help = "Examples:
   extant bench check --volume volume.img                        the checker beside e2fsck
-  extant bench check --make many-ext4 --dir /tmp/volumes        on a volume that is made for it (needs root)
+  extant bench check --make many-ext4 --dir /tmp/volumes        on a volume made for it (as root)
   extant bench paper --dir /tmp                                 rext3 beside ext3 on a modelled disk
-  extant bench read --volume volume.img                         reading beside the kernel (needs root)
-  extant bench write --on kernel:ext4 --on extant:ext4          writing beside the kernel (needs root)
+  extant bench read --volume volume.img                         reading beside the kernel (as root)
+  extant bench write --on kernel:ext4 --on extant:ext4          writing beside the kernel (as root)
 
 Exit status: 0 figures are printed, 1 they could not be had, 2 wrong usage."
 )]

@@ -14,7 +14,7 @@ use std::io::Write;
 #[command(
     about = "Convert a volume to another format of the same files",
     after_help = "Examples:
-  extant convert --to spacemap volume.img   free space as extents and a log, in the place of block bitmaps
+  extant convert --to spacemap volume.img   free space as extents and a log, not as bitmaps
   extant convert --to ext4 volume.img       back again, for any kernel and e2fsprogs
 
 The volume is checked first, and must be sound. Only the records of free space are written, files stay where they are. \

@@ -29,20 +29,21 @@ use std::path::PathBuf;
   extant crash                                       every workload of one operation, in every mode
   extant crash --mode journal --ops two --count 300 --seed 7
   extant crash --mode none --format ext4 --ops random --length 40
-  extant crash --ops papers                          samples of PostMark, dbench, unpacking, transactions, mail …
+  extant crash --ops papers                          samples of PostMark, dbench, unpacking, mail …
   extant crash --ops full                            with no more room on the volume
   extant crash --ops two --slice 17/1000             a part of all of two operations
   extant crash --mode dirty-bit --ops two --count 20 --faults 12
   extant crash --mode journal --workload 'create a | append a 5000 =1; fsync a; rename a b'
 
-A workload is operations parted by `;`, those before `|` done and durable before: create, mkdir, rmdir and unlink P;
-symlink TARGET P; link P P; rename P P [noreplace|exchange]; write P OFFSET LEN =N; append P LEN =N; read P; truncate P SIZE;
-fallocate P plain|keep|zero|zero-keep|punch|collapse|insert OFFSET LEN; setxattr P NAME LEN =N; removexattr P NAME;
-chmod P MODE; open P; close P; tmpfile DIR P; fsync P; fdatasync P; sync; wait SECONDS; snapshot create|delete NAME;
-begin; commit; rollback. N chooses the bytes; @P is an
-open file.
+A workload is operations parted by `;`, those before `|` done and durable before: create, mkdir, \
+    rmdir and unlink P; symlink TARGET P; link P P; rename P P [noreplace|exchange]; write P OFFSET \
+    LEN =N; append P LEN =N; read P; truncate P SIZE; fallocate P \
+    plain|keep|zero|zero-keep|punch|collapse|insert OFFSET LEN; setxattr P NAME LEN =N; removexattr P \
+    NAME; chmod P MODE; open P; close P; tmpfile DIR P; fsync P; fdatasync P; sync; wait SECONDS; \
+    snapshot create|delete NAME; begin; commit; rollback. N chooses the bytes; @P is an open file.
 
-Exit status: 0 every promise was kept, 1 one was broken or nothing could be explored, 2 wrong usage."
+Exit status: 0 every promise was kept, 1 one was broken or nothing could be explored, 2 wrong \
+    usage."
 )]
 pub(crate) struct Crash {
     /// The mode. May be given more than once; every mode unless given

@@ -27,7 +27,7 @@ const EACH: Duration = Duration::from_secs(5);
 #[command(
     about = "Make all writes between two flushes of a device survive together or not at all",
     after_help = "Examples:
-  extant kero format /dev/sdb1                      what is there stays; the log takes the end of the device
+  extant kero format /dev/sdb1                      what is there stays; the log takes its end
   extant mkfs -t ext2 kero:/dev/sdb1                every command takes kero:DEVICE
   extant mount kero:/dev/sdb1 /mnt
   extant kero serve /dev/sdb1 --nbd unix:/run/k     for the kernel and others

@@ -53,6 +53,7 @@ use clap::{Parser, Subcommand};
 use failure::{Failure, Result, say};
 use multicall::Line;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Reads, mounts and checks ext2, ext3 and ext4 volumes in user space.
@@ -185,10 +186,15 @@ fn main() -> ExitCode {
 
 /// Prints help, the version, or what is wrong with the command line.
 fn usage(e: &clap::Error, line: &[OsString]) -> ExitCode {
-    // nobody is left to tell where this fails
-    let _ = e.print();
+    let printed = e.print().and_then(|()| io::stdout().flush());
     if !e.use_stderr() {
-        return ExitCode::SUCCESS;
+        return match printed.map_err(Failure::from) {
+            Err(Failure::Message(sentence)) => {
+                say(&sentence);
+                1.into()
+            }
+            _ => ExitCode::SUCCESS,
+        };
     }
     let command = line.get(1).map(OsString::as_os_str);
     if command == Some(OsStr::new("check")) { check::Check::USAGE.into() } else { 2.into() }
@@ -226,5 +232,20 @@ mod tests {
             }
         });
         assert!(count >= 10, "{count}");
+    }
+
+    /// Of what is wrapped by hand no line is longer than the help is wide where the width is not known. A paragraph that is one
+    /// line fits any width.
+    #[test]
+    fn help_is_not_wrapped_twice() {
+        every_command(&Cli::command(), &mut |command| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            for (n, line) in lines.iter().enumerate().filter(|(_, line)| line.chars().count() > 100) {
+                let begins = n.checked_sub(1).and_then(|n| lines.get(n)).is_none_or(|before| before.is_empty());
+                let ends = lines.get(n + 1).is_none_or(|after| after.is_empty() || after.starts_with(' '));
+                assert!(begins && ends && !line.starts_with(' '), "{}: {line}", command.get_name());
+            }
+        });
     }
 }

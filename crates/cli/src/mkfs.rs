@@ -68,23 +68,25 @@ spacemap is ext4 whose free space is recorded as runs and a log, not in block bi
 
 Features for -O, each with ^ before it to leave it out, `none` for no feature:
   has_journal ext_attr resize_inode dir_index sparse_super2 fast_commit stable_inodes orphan_file
-  filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data encrypt
-  casefold sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc metadata_csum
-  project verity; space_maps, which only Extant can write
+  filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data
+  encrypt casefold sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc
+  metadata_csum project verity; space_maps, which only Extant can write
 
 Extended options for -E:
   stride=BLOCKS, stripe_width=BLOCKS       shape of a RAID
   resize=BLOCKS                            how far it can grow while mounted
   lazy_itable_init[=0], lazy_journal_init[=0], discard, nodiscard, packed_meta_blocks[=0]
   num_backup_sb=0|1|2                      with sparse_super2
-  root_owner[=UID:GID]                     of the root directory; without numbers those of who runs this
+  root_owner[=UID:GID]                     of the root directory; without numbers that of the user
   hash_seed=UUID, quotatype=usrquota:grpquota:prjquota
   encoding=utf8, encoding_flags=strict, mmp_update_interval=SECONDS, orphan_file_size=BYTES, test_fs
-  linked[=SIZE]                            with ext2: the list of linked writes, 128K to 16M; 1/64 of it unless set
-  region=SIZE                              with rext3: metadata region for each group at first, 1/64 of it unless set
-
+  linked[=SIZE]                            with ext2: the list of linked writes, 128K to 16M; 1/64
+                                           of the volume unless set
+  region=SIZE                              with rext3: metadata region for each group at first, 1/64
+                                           of it unless set
   metablockgroup=SIZE                      with space_maps: a power of two of groups, usually 8g
-  map_log=BLOCKS                           with space_maps: its log, usually 256, fewer on a small volume
+  map_log=BLOCKS                           with space_maps: its log, usually 256, fewer on a small
+                                           volume
 
 Exit status: 0 made, 1 not made, 2 wrong usage.";
 

@@ -42,17 +42,17 @@ const MOUNT_FAILED: u8 = 32;
   extant mount -o remount,ro /dev/sdb1 /mnt
   extant mount -f -o ro,norecovery damaged.img ./mnt
 
-It returns when the volume can be used, and a process in the background serves it until
-`extant umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files are errors for those who read
-them; each is told of once, in the system's log (with -f: on standard error). A volume that cannot be
-written (marked as having errors, write-protected, with features that only can be read) is mounted
-read-only with the reason; with -o rw it is not mounted (mount(8) always says rw, so that means nothing
-from there). Options that the volume cannot honour, as
-consistency=journal where it has no journal, are errors. A volume that is mounted for writing already,
-by whatever way (a loop device, a partition, another name), is not mounted at all.
+It returns when the volume can be used, and a process in the background serves it until `extant \
+    umount DIR`, umount(8), fusermount3 -u or SIGTERM. Damaged files are errors for those who read \
+    them; each is told of once, in the system's log (with -f: on standard error). A volume that cannot \
+    be written (marked as having errors, write-protected, with features that only can be read) is \
+    mounted read-only with the reason; with -o rw it is not mounted (mount(8) always says rw, so that \
+    means nothing from there). Options that the volume cannot honour, as consistency=journal where it \
+    has no journal, are errors. A volume that is mounted for writing already, by whatever way (a loop \
+    device, a partition, another name), is not mounted at all.
 
-No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) gives:
-devices and set-user-id programs work unless nosuid and nodev are given.
+No privilege is needed. Users other than root get nosuid and nodev; root gets what mount(8) gives: \
+    devices and set-user-id programs work unless nosuid and nodev are given.
 
 What is on the device when a call returns:
   fsync        the file (and with a journal all that was done to names before)
@@ -63,81 +63,88 @@ What is on the device when a call returns:
                wait: all is on the device when `extant umount` returns, or after SIGTERM when the
                process has ended, and otherwise after the seconds of `commit`
 
-By mount(8) and /etc/fstab: link the program as /sbin/mount.extant, and the type is extant; as
-/sbin/mount.fuse.extant, and it is also fuse.extant, which `mount -o remount` asks for where the list
-of mounts says so. What root mounts in this way is for all users (allow_other), other than by `extant
-mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices, and
-for Extant's own with the rule for udev that comes with the program (contrib). `umount -a` knows the
-types as fuseblk.extant and fuse.extant.
+By mount(8) and /etc/fstab: link the program as /sbin/mount.extant, and the type is extant; as \
+    /sbin/mount.fuse.extant, and it is also fuse.extant, which `mount -o remount` asks for where the \
+    list of mounts says so. What root mounts in this way is for all users (allow_other), other than by \
+    `extant mount`. UUID= and LABEL= work for ext2, ext3 and ext4 volumes on block devices, and for \
+    Extant's own with the rule for udev that comes with the program (contrib). `umount -a` knows the \
+    types as fuseblk.extant and fuse.extant.
 
 Options for -o, in lists as mount(8) takes them:
   ro, rw        read-only, or not at all unless it can be written
   consistency=none|dirty-bit|linked|journal|snapshot
                 how the volume stays sound through a crash: not; by a mark that asks for a check; by
-                a list of what is being written, from which a mount repairs (ext2 made with
-                `mkfs -t ext2 -E linked`); by its journal (the default where it has one, else dirty-bit); on a native volume, by
-                whole generations (the default there; the only other is none)
+                a list of what is being written, from which a mount repairs (ext2 made with `mkfs -t
+                ext2 -E linked`); by its journal (the default where it has one, else dirty-bit); on
+                a native volume, by whole generations (the default there; the only other is none)
   data=ordered|writeback|journal|cow
-                with a journal: file content before the metadata that leads to it (the default),
-                in any order, through the journal; on a native volume ordered, or cow: content is
-                never overwritten in its place, so a crash leaves that of the newest whole generation
+                with a journal: file content before the metadata that leads to it (the default), in
+                any order, through the journal; on a native volume ordered, or cow: content is never
+                overwritten in its place, so a crash leaves that of the newest whole generation
   sync, dirsync all that is changed, or changes of names alone, are on the device before the call
                 returns; slow
   errors=continue|remount-ro
                 when damage is met, the volume is marked as needing a check, and with remount-ro
-                nothing is written to it any more; without it, what `tune2fs -e` says: remount-ro (and
-                panic) as here, else damage is an error for its file alone
+                nothing is written to it any more; without it, what `tune2fs -e` says: remount-ro
+                (and panic) as here, else damage is an error for its file alone
   commit=N      changes reach the device after N seconds at the latest (5)
   placement=hint
-                new metadata goes to the front of each group, so that a check has to go to fewer places;
-                the format stays as it is
+                new metadata goes to the front of each group, so that a check has to go to fewer
+                places; the format stays as it is
   noatime, relatime or atime, strictatime
                 whether reading is recorded in files: no (the default), if the record is older than
                 the last change or a day, always; what one opening reads twice is recorded once
-  remount       with ro, rw, nodev, nosuid, noexec, nosymfollow or their opposites: change these of a
-                mounted volume, and nothing else
+  remount       with ro, rw, nodev, nosuid, noexec, nosymfollow or their opposites: change these of
+                a mounted volume, and nothing else
   nodev, nosuid, noexec, nosymfollow
                 ignore device nodes, set-user-id bits, programs (they cannot be run), symbolic links
-  allow_other   all users may use it, as far as modes and access control lists let them
-                (for users other than root, /etc/fuse.conf must say user_allow_other);
-                noallow_other: only who mounts it
+  allow_other   all users may use it, as far as modes and access control lists let them (for users
+                other than root, /etc/fuse.conf must say user_allow_other); noallow_other: only who
+                mounts it
   allow_root    root may use it too, if another user mounts it
   default_permissions
                 the kernel checks permissions even where only root can use the volume
   writeback_cache
-                the kernel keeps what is written until the last close, fsync, sync or unmount: quick for
-                many small writes to open files; a full volume, or a file that may not be written, is
-                then told of by close and fsync, not by write; du shows
-                an empty file as one block
+                the kernel keeps what is written until the last close, fsync, sync or unmount: quick
+                for many small writes to open files; a full volume, or a file that may not be
+                written, is then told of by close and fsync, not by write; du shows an empty file as
+                one block
   nofuseblk     without a loop device, and without what it is for (see sync above)
-  auto_unmount  unmounted by fusermount3 even if the serving process is killed
-                (for users other than root, only with allow_other or allow_root)
+  auto_unmount  unmounted by fusermount3 even if the serving process is killed (for users other than
+                root, only with allow_other or allow_root)
   transport=best|device
-                requests come through io_uring where the kernel has it and it is switched on (`echo Y >
-                /sys/module/fuse/parameters/enable_uring`), or through /dev/fuse; `extant info --fuse DIR`
-                shows which
+                requests come through io_uring where the kernel has it and it is switched on (`echo
+                Y > /sys/module/fuse/parameters/enable_uring`), or through /dev/fuse; `extant info
+                --fuse DIR` shows which
   norecovery, noload
                 with ro: show what is on the device, without what the journal holds
-  snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted volume are
-                also in its folder .extant/snapshots, which is not listed); a comma in NAME is written \\,
+  snapshot=NAME a native volume as that snapshot has it, read-only (the snapshots of a mounted
+                volume are also in its folder .extant/snapshots, which is not listed); a comma in
+                NAME is written \\,
   snapdir=owner|all
-                who may look into the folder .extant: whoever mounted the volume, and root (the default), or
-                all users. Files in a snapshot have the modes that they had when it was made: one that
-                was made private since is still readable there for whoever could read it then
-  sb=N          with ro: use the copy of the superblock at N, in units of 1024 bytes (as ext4 counts)
+                who may look into the folder .extant: whoever mounted the volume, and root (the
+                default), or all users. Files in a snapshot have the modes that they had when it was
+                made: one that was made private since is still readable there for whoever could read
+                it then
+  sb=N          with ro: use the copy of the superblock at N, in units of 1024 bytes (as ext4
+                counts)
   fsname=NAME   what the list of mounts shows as the source, instead of DEVICE
-The options of mount(8) and ext4(5) are accepted where they change nothing or are done anyway (defaults,
-nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, and others), and
-refused with the reason where they ask for what is not done (discard, usrquota, nodelalloc, ...).
 
-Memory: caches and what waits to be written take less than half of what the machine has, or of the memory
-limit of the process's control group, which should allow 64 MiB at least. When there is none left, the
-kernel may kill the process that serves: all users lose the volume, and what was not synced is lost.
-Where that matters, set OOMScoreAdjust=-900 in the systemd unit that mounts with -f, or as root:
+The options of mount(8) and ext4(5) are accepted where they change nothing or are done anyway \
+    (defaults, nofail, _netdev, x-*, user_xattr, acl, barrier, delalloc, nodiscard, lazytime, stripe=, \
+    and others), and refused with the reason where they ask for what is not done (discard, usrquota, \
+    nodelalloc, ...).
+
+Memory: caches and what waits to be written take less than half of what the machine has, or of the \
+    memory limit of the process's control group, which should allow 64 MiB at least. When there is \
+    none left, the kernel may kill the process that serves: all users lose the volume, and what was \
+    not synced is lost. Where that matters, set OOMScoreAdjust=-900 in the systemd unit that mounts \
+    with -f, or as root:
   choom -n -900 -p $(getfattr --only-values -n extant.daemon DIR)
 
-Exit status: 0 mounted (with -f: and unmounted again), 1 not mounted, 2 wrong usage. With -f also 1 if
-something that was written did not reach the device. Called by mount(8), 32 if it is not mounted."
+Exit status: 0 mounted (with -f: and unmounted again), 1 not mounted, 2 wrong usage. With -f also \
+    1 if something that was written did not reach the device. Called by mount(8), 32 if it is not \
+    mounted."
 )]
 pub(crate) struct Mount {
     #[command(flatten)]

@@ -29,23 +29,24 @@ use std::sync::Arc;
   nbdcopy 'nbd+unix:///?socket=/run/volume.sock' copy.img    copy it
   nbd-client -unix /run/volume.sock /dev/nbd0 -C 4           a block device (as root)
 
-NBD has no authentication, and this server has no TLS: all who can connect can read and, without
---read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With
-HOST:PORT, choose an address that only trusted machines reach, or an encrypted tunnel in front.
+NBD has no authentication, and this server has no TLS: all who can connect can read and, without \
+    --read-only, change every byte. A Unix socket is made for its user alone (mode 0600). With \
+    HOST:PORT, choose an address that only trusted machines reach, or an encrypted tunnel in front.
 
-With --file, one file in DIR is the device, of its length: for programs that open files, and for
-losetup. It is its user's alone, the kernel caches nothing of it, and fsync(2) is a flush.
+With --file, one file in DIR is the device, of its length: for programs that open files, and for \
+    losetup. It is its user's alone, the kernel caches nothing of it, and fsync(2) is a flush.
 
-It prints the address for clients, or the file's path, when it can be used, and serves until SIGINT,
-SIGTERM or SIGHUP, or until DIR is unmounted: then requests under way are finished, everything is
-flushed, and the socket or the mount is removed. Who has the file open then gets errors: detach loop
-devices before. Meanwhile the device is locked: no other program here writes to it. A reply to a
-flush, or to a write with FUA, means that the bytes survive a loss of power as far as the device
-promises that; a flush covers the writes of all connections. After a flush that failed all changes
-are refused. A client that disappears loses nothing that was acknowledged and flushed.
+It prints the address for clients, or the file's path, when it can be used, and serves until \
+    SIGINT, SIGTERM or SIGHUP, or until DIR is unmounted: then requests under way are finished, \
+    everything is flushed, and the socket or the mount is removed. Who has the file open then gets \
+    errors: detach loop devices before. Meanwhile the device is locked: no other program here writes \
+    to it. A reply to a flush, or to a write with FUA, means that the bytes survive a loss of power as \
+    far as the device promises that; a flush covers the writes of all connections. After a flush that \
+    failed all changes are refused. A client that disappears loses nothing that was acknowledged and \
+    flushed.
 
-Exit status: 0 ended by a signal or unmounted, 1 not served, or not all that was written may have reached the
-device (the message says which), 2 wrong usage."
+Exit status: 0 ended by a signal or unmounted, 1 not served, or not all that was written may have \
+    reached the device (the message says which), 2 wrong usage."
 )]
 pub(crate) struct Serve {
     #[command(flatten)]

@@ -35,32 +35,36 @@ const ROLLED_BACK: Duration = Duration::from_millis(500);
   extant txn /mnt -- tar -xf new-release.tar -C /mnt/app
   extant txn --timeout 600 /mnt -- sh -c 'cd /mnt/app && ./upgrade'
 
-What COMMAND and the processes below it change on the volume is one generation: after a crash all of it is
-there, or nothing. It is durable when this command returns 0. Where COMMAND fails all is rolled back
-(--keep-on-failure: not then). The volume must be of Extant's own format (mkfs -t extant); one transaction runs
-at a time, and begins when the one before has ended; none begins inside another.
+What COMMAND and the processes below it change on the volume is one generation: after a crash all \
+    of it is there, or nothing. It is durable when this command returns 0. Where COMMAND fails all is \
+    rolled back (--keep-on-failure: not then). The volume must be of Extant's own format (mkfs -t \
+    extant); one transaction runs at a time, and begins when the one before has ended; none begins \
+    inside another.
 
-Processes that COMMAND leaves behind are waited for before it is committed. When the time is over all is rolled
-back, and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are handed on to COMMAND, and when that has ended all
-is rolled back. So it is when this process is killed, and when the volume is unmounted by force (umount -l,
-SIGTERM to the process that serves it): without force it is busy. After a rollback what is left of COMMAND cannot change the
-volume: its calls fail (operation canceled), until it ends. Two things cannot be known: memory that it
-mapped from a file and changes after the rollback is written as anybody's, and with this process killed by SIGKILL,
-a process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not recognized.
+Processes that COMMAND leaves behind are waited for before it is committed. When the time is over \
+    all is rolled back, and COMMAND gets SIGTERM. SIGTERM, SIGINT and SIGHUP are handed on to COMMAND, \
+    and when that has ended all is rolled back. So it is when this process is killed, and when the \
+    volume is unmounted by force (umount -l, SIGTERM to the process that serves it): without force it \
+    is busy. After a rollback what is left of COMMAND cannot change the volume: its calls fail \
+    (operation canceled), until it ends. Two things cannot be known: memory that it mapped from a file \
+    and changes after the rollback is written as anybody's, and with this process killed by SIGKILL, a \
+    process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not \
+    recognized.
 
-Meanwhile others see the changes, and wait before they change anything. fsync by a member returns at once.
-Space that is freed can be used afterwards. A transaction can change as much metadata as a generation can hold:
-64 MiB, less on volumes below 4 GiB or nearly full; then, and when the time is over, calls of COMMAND fail
-(file too large; operation canceled), and all is rolled back.
-Others are told EBUSY only where COMMAND needs a file that they are writing, or a folder in which they are making,
-renaming or removing a name, and cannot let go of it: by its path from elsewhere they can, and wait; by a name
-alone, next to them or at the top of the mount, only where it is mounted with allow_other or default_permissions.
-A mapped page that is written back meanwhile (mmap) is part of the transaction, whoever wrote it. fsync and msync by
-others of a file with such pages, and sync, wait for the end; where all is rolled back they fail (EIO).
-Processes of other PID namespaces than that of the process that serves the volume are never members: they wait.
+Meanwhile others see the changes, and wait before they change anything. fsync by a member returns \
+    at once. Space that is freed can be used afterwards. A transaction can change as much metadata as \
+    a generation can hold: 64 MiB, less on volumes below 4 GiB or nearly full; then, and when the time \
+    is over, calls of COMMAND fail (file too large; operation canceled), and all is rolled back. \
+    Others are told EBUSY only where COMMAND needs a file that they are writing, or a folder in which \
+    they are making, renaming or removing a name, and cannot let go of it: by its path from elsewhere \
+    they can, and wait; by a name alone, next to them or at the top of the mount, only where it is \
+    mounted with allow_other or default_permissions. A mapped page that is written back meanwhile \
+    (mmap) is part of the transaction, whoever wrote it. fsync and msync by others of a file with such \
+    pages, and sync, wait for the end; where all is rolled back they fail (EIO). Processes of other \
+    PID namespaces than that of the process that serves the volume are never members: they wait.
 
-Exit status: that of COMMAND; 128 and the number of the signal that ended it; 125 where the transaction failed, 126
-where COMMAND cannot be run, 127 where it is not found."
+Exit status: that of COMMAND; 128 and the number of the signal that ended it; 125 where the \
+    transaction failed, 126 where COMMAND cannot be run, 127 where it is not found."
 )]
 pub(crate) struct Txn {
     /// Commit even where COMMAND fails

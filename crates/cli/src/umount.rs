@@ -12,12 +12,12 @@ use std::path::PathBuf;
   extant umount /mnt
   extant umount ./mnt && extant check volume.img
 
-umount(8) and fusermount3 -u do the same, but return before the process behind the mount has ended;
-where root did not mount it, also before all is on the device; and neither says it if that failed.
-With files still open, nothing is done: fuser -vm DIR shows who has them.
+umount(8) and fusermount3 -u do the same, but return before the process behind the mount has \
+    ended; where root did not mount it, also before all is on the device; and neither says it if that \
+    failed. With files still open, nothing is done: fuser -vm DIR shows who has them.
 
-Exit status: 0 unmounted, 1 not unmounted, or unmounted and not all that was written reached the device
-(the message says which), 2 wrong usage."
+Exit status: 0 unmounted, 1 not unmounted, or unmounted and not all that was written reached the \
+    device (the message says which), 2 wrong usage."
 )]
 pub(crate) struct Umount {
     /// Folder on which it is mounted

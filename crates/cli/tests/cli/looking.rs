@@ -352,6 +352,10 @@ fn text_whose_reader_leaves() {
     // a disk that is full is another matter
     if Path::new("/dev/full").exists() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let help = command(&["ls", "--help"]).stdout(full.try_clone().unwrap()).output().unwrap();
+        let said = String::from_utf8_lossy(&help.stderr);
+        assert_eq!((help.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains("cannot write the output: No space left on device"), "{said}");
         let out = command(&["ls", sample.path()]).stdout(full).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(1));
