@@ -84,23 +84,38 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Why the problems are not to be repaired: a table that cannot be found would be made anew, and inodes that the group's
-/// bitmap has in use would be gone.
+/// Why the problems are not to be repaired: a table that cannot be found would be made anew, and the inodes that are in use
+/// in the group would be gone. How many they are its bitmap says, or, where that cannot be found either, the superblock.
 pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<String> {
     let volume = work.volume();
     let seeker = Seeker { scanner: work.view.scanner, geometry: &volume.geometry, features: &volume.features };
     problems.iter().filter(|p| matches!(p.code, Code::InodeTableNotInGroup | Code::InodeTableConflict)).find_map(|p| {
         let number = p.group?;
         let group = volume.group(number)?;
-        let agreement = seeker.agreement(number, group, group.inode_table.get())?;
-        agreement.is_lost().then(|| {
+        let (members, who) = match seeker.agreement(number, group, group.inode_table.get()) {
+            Some(agreement) => (if agreement.is_lost() { agreement.members } else { 0 }, "the group's bitmap has in use"),
+            None => (uncounted(work, number), "the superblock counts in it"),
+        };
+        (members > 0).then(|| {
             format!(
-                "the inode table of group {number} cannot be found, and the {} files that the group's bitmap has in use would be \
-                 lost: nothing was changed; -E empty_tables makes an empty table all the same",
-                agreement.members
+                "the inode table of group {number} cannot be found, and the {members} files that {who} would be lost: nothing was \
+                 changed; -E empty_tables makes an empty table all the same"
             )
         })
     })
+}
+
+/// Inodes of users' files that are in use by the superblock's count, and in no other group by the descriptors'.
+fn uncounted(work: &Work<'_>, number: GroupNo) -> u32 {
+    let volume = work.volume();
+    let geometry = &volume.geometry;
+    let others = geometry.group_numbers().zip(&volume.groups).filter(|(other, _)| *other != number);
+    let elsewhere: u64 =
+        others.map(|(_, group)| u64::from(geometry.inodes_per_group.saturating_sub(group.free_inodes))).sum();
+    let reserved = if number.get() == 0 { geometry.first_inode.saturating_sub(1) } else { 0 };
+    let used = geometry.inodes.saturating_sub(volume.disk.s_free_inodes_count.get());
+    let left = u64::from(used).saturating_sub(elsewhere).saturating_sub(reserved.into());
+    u32::try_from(left).unwrap_or(u32::MAX).min(geometry.inodes_per_group)
 }
 
 /// Free blocks for a part of a group: in the group, or anywhere where the volume allows that.

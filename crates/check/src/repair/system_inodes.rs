@@ -18,6 +18,11 @@ const DOUBLE: usize = 13;
 
 /// Repairs them.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
+    // what files have where the resize inode has its blocks stays until they have blocks of their own
+    let waits = problems.iter().any(|p| p.code == Code::ResizeInodeBad) && !is_growth_free(work);
+    if waits && problems.len() == 1 && work.inode(InodeNo::RESIZE)?.is_none_or(|inode| inode.raw().is_zero()) {
+        return Ok(());
+    }
     work.make_stale();
     let clear_present = || {
         work.edit_superblock(|sb| {
@@ -26,6 +31,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     };
     for problem in problems {
         match problem.code {
+            Code::ResizeInodeBad if waits => work.wipe_inode(InodeNo::RESIZE)?,
             Code::ResizeInodeBad => make_resize_inode(work)?,
             Code::ResizeInodeNotClear => work.wipe_inode(InodeNo::RESIZE)?,
             Code::MmpBlockOutOfRange | Code::MmpMagicWrong | Code::MmpChecksumWrong => make_mmp(work, problem.code)?,
@@ -39,6 +45,14 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether nobody but the resize inode has the descriptor blocks that the first group keeps for growth.
+fn is_growth_free(work: &Work<'_>) -> bool {
+    let geometry = &work.volume().geometry;
+    let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
+    let kept: Vec<u64> = (first..first + u64::from(geometry.reserved_descriptor_blocks)).collect();
+    work.walk().is_none() || maps::exclusive(work, &kept).len() == kept.len()
 }
 
 /// Makes the resize inode anew: its doubly indirect block names the descriptor blocks kept for growth, in a ring that

@@ -143,6 +143,45 @@ fn files_are_not_given_up_for_an_empty_table() {
     assert_eq!(report.exit, exit::REPAIRED, "{:?}", report.problems);
 }
 
+/// A descriptor of zeroes says neither where the table is nor where its bitmap.
+#[test]
+fn files_are_not_given_up_where_the_bitmap_is_lost_as_well() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for (kind, fields) in
+        [("ext3", &[0, 4, 8, 12, 16, 20, 24, 28][..]), ("ext3", &[4, 8]), ("ext4", &[0, 4, 8, 12, 16, 20, 24, 28])]
+    {
+        let image = Image::mke2fs(&["-t", kind, "-b", "1024", "-J", "size=1"], 6 << 20)
+            .debugfs(&["mkdir a", "mkdir a/b", "mkdir a/c"])
+            .build();
+        let mut bytes = image.bytes();
+        for field in fields {
+            bytes[2048 + field..2048 + field + 4].fill(0);
+        }
+        let report = look(&bytes);
+        assert!(!report.clean, "{kind}, {fields:?}");
+        let mut left = bytes.clone();
+        match fix(&mut left, Repair::All) {
+            Err(refusal) => {
+                assert_eq!(refusal.exit, exit::LEFT, "{kind}, {fields:?}: {refusal}");
+                assert!(refusal.sentence.contains("cannot be found"), "{refusal}");
+                assert!(left == bytes, "{kind}, {fields:?}: something was written");
+            }
+            Ok(report) => {
+                assert_eq!(report.exit, exit::REPAIRED, "{kind}, {fields:?}: {:?}", report.problems);
+                assert_eq!(look(&left).counts, look(&image.bytes()).counts, "{kind}, {fields:?}: every file is there");
+            }
+        }
+        // a volume without files has none to lose
+        let image =
+            Image::mke2fs(&["-t", kind, "-b", "1024", "-J", "size=1"], 6 << 20).debugfs(&["rmdir lost+found"]).build();
+        let mut bytes = image.bytes();
+        bytes[2048 + 8..2048 + 12].fill(0);
+        assert!(fix(&mut bytes, Repair::All).is_ok(), "{kind}");
+    }
+}
+
 /// A directory that has lost the bits of its type, and the root likewise, is one again, with all that hangs on it.
 #[test]
 fn a_directory_that_lost_its_type_is_one_again() {

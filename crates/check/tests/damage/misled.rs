@@ -441,3 +441,50 @@ fn own_files_that_lead_into_others_cost_nothing() {
         assert!(bytes[at..at + 1024] == sound[at..at + 1024], "{said}");
     }
 }
+
+/// The resize inode is made for as many blocks as the superblock says, and the root begins where they end.
+#[test]
+fn too_many_blocks_reserved_for_growth_cost_no_names() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("dir")).expect("a folder");
+    for (name, fill) in [("dir/inner", 3), ("a", 1), ("b", 2), ("large", 9)] {
+        std::fs::write(folder.path().join(name), vec![fill; 40_000]).expect("a file");
+    }
+    let image = Image::mke2fs(EXT4, 6 << 20).with_folder(folder.path()).build();
+    let (sound, before) = (image.bytes(), tree(&image));
+    let reserved = superblock(&mut image.bytes()).s_reserved_gdt_blocks.get();
+    for more in [1, 2, 5, 40] {
+        let said = format!("{more} blocks more");
+        let mut bytes = changed(&sound, |sb| sb.s_reserved_gdt_blocks = (reserved + more).into());
+        assert!(!look(&bytes).clean, "{said}");
+        repaired(&said, &mut bytes);
+        assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+        image.set_bytes(&bytes);
+        assert_eq!(tree(&image), before, "{said}");
+        assert!(e2fsck(image.path()).clean, "{said}");
+    }
+}
+
+/// Checksums that tune2fs leaves in an orphan file when it takes the feature away.
+#[test]
+fn checksums_of_an_orphan_file_without_the_feature_go() {
+    if !need(&["mke2fs", "tune2fs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "orphan_file"], 8 << 20).build();
+    testkit::tools::must("tune2fs", &["-O", "^metadata_csum", image.path().to_str().expect("a path")]);
+    let spoilt = image.bytes();
+    assert!(finds(&look(&spoilt), Code::OrphanFileBlockNotClean), "{:?}", look(&spoilt).problems);
+    for mode in [Repair::Safe, Repair::All] {
+        let mut bytes = spoilt.clone();
+        let report = fix(&mut bytes, mode).expect("a volume");
+        let said = format!("{mode:?}: {:?}", report.problems.first());
+        assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+        assert!(report.repaired, "{said}");
+        image.set_bytes(&bytes);
+        assert!(e2fsck(image.path()).clean, "{said}");
+    }
+}
