@@ -112,6 +112,7 @@ impl<'a> Run<'a> {
         let image = native::Image::new(self.device, layer, &layer.live);
         // where there is nothing above the map to be checked, what is wrong with the map says why
         let instead = |refusal: Refusal| match layer.wrong.first() {
+            _ if refusal.is_cancelled() => refusal,
             Some((place, what)) => Refusal::new(format!("block {place} of the device: {what}")),
             None => refusal,
         };
@@ -120,11 +121,18 @@ impl<'a> Run<'a> {
         report.format = "extant".to_owned();
         for snapshot in layer.others() {
             if self.progress.cancelled() {
+                report.cancel();
                 break;
             }
             let image = native::Image::new(self.device, layer, snapshot);
-            let checked = Run { device: &image, ..self }.examine_ext(Some((layer, snapshot)), |_| ());
-            let checked = checked.map_or_else(|refusal| no_volume(snapshot, &refusal), |(report, ())| report);
+            let checked = match (Run { device: &image, ..self }).examine_ext(Some((layer, snapshot)), |_| ()) {
+                Ok((checked, ())) => checked,
+                Err(refusal) if refusal.is_cancelled() => {
+                    report.cancel();
+                    break;
+                }
+                Err(refusal) => no_volume(snapshot, &refusal),
+            };
             report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
         }
         Ok((report, seen))
@@ -139,6 +147,14 @@ impl<'a> Run<'a> {
         let Self { name, device, options, progress } = self;
         let start = Instant::now();
         let counters = Counters::default();
+        let problems = Problems::new(options.limits);
+        // before anything is left unread; and for good, as what was left unread stays so
+        let cancelled = || {
+            if progress.cancelled() {
+                problems.close();
+            }
+            problems.is_closed()
+        };
         let total = OnceLock::new();
         let foretold_seconds = OnceLock::new();
         let scanner = Scanner {
@@ -146,7 +162,7 @@ impl<'a> Run<'a> {
             threads: options.threads.max(1),
             gap: options.gap,
             counters: &counters,
-            cancelled: &|| progress.cancelled(),
+            cancelled: &cancelled,
             advanced: &|_| {
                 let (done, total) = (counters.totals().0, total.get().copied().unwrap_or(0));
                 if total > 0 && done >= total / FORETOLD_AT && foretold_seconds.get().is_none() {
@@ -155,9 +171,9 @@ impl<'a> Run<'a> {
                 progress.advanced(done, total);
             },
         };
-        let problems = Problems::new(options.limits);
         progress.phase(Phase::Superblock);
-        let volume = superblock::open(&scanner, options, above.is_some(), &problems)?;
+        let opened = superblock::open(&scanner, options, above.is_some(), &problems);
+        let volume = opened.map_err(|refusal| if cancelled() { Refusal::cancelled() } else { refusal })?;
         if options.superblock.is_none() && !problems.is_fatal() {
             superblock::copies::check(&scanner, &volume, &problems);
         }
@@ -171,10 +187,11 @@ impl<'a> Run<'a> {
         // set nowhere else
         let _ = total.set(foretold.bytes);
         let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
-        let (counts, seen) = match problems.is_fatal() {
+        let (counts, seen) = match problems.is_fatal() || cancelled() {
             true => (Counts::default(), see(&view)),
             false => self.phases(&view, above, see),
         };
+        let cancelled = cancelled();
         let findings = problems.finish();
         let (bytes, reads, seeks) = counters.totals();
         let scan = Scan {
@@ -187,7 +204,7 @@ impl<'a> Run<'a> {
         };
         let mut report =
             Report::new(name.to_owned(), volume.features.format_name().to_owned(), &findings, scan, counts);
-        if progress.cancelled() {
+        if cancelled {
             report.cancel();
         }
         Ok((report, seen))
@@ -213,8 +230,7 @@ impl<'a> Run<'a> {
         let claimer = &ctx.claims;
         let rounds = Rounds { ctx: &ctx, scanner, claimer, layers: layers.as_ref(), log: &log, only: None };
         let Outcome { mut counts, large_file, large_directory, mut dir_runs, quota: mut used } = rounds.run(&checks);
-        // what was read in part proves nothing
-        if progress.cancelled() {
+        if (scanner.cancelled)() {
             return (counts, see(view));
         }
         xattrs::check_values(&ctx);
@@ -234,7 +250,7 @@ impl<'a> Run<'a> {
             check_holes(&names, directories, &dir_runs);
             let items = names.again(&dir_runs);
             scanner.pass(&items, |item, bytes| names.check_again(&item.tag, bytes));
-            if progress.cancelled() {
+            if (scanner.cancelled)() {
                 return (counts, see(view));
             }
             names.finish();

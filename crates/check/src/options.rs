@@ -97,4 +97,15 @@ impl Refusal {
     pub(crate) fn new(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), exit: exit::OPERATIONAL }
     }
+
+    /// The check was cancelled before it was known what the volume is.
+    pub(crate) fn cancelled() -> Self {
+        Self { exit: exit::CANCELLED, ..Self::new("the check was cancelled; nothing was found and nothing changed") }
+    }
+
+    /// Whether the check was cancelled.
+    #[must_use]
+    pub const fn is_cancelled(&self) -> bool {
+        self.exit & exit::CANCELLED != 0
+    }
 }

@@ -4,11 +4,13 @@
 //! 1. What is kept, counted and said depends on the volume alone, never on which thread came first.
 //! 2. Memory is bounded by [`Limits`], however damaged the volume is; what is not kept is still counted.
 //! 3. The verdict ([`Findings::worst`]) comes from the counts, so that it sees what was not kept.
+//! 4. Once a check is cancelled nothing is taken in: reads may have been left out, and what was not read can look like damage.
 
 use crate::table::{Code, Severity};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Longest name a problem holds, in bytes: `EXT2_NAME_LEN` of the ext formats.
@@ -193,6 +195,7 @@ impl Default for Limits {
 pub struct Problems {
     total: usize,
     kept: Mutex<Kept>,
+    closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -220,16 +223,28 @@ impl Problems {
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         let kept = Kept { per_code: limits.per_code.max(1), held: 0, of: BTreeMap::new() };
-        Self { total: limits.total, kept: Mutex::new(kept) }
+        Self { total: limits.total, kept: Mutex::new(kept), closed: AtomicBool::new(false) }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes in nothing from now on: the check is cancelled.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Memory::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Memory::SeqCst)
+    }
+
     /// Takes in one problem.
     pub fn report(&self, problem: Problem) {
         let mut guard = self.kept();
+        if self.is_closed() {
+            return;
+        }
         let kept = &mut *guard;
         let of_code = kept.of.entry(problem.code).or_default();
         of_code.count = of_code.count.saturating_add(1);

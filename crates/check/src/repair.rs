@@ -116,7 +116,6 @@ pub fn repair(
         let before = overlay.fingerprint();
         let (checked, step) =
             Run { name, device: &overlay, options: &options, progress }.examine(|view| iterations.iterate(view))?;
-        let step = step.map_err(failed)?;
         if options.repair == Repair::All {
             options.superblock = None;
         }
@@ -126,7 +125,7 @@ pub fn repair(
         if cancelled {
             return report.ok_or_else(|| failed("nothing was checked"));
         }
-        let fixer = match step {
+        let fixer = match step.map_err(failed)? {
             Step::Worked(fixer) => fixer,
             Step::Done => break,
             Step::Stuck(refusal) => return Err(refusal),
@@ -297,6 +296,10 @@ impl Unclaimed {
 impl Iterations<'_> {
     /// Lets fixers work on what a check found.
     fn iterate(&mut self, view: &View<'_>) -> blockdev::Result<Step> {
+        // what was read in part proves nothing
+        if (view.scanner.cancelled)() {
+            return Ok(Step::Done);
+        }
         self.unclaimed.exclude(view);
         let problems = view.problems.snapshot();
         let work = Work::new(view, self.overlay, self.now);

@@ -260,9 +260,13 @@ impl Check {
             _ => check::repair(name, &device, &options, watch, self.undo.as_deref()),
         };
         watch.finish();
+        let forgives = || settings.allow_cancellation && !skip::is_marked(&*device);
         let mut report = match outcome {
             Ok(report) => report,
-            Err(refusal) => return self.refused(&refusal),
+            Err(refusal) => {
+                let status = self.refused(&refusal)?;
+                return Ok(if refusal.is_cancelled() && forgives() { exit::CLEAN } else { status });
+            }
         };
         declined(&mut report, settings);
         if root && report.exit & exit::REPAIRED != 0 {
@@ -272,8 +276,7 @@ impl Check {
         if report.cut_short() {
             self.hint_at_copy(&*device);
         }
-        let forgiven = settings.allow_cancellation && report.problems.is_empty() && !skip::is_marked(&*device);
-        Ok(if status == exit::CANCELLED && forgiven { exit::CLEAN } else { status })
+        Ok(if status == exit::CANCELLED && report.problems.is_empty() && forgives() { exit::CLEAN } else { status })
     }
 
     /// Says how a check that could not go on may do so with a copy of the superblock, where there is one.

@@ -28,6 +28,7 @@ pub(crate) fn repair(run: Run<'_>) -> Result<Report, Refusal> {
     let Run { device, options, .. } = run;
     let outcome = run.check();
     if matches!(&outcome, Ok(report) if report.clean || report.exit & exit::CANCELLED != 0)
+        || matches!(&outcome, Err(refusal) if refusal.is_cancelled())
         || options.repair == Repair::No
     {
         return outcome;

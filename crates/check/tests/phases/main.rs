@@ -1,6 +1,7 @@
 //! Phases 0 and 5 against e2fsck: each case spoils one thing, names the problem that has to be found, and asks e2fsck
 //! whether the volume is sound.
 
+mod cancelled;
 mod estimate;
 mod groups;
 mod journal;

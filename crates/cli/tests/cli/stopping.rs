@@ -1,11 +1,16 @@
 //! Commands that are ended by a signal, or by a full disk: the volume is sound whenever that is.
 
-use crate::common::{command, exits, plain, ready, text};
+use crate::common::{command, exits, plain, prints, ready, text};
+use blockdev::MemoryDevice;
+use check::report::exit;
+use check::{Options, Progress};
 use rustix::process::{Pid, Signal, kill_process};
+use simdev::Trace;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use testkit::tools::{is_root, must, run};
 use testkit::{Image, cases, oracle};
 
@@ -188,5 +193,50 @@ fn a_signal_removes_the_file_that_mkfs_has_begun() {
         // a machine may be quicker than the signal
         assert_eq!(ran.status.success(), image.exists(), "{ran:?}");
         let _ = fs::remove_file(&image);
+    }
+}
+
+/// Cancels a check when the device was asked for so many reads.
+struct After<'a>(&'a Trace<Arc<MemoryDevice>>, u64);
+
+impl Progress for After<'_> {
+    fn cancelled(&self) -> bool {
+        self.0.snapshot().reads.requests >= self.1
+    }
+}
+
+/// Wherever it is: what was not read is no damage.
+#[test]
+fn a_check_that_is_cancelled_finds_nothing_on_a_sound_volume() {
+    let (folder, made) = (many_files(), tempfile::tempdir().unwrap());
+    for format in ["ext3", "ext4", "rext3", "extant"] {
+        let path = made.path().join("volume.img");
+        let _ = fs::remove_file(&path);
+        prints(&["mkfs", "-q", "-F", "-t", format, text(&path), "64M"]);
+        prints(&["put", "-r", text(&path), text(folder.path()), "/files"]);
+        if format == "extant" {
+            prints(&["snapshot", "create", text(&path), "before"]);
+        }
+        let device = Arc::new(MemoryDevice::from_vec(fs::read(&path).unwrap()));
+        for reads in 1.. {
+            let trace = Trace::new(Arc::clone(&device));
+            let options = Options { threads: 2, ..Options::default() };
+            let report = check::check("volume", &trace, &options, &After(&trace, reads));
+            let ended = trace.snapshot().reads.requests < reads;
+            match report {
+                Ok(report) => {
+                    assert!(report.problems.is_empty(), "{format}, after {reads} reads: {:?}", report.problems);
+                    assert_eq!(
+                        report.exit,
+                        if ended { exit::CLEAN } else { exit::CANCELLED },
+                        "{format}, {reads} reads"
+                    );
+                }
+                Err(refusal) => assert_eq!(refusal.exit, exit::CANCELLED, "{format}, after {reads} reads: {refusal}"),
+            }
+            if ended {
+                break;
+            }
+        }
     }
 }
