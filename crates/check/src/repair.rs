@@ -160,7 +160,9 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
         let unusable =
             matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
         let asked = p.code.number() < 0x0E_0000 || unusable;
-        asked && p.code.fixer() != Fixer::None && options.rules.is_fix(p.code)
+        // e2fsck asks about the fields of the superblock before it asks whether the volume was left clean
+        let hopeless = p.code.fixer() == Fixer::None && p.code.severity() >= Severity::Error;
+        hopeless || asked && p.code.fixer() != Fixer::None && options.rules.is_fix(p.code)
     };
     opened.is_ok() && !problems.snapshot().iter().any(matters)
 }

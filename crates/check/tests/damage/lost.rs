@@ -71,6 +71,21 @@ fn a_lost_journal_inode_is_restored_from_the_superblock() {
     }
 }
 
+/// e2fsck looks at these fields before it asks whether the volume was left clean.
+#[test]
+fn a_volume_that_cannot_be_checked_is_not_taken_at_its_word() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4"], 40 << 20).build();
+    for code in [Code::SuperblockFieldWrong, Code::FirstDataBlockWrong] {
+        let bytes = spoilt(&image.bytes(), code.number());
+        let report = look(&bytes);
+        assert!(finds(&report, code) && report.cut_short(), "{code:?}: {:?}", report.problems);
+        assert!(at_first_sight(&image.bytes()) && !at_first_sight(&bytes), "{code:?}");
+    }
+}
+
 /// Volumes of one group and of several.
 const SHAPES: [(&[&str], u64); 5] = [
     (&["-t", "ext3", "-b", "1024", "-J", "size=1"], 8 << 20),
