@@ -7,7 +7,7 @@ use format::checksum::crc32c;
 use format::feature::{Compat, Incompat, RoCompat};
 use format::group::GroupFlags;
 use format::redo::{DiskRedoEntry, DiskRedoIndex, DiskRedoPointer, INDEX_MAGIC, POINTER_AT, POINTER_MAGIC, SUPERBLOCK};
-use format::superblock::{Flags, OFFSET};
+use format::superblock::{DiskSuperblock, Flags, OFFSET};
 use format::{FsBlock, GroupNo, InodeNo};
 use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::IntoBytes;
@@ -88,7 +88,7 @@ fn unfinished_repair(v: &mut Volume<'_>) -> Result<()> {
     if let Some(place) = superblock.get_mut(POINTER_AT..POINTER_AT + DiskRedoPointer::SIZE) {
         place.copy_from_slice(pointer.as_bytes());
     }
-    v.sb = format::superblock::DiskSuperblock::from_slice(&superblock).ok_or(Error::Unfit("no superblock"))?;
+    v.sb = DiskSuperblock::from_slice(&superblock).ok_or(Error::Unfit("no superblock"))?;
     v.superblock(|_| ())
 }
 
@@ -227,7 +227,23 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         need(v.has_incompat(Incompat::BIT64) && v.has_incompat(Incompat::EXTENT), "the volume is of 32 bits")?;
         clear_incompat(v, Incompat::EXTENT)
     }),
+    // what was reserved for growth is taken for descriptors
     (0x00_0049, |v| {
+        need(v.has_compat(Compat::RESIZE_INODE), "the volume has no resize inode")?;
+        let first = v.geometry.descriptor_blocks + v.geometry.reserved_descriptor_blocks;
+        let enlarge = |sb: &mut DiskSuperblock| {
+            sb.s_feature_compat = (sb.s_feature_compat.get() & !Compat::RESIZE_INODE.bits()).into();
+            sb.s_feature_incompat = (sb.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
+            sb.s_reserved_gdt_blocks = 0.into();
+            sb.s_first_meta_bg = first.into();
+        };
+        for copy in copies(v, 0)? {
+            v.copy_of_superblock(copy, enlarge)?;
+        }
+        v.superblock(enlarge)?;
+        v.edit_words(InodeNo::RESIZE, |words| *words = [0; 15])
+    }),
+    (0x0E_000A, |v| {
         need(v.has_incompat(Incompat::META_BG), "the volume has no meta groups")?;
         let copies = copies(v, 0)?;
         for copy in copies {

@@ -276,7 +276,7 @@ fn differing(one: &Accepted, other: &Accepted) -> Vec<&'static str> {
 
 /// The primary with meta groups that begin behind the end of the table, when no copy helps. As e2fsck does, all of the
 /// table is taken to lie behind the superblock, and to be as long as the field says. Where that makes no sense, meta groups
-/// from the start, as mkfs makes them, or none may.
+/// from the start, as mkfs makes them, or none may; e2fsck does not ask that, and finds the volume in ruins.
 fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, Table)> {
     let disk = read_superblock(scanner, superblock::OFFSET).ok()?;
     let from = |first: u32| {
@@ -290,13 +290,12 @@ fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, 
     };
     let mut accepted = from(0)?;
     let (found, most) = (disk.s_first_meta_bg.get(), accepted.geometry.descriptor_blocks);
-    let problem = Problem::new(Code::FirstMetaGroupTooLarge).found(found.into()).expected(most.into());
     (accepted.geometry.first_meta_group, accepted.geometry.descriptor_blocks) = (found, found);
-    let ways = std::iter::once(accepted).chain([0, most].into_iter().filter_map(from));
-    for accepted in ways {
+    let others = [0, most].into_iter().filter_map(from).map(|other| (Code::FirstMetaGroupMisleads, other));
+    for (code, accepted) in std::iter::once((Code::FirstMetaGroupTooLarge, accepted)).chain(others) {
         let Ok(table) = read_table(scanner, &accepted) else { continue };
         if table.makes_sense(&accepted.geometry, &accepted.disk.features()) {
-            problems.report(problem);
+            problems.report(Problem::new(code).found(found.into()).expected(most.into()));
             return Some((accepted, table));
         }
     }
@@ -423,6 +422,11 @@ fn check(disk: &DiskSuperblock) -> Result<Geometry, Rejection> {
             "the superblock's s_reserved_gdt_blocks is {}",
             disk.s_reserved_gdt_blocks
         )));
+    }
+    // with one of these e2fsck counts round to no blocks for a superblock and its descriptors, and goes on with them
+    let first = disk.s_first_meta_bg.get();
+    if features.incompat.contains(Incompat::META_BG) && first >= u32::MAX - 1 {
+        return Err(Rejection::Field(format!("the superblock's s_first_meta_bg is {first}")));
     }
     let descriptor = disk.s_desc_size.get();
     let wide = features.incompat.contains(Incompat::BIT64);

@@ -17,10 +17,9 @@ const EXTRA: u32 = format::inode::EXTRA_ISIZE as u32;
 
 /// Repairs the superblock.
 pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
-    use Code::{FirstMetaGroupTooLarge, SuperblockFieldTryBackup, SuperblockTryBackup};
-    let of_primary =
-        |p: &&Problem| matches!(p.code, SuperblockTryBackup | SuperblockFieldTryBackup | FirstMetaGroupTooLarge);
-    if problems.iter().any(of_primary) {
+    use Code::{FirstMetaGroupMisleads, FirstMetaGroupTooLarge, SuperblockFieldTryBackup, SuperblockTryBackup};
+    let of_primary = [SuperblockTryBackup, SuperblockFieldTryBackup, FirstMetaGroupTooLarge, FirstMetaGroupMisleads];
+    if problems.iter().any(|p| of_primary.contains(&p.code)) {
         restore(work)?;
     }
     let mut superblock = work.superblock()?;

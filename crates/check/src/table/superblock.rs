@@ -138,6 +138,10 @@ macro_rules! superblock_rows {
         0x0E0009 SuperblockFieldTryBackup Error stops by Superblock
             "The primary superblock is not usable ({name}); the copy at block {block} was read in its place, which no kernel does."
             => "Writes the copy over the primary." [];
+        // seen: e2fsck -n exits 4, for it takes that many blocks for descriptors
+        0x0E000A FirstMetaGroupMisleads Error stops by Superblock
+            "The superblock says that meta groups start at {found}; there are only {expected} descriptor blocks, and no space for more."
+            => "Sets the field to what the descriptors agree with, else to 0." [SuperblockTryBackup];
         // seen: f_zero_group exits 4, but through the counts, which copies do not follow
         0x000045 GroupDescriptorsTryBackup Advice stops by Descriptors
             "The primary group descriptors are not usable; those of group {group} were read in their place."

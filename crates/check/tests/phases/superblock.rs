@@ -207,3 +207,52 @@ fn copies_of_superblock_and_descriptors() {
     let checksum = |volume: &mut Volume| volume.put(COPY + 0x3FC, &[1, 2, 3, 4]);
     no_difference([compare(&ext4(), "checksum", superblock, checksum)]);
 }
+
+/// e2fsck takes as many blocks behind the superblock for descriptors as the first meta group says.
+#[test]
+fn meta_groups_that_begin_behind_the_descriptors() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    use Finds::This;
+    const FIRST: usize = 0x104;
+    let made = |features: &str, group: &str| {
+        Volume::of(&Image::mke2fs(&["-t", "ext2", "-b", "1024", "-O", features, "-g", group], 8 << 20).build())
+    };
+    let volume = made("meta_bg,^resize_inode", "2048");
+    let everywhere = |first: u32| {
+        move |volume: &mut Volume| {
+            for superblock in [SB, 2049 << 10, 6145 << 10] {
+                volume.put(superblock + FIRST, &first.to_le_bytes());
+            }
+        }
+    };
+    let primary = |first: u32| move |volume: &mut Volume| volume.put(SB + FIRST, &first.to_le_bytes());
+    no_difference([
+        compare(&volume, "2 everywhere", This(Code::FirstMetaGroupMisleads), everywhere(2)),
+        compare(&volume, "3 everywhere", This(Code::FirstMetaGroupMisleads), everywhere(3)),
+        compare(&volume, "2 in the primary", This(Code::SuperblockTryBackup), primary(2)),
+        compare(&volume, "a million in the primary", This(Code::SuperblockTryBackup), primary(1_000_000)),
+        compare(&volume, "-1 in the primary", This(Code::SuperblockFieldTryBackup), primary(u32::MAX)),
+        compare(&volume, "-2 in the primary", This(Code::SuperblockFieldTryBackup), primary(u32::MAX - 1)),
+    ]);
+    // one group; what was reserved for growth counts as descriptors, so that nothing contradicts the field
+    let volume = made("resize_inode", "8192");
+    no_difference([compare(&volume, "nothing behind the descriptors", This(Code::FirstMetaGroupTooLarge), |v| {
+        let reserved = u32::from(v.u16(SB + 0xCE));
+        v.put(SB + 0xCE, &[0, 0]);
+        v.put(SB + FIRST, &(1 + reserved).to_le_bytes());
+        v.clear_u32(SB + 0x5C, 0x10);
+        v.set_u32(SB + 0x60, 0x10);
+        let (inode_size, table, bitmap) = (usize::from(v.u16(SB + 0x58)), v.u32(2048 + 8), v.u32(2048));
+        let resize = ((table as usize) << 10) + 6 * inode_size;
+        let map = v.u32(resize + 40 + 13 * 4) as usize - 1;
+        v.put(resize, &vec![0; inode_size]);
+        let byte = ((bitmap as usize) << 10) + map / 8;
+        let bits = v.0[byte] & !(1 << (map % 8));
+        v.put(byte, &[bits]);
+        let (free, in_group) = (v.u32(SB + 0x0C) + 1, v.u16(2048 + 12) + 1);
+        v.put(SB + 0x0C, &free.to_le_bytes());
+        v.put(2048 + 12, &in_group.to_le_bytes());
+    })]);
+}
