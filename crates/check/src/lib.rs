@@ -46,4 +46,4 @@ pub use native::{Glance, InUse, is_native};
 pub use options::{Options, Progress, Refusal, Repair};
 pub use problem_rules::{Rule, Rules};
 pub use redo::unfinished;
-pub use repair::{FreeSpaceForm, convert, first_sight, release_orphans, repair, replay};
+pub use repair::{FreeSpaceForm, Replay, convert, first_sight, release_orphans, repair, replay};

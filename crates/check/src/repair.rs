@@ -167,13 +167,24 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options) -> bool {
     opened.is_ok() && !problems.snapshot().iter().any(matters)
 }
 
+/// What became of a journal that was to be replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replay {
+    /// There was nothing to replay.
+    Nothing,
+    /// All that was committed is in its place.
+    Whole,
+    /// Not all of it: the log is damaged before its end. The volume is marked as having errors.
+    Damaged,
+}
+
 /// Replays the journal of the volume on `device`, where it asks for that, and checks nothing: what `-p` does before it
-/// takes a volume at its word. Whether there was something to replay. A cut at any moment leaves the journal to be
+/// takes a volume at its word. A cut at any moment leaves the journal to be
 /// replayed again.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
-pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool, Refusal> {
+pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay, Refusal> {
     let counters = Counters::default();
     let scanner =
         Scanner { device, threads: 1, gap: options.gap, counters: &counters, cancelled: &|| false, advanced: &|_| () };
@@ -181,18 +192,18 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool, 
     let volume = open(&scanner, options, false, &problems)?;
     let asked = problems.count(Code::JournalNotReplayed) + problems.count(Code::JournalRecoveryOfNothing);
     if problems.is_fatal() || asked == 0 {
-        return Ok(false);
+        return Ok(Replay::Nothing);
     }
     let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
     let overlay = Overlay::new(Arc::clone(device));
     let replayed = replay::copy(&Work::new(&view, &overlay, 0)).map_err(failed)?;
-    let Some(replayed) = replayed else { return Ok(false) };
+    let Some(replayed) = replayed else { return Ok(Replay::Nothing) };
     redo::write(&**device, &overlay, None, None).map_err(failed)?;
     // only now that all is in its place
     let overlay = Overlay::new(Arc::clone(device));
     replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
     redo::write(&**device, &overlay, None, None).map_err(failed)?;
-    Ok(true)
+    Ok(if replayed.damaged { Replay::Damaged } else { Replay::Whole })
 }
 
 /// Frees what waits on the orphan list of the volume on `device`, which says of itself that it is clean, and checks nothing

@@ -164,6 +164,9 @@ struct Refused<'a> {
     error: &'a str,
 }
 
+/// What is said of a journal of which not all could be replayed.
+const DAMAGED_JOURNAL: &str = "the journal is damaged: a part of what was committed in it cannot be recovered";
+
 impl Check {
     /// The exit status where the command ends in a [`Failure`].
     pub(crate) const FAILURE: u8 = exit::OPERATIONAL;
@@ -318,8 +321,12 @@ impl Check {
             return Err(Failure::on(self.called(), "-E journal_only writes to the volume: give -p or -y"));
         }
         match check::replay(device, options) {
-            Ok(true) => self.say("recovered the journal"),
-            Ok(false) => self.say("the journal has nothing to recover"),
+            Ok(check::Replay::Whole) => self.say("recovered the journal"),
+            Ok(check::Replay::Nothing) => self.say("the journal has nothing to recover"),
+            Ok(check::Replay::Damaged) => {
+                self.say(DAMAGED_JOURNAL);
+                return Ok(exit::LEFT);
+            }
             Err(refusal) => return self.refused(&refusal),
         }
         Ok(exit::CLEAN)
@@ -343,9 +350,16 @@ impl Check {
             return clean;
         }
         // what is wrong with a volume that cannot be opened is for the check to say
-        if check::replay(device, options).unwrap_or(false) {
-            self.say("recovered the journal");
-            clean = word(false);
+        match check::replay(device, options).unwrap_or(check::Replay::Nothing) {
+            check::Replay::Nothing => {}
+            check::Replay::Whole => {
+                self.say("recovered the journal");
+                clean = word(false);
+            }
+            check::Replay::Damaged => {
+                self.say(DAMAGED_JOURNAL);
+                clean = word(false);
+            }
         }
         // nothing but files that were deleted while they were open
         if clean.is_err() && word(true).is_ok() {

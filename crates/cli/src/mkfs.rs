@@ -50,7 +50,7 @@ A device that is mounted or in use is refused always; one that holds a file syst
 The root directory belongs to the user and group who run this, so that they can write to a mount of their own; with -d \
     or SOURCE_DATE_EPOCH to root, as mke2fs has it. -E root_owner says otherwise.
 
-SIZE counts KiB, or blocks where -b is given; with k, m, g or t behind it, what that says, \
+SIZE counts KiB, or blocks with -b; with k, m, g or t behind it, what that says, \
     and with s sectors of 512 bytes. Without SIZE the volume is as long as the device.
 
 rext3 is ext3 made to be checked fast: metadata lies in regions and says whose it is. The inode tables and regions of \

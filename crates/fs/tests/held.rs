@@ -136,8 +136,14 @@ fn what_a_committed_transaction_freed_is_used_again() {
     volume.unmount().expect("unmounting");
 }
 
-const APPEND: WriteHow<'static> =
-    WriteHow { append: true, in_any_order: false, drop_privileges: None, keep_times: false, pages: false };
+const APPEND: WriteHow<'static> = WriteHow {
+    append: true,
+    in_any_order: false,
+    drop_privileges: None,
+    keep_times: false,
+    pages: false,
+    whole: false,
+};
 
 #[test]
 fn who_appends_does_so_at_the_end_whatever_a_rollback_did_to_it() {

@@ -1,7 +1,8 @@
 //! Replays the journal into the overlay, and leaves it empty.
 //!
 //! Two passes over the log: the first finds the complete transactions, the blocks they name and those they revoke; the
-//! second copies. A transaction whose checksums do not match ends the log, as the kernel and e2fsck have it.
+//! second copies. A log ends where a transaction has no commit block, or one left from an earlier turn. One whose commit block
+//! is there and does not match is damage: nothing behind it can be replayed, and of what can be the volume needs a check.
 
 use super::work::Work;
 use crate::phases::superblock::journal::{self, Journal};
@@ -34,6 +35,8 @@ struct Log {
     revoked: HashMap<u64, u32>,
     /// The transaction that would come next.
     next: u32,
+    /// A transaction that was committed cannot be replayed, or not whole.
+    damaged: bool,
 }
 
 /// A journal that was replayed and still has to be emptied.
@@ -42,6 +45,8 @@ pub(super) struct Replayed {
     next: u32,
     /// The kernel noted an error in it.
     failed: bool,
+    /// Not all that was committed could be copied.
+    pub(super) damaged: bool,
 }
 
 /// Replays the journal and clears the flag that asks for it; `false` where that cannot be done.
@@ -78,7 +83,8 @@ pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
         work.put_block(copy.home.get(), &bytes)?;
     }
     // one number is passed over, so that the kernel takes nothing old for new
-    Ok(Some(Replayed { file, next: log.next.wrapping_add(1), failed: superblock.errno() != 0 }))
+    let (next, failed) = (log.next.wrapping_add(1), superblock.errno() != 0);
+    Ok(Some(Replayed { file, next, failed, damaged: log.damaged }))
 }
 
 /// Leaves the journal empty, and says in the superblock that it is.
@@ -86,7 +92,7 @@ pub(super) fn close(work: &Work<'_>, replayed: &Replayed) -> Result<()> {
     empty(work, &replayed.file, replayed.next)?;
     work.edit_superblock(|sb| {
         sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
-        if replayed.failed {
+        if replayed.failed || replayed.damaged {
             sb.s_state = (sb.s_state.get() | State::ERROR.bits()).into();
         }
     })
@@ -130,32 +136,35 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
     let block_at = |at: u64| u64::from(area.start) + at % length;
     let read = |at: u64| file.read_block(work.view.scanner, work.volume(), block_at(at));
     // of the transaction under way
-    let (mut copies, mut revokes, mut sum, mut sound) = (Vec::new(), Vec::new(), !0, true);
+    let (mut copies, mut revokes, mut sum, mut sound, mut torn) = (Vec::new(), Vec::new(), !0, true, false);
+    // with asynchronous commits the last commit block may have come before what it commits
+    let (mut committed_at, mut unfinished) = (0, false);
     while left > 0 {
         let Some(block) = read(at) else { break };
-        let Some(header) = Header::parse(&block).filter(|h| h.sequence == log.next) else { break };
+        let expected = log.next.wrapping_add(u32::from(unfinished));
+        let Some(header) = Header::parse(&block).filter(|h| h.sequence == expected) else { break };
         (at, left) = (at + 1, left - 1);
         match header.block_type {
             Some(BlockType::Descriptor) => {
                 sound &= format.tail_matches(&block);
                 sum = crc32_be(sum, &block);
                 for tag in format.tags(&block) {
-                    if left == 0 {
-                        sound = false;
-                        break;
-                    }
-                    let Some(data) = read(at) else {
-                        sound = false;
+                    let Some(data) = (left > 0).then(|| read(at)).flatten() else {
+                        (sound, log.damaged) = (false, true);
                         break;
                     };
-                    sound &= format.data_matches(&tag, log.next, &data);
                     sum = crc32_be(sum, &data);
-                    copies.push(Copy {
-                        home: tag.home,
-                        at: block_at(at),
-                        sequence: log.next,
-                        escaped: tag.flags.contains(TagFlags::ESCAPE),
-                    });
+                    // the others of the transaction are still good
+                    if format.data_matches(&tag, expected, &data) {
+                        copies.push(Copy {
+                            home: tag.home,
+                            at: block_at(at),
+                            sequence: expected,
+                            escaped: tag.flags.contains(TagFlags::ESCAPE),
+                        });
+                    } else {
+                        torn = true;
+                    }
                     (at, left) = (at + 1, left - 1);
                 }
             }
@@ -167,9 +176,29 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
                 }
             }
             Some(BlockType::Commit) => {
-                if !sound || !format.commit_matches(&block, sum) {
+                let time = format.commit_seconds(&block);
+                // another commit behind it: it was not the end of the log after all
+                log.damaged |= unfinished;
+                if unfinished {
                     break;
                 }
+                if !sound || !format.commit_matches(&block, sum) {
+                    // one that is older than the last is left from an earlier turn of the log
+                    if time < committed_at {
+                        break;
+                    }
+                    if !(sound && format.async_commit()) {
+                        log.damaged = true;
+                        break;
+                    }
+                    unfinished = true;
+                    copies.clear();
+                    revokes.clear();
+                    (sum, torn) = (!0, false);
+                    continue;
+                }
+                log.damaged |= std::mem::take(&mut torn);
+                committed_at = time;
                 log.copies.append(&mut copies);
                 for block in revokes.drain(..) {
                     log.revoked.insert(block, log.next);

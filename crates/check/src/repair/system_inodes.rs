@@ -47,12 +47,12 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Whether nobody but the resize inode has the descriptor blocks that the first group keeps for growth.
+/// Whether nobody but the resize inode has the descriptor blocks that the first group reserves for growth.
 fn is_growth_free(work: &Work<'_>) -> bool {
     let geometry = &work.volume().geometry;
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
-    let kept: Vec<u64> = (first..first + u64::from(geometry.reserved_descriptor_blocks)).collect();
-    work.walk().is_none() || maps::exclusive(work, &kept).len() == kept.len()
+    let reserved: Vec<u64> = (first..first + u64::from(geometry.reserved_descriptor_blocks)).collect();
+    work.walk().is_none() || maps::exclusive(work, &reserved).len() == reserved.len()
 }
 
 /// Makes the resize inode anew: its doubly indirect block names the descriptor blocks kept for growth, in a ring that

@@ -476,10 +476,10 @@ fn checksums_of_an_orphan_file_without_the_feature_go() {
     }
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "orphan_file"], 8 << 20).build();
     testkit::tools::must("tune2fs", &["-O", "^metadata_csum", image.path().to_str().expect("a path")]);
-    let spoilt = image.bytes();
-    assert!(finds(&look(&spoilt), Code::OrphanFileBlockNotClean), "{:?}", look(&spoilt).problems);
+    let damaged = image.bytes();
+    assert!(finds(&look(&damaged), Code::OrphanFileBlockNotClean), "{:?}", look(&damaged).problems);
     for mode in [Repair::Safe, Repair::All] {
-        let mut bytes = spoilt.clone();
+        let mut bytes = damaged.clone();
         let report = fix(&mut bytes, mode).expect("a volume");
         let said = format!("{mode:?}: {:?}", report.problems.first());
         assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);

@@ -3,7 +3,7 @@
 use crate::{Volume, volumes};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::report::{Report, exit};
-use extant_check::{Options, Refusal, Repair, check, repair};
+use extant_check::{Options, Refusal, Repair, Replay, check, repair};
 use format::jbd2::DiskSuperblock;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -171,6 +171,55 @@ fn what_a_person_has_to_decide_is_left_alone() {
     assert_eq!((report.exit, report.repaired), (exit::REPAIRED, true), "{:?}", report.problems);
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
+}
+
+/// What was committed behind a transaction that does not match its checksums is lost, and the volume is not taken at its word.
+#[test]
+fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=1"], 8 << 20).build();
+    // three transactions, each of one block that is free
+    let mut commands = vec!["jo -c".to_owned()];
+    for (n, block) in [(1u8, 7001), (2, 7002), (3, 7003)] {
+        let path = folder.path().join(n.to_string());
+        std::fs::write(&path, vec![0xA0 + n; 1024]).expect("a block");
+        commands.push(format!("jw -b {block} {}", path.display()));
+    }
+    commands.push("jc".to_owned());
+    image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+    let whole = image.bytes();
+    let in_log =
+        |fill: u8| whole.chunks(1024).position(|block| block.iter().all(|byte| *byte == fill)).expect("a copy");
+    let commit = in_log(0xA2) + 1;
+    let replay = |bytes: &[u8]| {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.to_vec()));
+        let outcome = extant_check::replay(&device, &options(Repair::Safe)).expect("a volume");
+        (outcome, contents(&*device))
+    };
+    let home = |bytes: &[u8]| [7001, 7002, 7003].map(|block: usize| bytes[block * 1024]);
+    let (outcome, after) = replay(&whole);
+    assert_eq!((outcome, home(&after)), (Replay::Whole, [0xA1, 0xA2, 0xA3]));
+    assert_eq!(after[1024 + 0x3A] & 2, 0, "no errors are noted");
+    // a copy: the others are good; a commit block: nothing behind it counts
+    for (said, at, left) in [
+        ("a copy", in_log(0xA2) * 1024 + 5, [0xA1, 0, 0xA3]),
+        ("the last copy", in_log(0xA3) * 1024 + 5, [0xA1, 0xA2, 0]),
+        ("a commit block", commit * 1024 + 0x10, [0xA1, 0, 0]),
+    ] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        let (outcome, after) = replay(&bytes);
+        assert_eq!((outcome, home(&after)), (Replay::Damaged, left), "{said}");
+        assert_eq!(after[1024 + 0x3A] & 2, 2, "{said}: the volume is to be checked");
+        let mut repaired = bytes.clone();
+        let report = fix(&mut repaired, Repair::All).expect("a volume");
+        assert_eq!(report.exit & !exit::REPAIRED, 0, "{said}: {:?}", report.problems);
+        image.set_bytes(&repaired);
+        assert!(e2fsck(image.path()).clean, "{said}");
+    }
 }
 
 /// What fast commits mean the kernel decides: the volume is left as it is, and the sentence says what to do.
