@@ -124,6 +124,27 @@ fn has_fast_commits(work: &Work<'_>, file: &SystemInode, superblock: &JournalSup
     scan.commits() > 0
 }
 
+/// What has been read of a transaction whose commit block has not come yet.
+#[derive(Default)]
+struct Pending {
+    copies: Vec<Copy>,
+    revoked: Vec<u64>,
+    /// A descriptor or a revoke block does not match its checksum.
+    unsound: bool,
+    /// A copy does not.
+    torn: bool,
+}
+
+impl Pending {
+    /// Adds the transaction to the log.
+    fn commit(self, log: &mut Log) {
+        log.damaged |= self.torn;
+        log.copies.extend(self.copies);
+        log.revoked.extend(self.revoked.into_iter().map(|block| (block, log.next)));
+        log.next = log.next.wrapping_add(1);
+    }
+}
+
 /// Finds the complete transactions.
 fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> Result<Log> {
     let mut log = Log { next: superblock.sequence(), ..Log::default() };
@@ -135,75 +156,61 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
     let mut left = length;
     let block_at = |at: u64| u64::from(area.start) + at % length;
     let read = |at: u64| file.read_block(work.view.scanner, work.volume(), block_at(at));
-    // of the transaction under way
-    let (mut copies, mut revokes, mut sum, mut sound, mut torn) = (Vec::new(), Vec::new(), !0, true, false);
+    let (mut pending, mut sum) = (Pending::default(), !0);
     // with asynchronous commits the last commit block may have come before what it commits
     let (mut committed_at, mut unfinished) = (0, false);
     while left > 0 {
         let Some(block) = read(at) else { break };
-        let expected = log.next.wrapping_add(u32::from(unfinished));
-        let Some(header) = Header::parse(&block).filter(|h| h.sequence == expected) else { break };
+        let sequence = log.next.wrapping_add(u32::from(unfinished));
+        let Some(header) = Header::parse(&block).filter(|h| h.sequence == sequence) else { break };
         (at, left) = (at + 1, left - 1);
         match header.block_type {
             Some(BlockType::Descriptor) => {
-                sound &= format.tail_matches(&block);
+                pending.unsound |= !format.tail_matches(&block);
                 sum = crc32_be(sum, &block);
                 for tag in format.tags(&block) {
                     let Some(data) = (left > 0).then(|| read(at)).flatten() else {
-                        (sound, log.damaged) = (false, true);
+                        (pending.unsound, log.damaged) = (true, true);
                         break;
                     };
                     sum = crc32_be(sum, &data);
                     // the others of the transaction are still good
-                    if format.data_matches(&tag, expected, &data) {
-                        copies.push(Copy {
-                            home: tag.home,
-                            at: block_at(at),
-                            sequence: expected,
-                            escaped: tag.flags.contains(TagFlags::ESCAPE),
-                        });
+                    if format.data_matches(&tag, sequence, &data) {
+                        let escaped = tag.flags.contains(TagFlags::ESCAPE);
+                        pending.copies.push(Copy { home: tag.home, at: block_at(at), sequence, escaped });
                     } else {
-                        torn = true;
+                        pending.torn = true;
                     }
                     (at, left) = (at + 1, left - 1);
                 }
             }
             Some(BlockType::Revoke) => {
-                sound &= format.tail_matches(&block);
+                pending.unsound |= !format.tail_matches(&block);
                 match format.revoked(&block) {
-                    Ok(revoked) => revokes.extend(revoked.map(FsBlock::get)),
-                    Err(_) => sound = false,
+                    Ok(revoked) => pending.revoked.extend(revoked.map(FsBlock::get)),
+                    Err(_) => pending.unsound = true,
                 }
             }
             Some(BlockType::Commit) => {
-                let time = format.commit_seconds(&block);
                 // another commit behind it: it was not the end of the log after all
                 log.damaged |= unfinished;
                 if unfinished {
                     break;
                 }
-                if !sound || !format.commit_matches(&block, sum) {
-                    // one that is older than the last is left from an earlier turn of the log
-                    if time < committed_at {
-                        break;
-                    }
-                    if !(sound && format.async_commit()) {
-                        log.damaged = true;
-                        break;
-                    }
+                let time = format.commit_seconds(&block);
+                let transaction = std::mem::take(&mut pending);
+                if !transaction.unsound && format.commit_matches(&block, sum) {
+                    transaction.commit(&mut log);
+                    committed_at = time;
+                } else if time < committed_at {
+                    // older than the last one: left from an earlier turn of the log, which ends here
+                    break;
+                } else if !transaction.unsound && format.async_commit() {
                     unfinished = true;
-                    copies.clear();
-                    revokes.clear();
-                    (sum, torn) = (!0, false);
-                    continue;
+                } else {
+                    log.damaged = true;
+                    break;
                 }
-                log.damaged |= std::mem::take(&mut torn);
-                committed_at = time;
-                log.copies.append(&mut copies);
-                for block in revokes.drain(..) {
-                    log.revoked.insert(block, log.next);
-                }
-                log.next = log.next.wrapping_add(1);
                 sum = !0;
             }
             _ => break,
