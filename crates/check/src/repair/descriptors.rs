@@ -94,6 +94,8 @@ pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<Strin
         let group = volume.group(number)?;
         let (members, who) = match seeker.agreement(number, group, group.inode_table.get()) {
             Some(agreement) => (if agreement.is_lost() { agreement.members } else { 0 }, "the group's bitmap has in use"),
+            // where not even the root can be found there is nothing to lose
+            None if number.get() == 0 && !seeker.root_stands_somewhere(&volume.groups) => return None,
             None => (uncounted(work, number), "the superblock counts in it"),
         };
         (members > 0).then(|| {

@@ -87,6 +87,16 @@ impl Seeker<'_> {
             .unwrap_or(false)
     }
 
+    /// Whether the root is in one of the places where mkfs puts the first group's table, as far as its head alone tells.
+    pub(crate) fn root_stands_somewhere(&self, groups: &[Group]) -> bool {
+        let Some(group) = groups.first() else { return false };
+        let head = self.geometry.group_head(GroupNo(0)).end;
+        // behind the bitmaps of all groups of a flexible one
+        let behind = 2 * u64::from(self.geometry.flex_groups);
+        let places = self.places(GroupNo(0), group, groups, &BTreeSet::new());
+        places.into_iter().chain(head.checked_add(behind)).any(|place| self.holds_root(place))
+    }
+
     /// The groups whose table does not lie where it may, or on something else; and the first, where the root is not there.
     fn suspects(&self, table: &Table) -> BTreeSet<GroupNo> {
         let mut suspects = BTreeSet::new();
