@@ -3,6 +3,7 @@
 
 use super::directories::format_of;
 use super::entries::{self, EntryCheck, Verdict};
+use super::inline;
 use super::maps;
 use super::renames::{Named, make_unique};
 use super::work::Work;
@@ -39,6 +40,10 @@ fn anew(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, keep: impl Fn(&[u8]) ->
     work.make_stale();
     let Some(mut inode) = work.inode(dir)? else { return Ok(false) };
     let Some(format) = format_of(work, &inode) else { return Ok(false) };
+    // what stands in the inode is no map
+    if inode.raw().flags().contains(InodeFlags::INLINE_DATA) && !inline::move_out(work, dir, &mut inode)? {
+        return Ok(false);
+    }
     let (blocks, nodes) = maps::dense(work, dir, &inode)?;
     let mut check = EntryCheck::new(work, dir)?;
     let mut names = Vec::new();

@@ -488,3 +488,32 @@ fn checksums_of_an_orphan_file_without_the_feature_go() {
         assert!(e2fsck(image.path()).clean, "{said}");
     }
 }
+
+/// What stands in the inode of lost+found is no map of blocks, and the new directory is not written where it seems to lead.
+#[test]
+fn a_lost_and_found_in_its_inode_costs_nothing() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(&["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "inline_data"]);
+    let other = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(other.path(), vec![5; 30_000]).expect("written");
+    image.debugfs(&["rmdir lost+found", "mkdir lost+found", &format!("write {} f", other.path().display())]);
+    assert!(image.debugfs(&["stat lost+found"]).text().contains("0x10000000"), "an inline directory");
+    let mut bytes = image.bytes();
+    if !look(&bytes).clean {
+        repaired("what debugfs leaves", &mut bytes);
+        image.set_bytes(&bytes);
+    }
+    let number = inode_of(&image, "f");
+    image.debugfs(&["unlink f"]);
+    let before = tree(&image);
+    let mut bytes = image.bytes();
+    let found = look(&bytes).problems.len();
+    repaired("one file to be attached", &mut bytes);
+    assert!(found < 5 && look(&bytes).problems.is_empty(), "{:?}", look(&bytes).problems);
+    image.set_bytes(&bytes);
+    assert_eq!(tree(&image), before);
+    assert_eq!(inode_of(&image, &format!("lost+found/#{number}")), number);
+    assert!(e2fsck(image.path()).clean);
+}
