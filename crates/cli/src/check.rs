@@ -350,16 +350,10 @@ impl Check {
             return clean;
         }
         // what is wrong with a volume that cannot be opened is for the check to say
-        match check::replay(device, options).unwrap_or(check::Replay::Nothing) {
-            check::Replay::Nothing => {}
-            check::Replay::Whole => {
-                self.say("recovered the journal");
-                clean = word(false);
-            }
-            check::Replay::Damaged => {
-                self.say(DAMAGED_JOURNAL);
-                clean = word(false);
-            }
+        let replayed = check::replay(device, options).unwrap_or(check::Replay::Nothing);
+        if replayed != check::Replay::Nothing {
+            self.say(if replayed == check::Replay::Whole { "recovered the journal" } else { DAMAGED_JOURNAL });
+            clean = word(false);
         }
         // nothing but files that were deleted while they were open
         if clean.is_err() && word(true).is_ok() {

@@ -35,6 +35,8 @@ struct Log {
     revoked: HashMap<u64, u32>,
     /// The transaction that would come next.
     next: u32,
+    /// How many transactions the journal has space for at most.
+    most: u32,
     /// A transaction that was committed cannot be replayed, or not whole.
     damaged: bool,
 }
@@ -82,8 +84,10 @@ pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
         }
         work.put_block(copy.home.get(), &bytes)?;
     }
-    // one number is passed over, so that the kernel takes nothing old for new
-    let (next, failed) = (log.next.wrapping_add(1), superblock.errno() != 0);
+    // numbers are passed over, so that the kernel takes nothing old for new: one that was not committed, or all that may stand
+    // behind the damage
+    let passed = if log.damaged { log.most } else { 1 };
+    let (next, failed) = (log.next.wrapping_add(passed), superblock.errno() != 0);
     Ok(Some(Replayed { file, next, failed, damaged: log.damaged }))
 }
 
@@ -151,7 +155,8 @@ fn scan(work: &Work<'_>, file: &SystemInode, superblock: &JournalSuperblock) -> 
     let Some(start) = superblock.start() else { return Ok(log) };
     let format = superblock.log();
     let area = superblock.log_blocks();
-    let length = u64::from(area.end.saturating_sub(area.start)).max(1);
+    log.most = area.end.saturating_sub(area.start).max(1);
+    let length = u64::from(log.most);
     let mut at = u64::from(start.saturating_sub(area.start));
     let mut left = length;
     let block_at = |at: u64| u64::from(area.start) + at % length;

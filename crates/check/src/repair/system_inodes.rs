@@ -47,7 +47,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
-/// Whether nobody but the resize inode has the descriptor blocks that the first group reserves for growth.
+/// Whether nobody but the resize inode has the descriptor blocks that the first group reserves for growth, as far as it is known who
+/// has which blocks.
 fn is_growth_free(work: &Work<'_>) -> bool {
     let geometry = &work.volume().geometry;
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);

@@ -194,6 +194,10 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     let in_log =
         |fill: u8| whole.chunks(1024).position(|block| block.iter().all(|byte| *byte == fill)).expect("a copy");
     let commit = in_log(0xA2) + 1;
+    let said = testkit::oracle::debugfs(image.path(), "bmap <8> 0");
+    let journal = said.lines().next().unwrap_or_default().parse::<usize>().unwrap_or_else(|_| panic!("{said}")) * 1024;
+    let (disk, _) = DiskSuperblock::read_from_prefix(&whole[journal..]).expect("the journal's superblock");
+    let sequence = disk.s_sequence.get();
     let replay = |bytes: &[u8]| {
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.to_vec()));
         let outcome = extant_check::replay(&device, &options(Repair::Safe)).expect("a volume");
@@ -214,6 +218,10 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
         let (outcome, after) = replay(&bytes);
         assert_eq!((outcome, home(&after)), (Replay::Damaged, left), "{said}");
         assert_eq!(after[1024 + 0x3A] & 2, 2, "{said}: the volume is to be checked");
+        // no transaction that is left in the log is taken for one of those that come
+        let (disk, _) = DiskSuperblock::read_from_prefix(&after[journal..]).expect("the journal's superblock");
+        assert_eq!(disk.s_start.get(), 0, "{said}");
+        assert!(disk.s_sequence.get() > sequence + 1000, "{said}: {} behind {sequence}", disk.s_sequence.get());
         let mut repaired = bytes.clone();
         let report = fix(&mut repaired, Repair::All).expect("a volume");
         assert_eq!(report.exit & !exit::REPAIRED, 0, "{said}: {:?}", report.problems);

@@ -52,7 +52,7 @@ impl Way {
 struct Level {
     number: InodeNo,
     names: std::vec::IntoIter<OsString>,
-    /// What it is dressed as at the end, where it is to be.
+    /// What it gets in the end, where it is to get any.
     attributes: Option<FileAttributes>,
 }
 
@@ -63,7 +63,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         Self { filler, linked: HashMap::new(), own }
     }
 
-    /// Copies what is in a folder into a directory of the volume, which is dressed as the folder where `attributes` says so
+    /// Copies what is in a folder into a directory of the volume, which gets what the folder has where `attributes` says so
     /// (with what `change` makes of it).
     pub(crate) fn contents(
         &mut self,
@@ -75,7 +75,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         let mut way = Way::new(source, path);
         let Some(metadata) = self.metadata(&way, true) else { return Ok(()) };
         let attributes = change.map(|change| {
-            let mut attributes = self.dress_of(&way, &metadata);
+            let mut attributes = self.attributes_of(&way, &metadata);
             change(&mut attributes);
             attributes
         });
@@ -150,7 +150,7 @@ impl<'f, 'v> Folder<'f, 'v> {
     /// Makes a directory, or joins one that exists and keeps its looks.
     fn enter(&mut self, way: &mut Way, metadata: &Metadata, place: Place<'_>) -> Result<Option<Level>, Stop> {
         let Some((number, new)) = self.filler.directory(place, way.into.path())? else { return Ok(None) };
-        let attributes = (new || self.filler.force).then(|| self.dress_of(way, metadata));
+        let attributes = (new || self.filler.force).then(|| self.attributes_of(way, metadata));
         Ok(self.level(way, number, attributes))
     }
 
@@ -207,7 +207,7 @@ impl<'f, 'v> Folder<'f, 'v> {
         if metadata.nlink() > 1 {
             self.linked.insert(identity, number);
         }
-        let attributes = self.dress_of(way, metadata);
+        let attributes = self.attributes_of(way, metadata);
         self.filler.set_attributes(number, path, &attributes)
     }
 
@@ -262,7 +262,7 @@ impl<'f, 'v> Folder<'f, 'v> {
     }
 
     /// What a file looks like; complains of attributes that cannot be read.
-    fn dress_of(&mut self, way: &Way, metadata: &Metadata) -> FileAttributes {
+    fn attributes_of(&mut self, way: &Way, metadata: &Metadata) -> FileAttributes {
         let xattrs = way.from.xattrs().unwrap_or_else(|e| {
             self.wrong(way, format!("extended attributes: {e}"));
             Vec::new()

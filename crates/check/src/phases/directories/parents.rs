@@ -23,20 +23,21 @@ pub(super) struct Claim {
 /// the directories that hold any of them are read once more.
 #[derive(Debug, Default)]
 pub(super) struct Rivals {
-    children: BTreeMap<InodeNo, (BTreeSet<InodeNo>, Vec<Claim>)>,
+    /// How many entries each directory has for a child, and those that were found again.
+    children: BTreeMap<InodeNo, (BTreeMap<InodeNo, usize>, Vec<Claim>)>,
 }
 
 impl Rivals {
     /// `dir` has an entry for `child`, which has a parent already.
     pub(super) fn add(&mut self, child: &Directory, dir: InodeNo) {
-        let (dirs, _) = self.children.entry(child.inode).or_default();
-        dirs.extend(child.parent());
-        dirs.insert(dir);
+        let first = || (child.parent().map(|parent| (parent, 1)).into_iter().collect(), Vec::new());
+        let (dirs, _) = self.children.entry(child.inode).or_insert_with(first);
+        *dirs.entry(dir).or_default() += 1;
     }
 
     /// The directories that hold the entries.
     pub(super) fn dirs(&self) -> BTreeSet<InodeNo> {
-        self.children.values().flat_map(|(dirs, _)| dirs.iter().copied()).collect()
+        self.children.values().flat_map(|(dirs, _)| dirs.keys().copied()).collect()
     }
 
     /// Whether an entry for this directory is looked for.
@@ -55,9 +56,10 @@ impl Rivals {
     pub(super) fn settle(self, ctx: &Context<'_>, directories: &Directories) {
         for (child, (dirs, mut claims)) in self.children {
             let Some(record) = directories.get(child) else { continue };
-            let unread = dirs.into_iter().filter(|dir| {
-                let inline = ctx.inodes.get(*dir).is_some_and(|r| r.marks.contains(Marks::INLINE));
-                inline || !claims.iter().any(|c| c.dir == *dir)
+            let unread = dirs.into_iter().flat_map(|(dir, count)| {
+                let inline = ctx.inodes.get(dir).is_some_and(|r| r.marks.contains(Marks::INLINE));
+                let found = !inline && claims.iter().any(|c| c.dir == dir);
+                std::iter::repeat_n(dir, if found { 0 } else { count })
             });
             let unread: Vec<_> = unread.map(|dir| Claim { dir, file_block: 0, offset: 0, name: None }).collect();
             claims.extend(unread);
