@@ -174,13 +174,13 @@ pub enum Replay {
     Nothing,
     /// All that was committed is in its place.
     Whole,
-    /// Not all of it: the log is damaged before its end. The volume is marked as having errors.
+    /// Not all of it: the log is damaged before its end.
     Damaged,
 }
 
 /// Replays the journal of the volume on `device`, where it asks for that, and checks nothing: what `-p` does before it
-/// takes a volume at its word. A cut at any moment leaves the journal to be
-/// replayed again.
+/// takes a volume at its word. A cut at any moment leaves the journal to be replayed again. One that is damaged is left to a
+/// whole [`repair`], and nothing is written.
 ///
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
@@ -198,12 +198,15 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
     let overlay = Overlay::new(Arc::clone(device));
     let replayed = replay::copy(&Work::new(&view, &overlay, 0)).map_err(failed)?;
     let Some(replayed) = replayed else { return Ok(Replay::Nothing) };
+    if replayed.damaged {
+        return Ok(Replay::Damaged);
+    }
     redo::write(&**device, &overlay, None, None).map_err(failed)?;
     // only now that all is in its place
     let overlay = Overlay::new(Arc::clone(device));
     replay::close(&Work::new(&view, &overlay, 0), &replayed).map_err(failed)?;
     redo::write(&**device, &overlay, None, None).map_err(failed)?;
-    Ok(if replayed.damaged { Replay::Damaged } else { Replay::Whole })
+    Ok(Replay::Whole)
 }
 
 /// Frees what waits on the orphan list of the volume on `device`, which says of itself that it is clean, and checks nothing
@@ -353,10 +356,16 @@ impl Iterations<'_> {
             if fixer > Fixer::Replay && self.replayed.is_none() {
                 self.replayed = Some(self.overlay.clone());
             }
-            if fixer == Fixer::Replay && !replay::repair(&work)? {
-                let sentence = "the journal holds fast commits, which only a mount can replay: mount the volume once, then \
-                                check it again";
-                return Ok(Step::Stuck(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }));
+            if fixer == Fixer::Replay {
+                match replay::repair(&work)? {
+                    Replay::Whole => {}
+                    Replay::Damaged => self.repaired.push(Problem::new(Code::JournalDamaged)),
+                    Replay::Nothing => {
+                        let sentence = "the journal holds fast commits, which only a mount can replay: mount the volume \
+                                        once, then check it again";
+                        return Ok(Step::Stuck(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }));
+                    }
+                }
             }
             if fixer == Fixer::Descriptors
                 && !self.empty_tables

@@ -99,6 +99,11 @@ impl SystemInode {
         self.runs.last().map_or(0, |run| run.first.saturating_add(run.len))
     }
 
+    /// Whether the map names a block of the file twice.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.runs.iter().zip(self.runs.iter().skip(1)).any(|(run, next)| run.first.saturating_add(run.len) > next.first)
+    }
+
     /// Reads block `n` of the file; `None` for a hole or an error of the device.
     pub(crate) fn read_block(&self, scanner: &Scanner<'_>, volume: &Volume, n: u64) -> Option<Vec<u8>> {
         scanner.read_block(volume, self.block(n)?)

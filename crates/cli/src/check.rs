@@ -164,8 +164,8 @@ struct Refused<'a> {
     error: &'a str,
 }
 
-/// What is said of a journal of which not all could be replayed.
-const DAMAGED_JOURNAL: &str = "the journal is damaged: a part of what was committed in it cannot be recovered";
+/// What is said of a journal of which not all can be replayed, where nothing but that is asked for.
+const DAMAGED_JOURNAL: &str = "the journal is damaged and nothing was changed; check -fy recovers what can be";
 
 impl Check {
     /// The exit status where the command ends in a [`Failure`].
@@ -351,9 +351,13 @@ impl Check {
         }
         // what is wrong with a volume that cannot be opened is for the check to say
         let replayed = check::replay(device, options).unwrap_or(check::Replay::Nothing);
-        if replayed != check::Replay::Nothing {
-            self.say(if replayed == check::Replay::Whole { "recovered the journal" } else { DAMAGED_JOURNAL });
-            clean = word(false);
+        match replayed {
+            check::Replay::Nothing => {}
+            check::Replay::Whole => {
+                self.say("recovered the journal");
+                clean = word(false);
+            }
+            check::Replay::Damaged => return Err(Some("has a damaged journal".to_owned())),
         }
         // nothing but files that were deleted while they were open
         if clean.is_err() && word(true).is_ok() {

@@ -74,6 +74,7 @@ pub const NOT_MADE: &[(u32, &str)] = &[
     (0x01_0039, "the device has to fail as the block is read"),
     (0x02_0020, "the device has to fail as the block is read"),
     (0x0E_0000, "the device has to fail as the block is read"),
+    (0x0E_0005, "it is found as the journal is replayed, and there has to be a log"),
     (0x0E_0006, "it counts other problems, of which there have to be more than are listed"),
     (0x0E_0010, "the volume has no structures of that format"),
     (0x0E_0013, "the volume has no structures of that format"),

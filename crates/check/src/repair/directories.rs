@@ -111,7 +111,7 @@ fn repair_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bo
         let tail = if leaf { work.leaf_tail(&bytes) } else { 0 };
         let end = bytes.len() - tail;
         let Some(chain) = bytes.get_mut(..end) else { continue };
-        entries::salvage(chain, block_size);
+        entries::salvage(chain, block_size, work.volume().geometry.inodes);
         if n == 0 {
             entries::repair_dots(chain, block_size, dir, None, dir_type);
         }

@@ -53,8 +53,9 @@ fn set_byte(bytes: &mut [u8], at: usize, value: u8) {
     }
 }
 
-/// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it.
-pub(super) fn salvage(bytes: &mut [u8], block_size: u32) {
+/// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it. An entry that
+/// is sound but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many the volume has.
+pub(super) fn salvage(bytes: &mut [u8], block_size: u32, inodes: u32) {
     let mut before: Option<usize> = None;
     let mut at = 0;
     while at < bytes.len() {
@@ -69,6 +70,12 @@ pub(super) fn salvage(bytes: &mut [u8], block_size: u32) {
             before = Some(at);
             at += rec_len;
             continue;
+        }
+        let name = bytes.get(at + DirEntry::SIZE..).and_then(|rest| rest.get(..entry.name_len)).unwrap_or_default();
+        let named = !name.is_empty() && !name.contains(&0) && (1..=inodes).contains(&entry.inode);
+        if named && rec_len > left && left >= SHORTEST {
+            set_rec_len(bytes, at, left, block_size);
+            return;
         }
         let absorbed = if rec_len != 0 && rec_len.is_multiple_of(4) && rec_len <= left && before.is_some() {
             rec_len
@@ -114,9 +121,10 @@ fn is_whole(bytes: &[u8], block_size: u32) -> bool {
 
 /// All entries of a region in use, as far as they can be read; `hashed` where they carry hashes.
 pub(super) fn all(work: &Work<'_>, region: &[u8], hashed: bool) -> Vec<Named> {
-    let block_size = work.volume().geometry.block_size;
+    let geometry = &work.volume().geometry;
+    let block_size = geometry.block_size;
     let mut bytes = region.to_vec();
-    salvage(&mut bytes, block_size);
+    salvage(&mut bytes, block_size, geometry.inodes);
     let name_end = |spot: &Spot| spot.at + DirEntry::SIZE + spot.name_len;
     let named = spots(&bytes, block_size).into_iter().filter(|spot| spot.inode != 0 && spot.name_len > 0);
     named

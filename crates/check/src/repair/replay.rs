@@ -4,6 +4,7 @@
 //! second copies. A log ends where a transaction has no commit block, or one left from an earlier turn. One whose commit block
 //! is there and does not match is damage: nothing behind it can be replayed, and of what can be the volume needs a check.
 
+use super::Replay;
 use super::work::Work;
 use crate::phases::superblock::journal::{self, Journal};
 use crate::system_inode::SystemInode;
@@ -51,12 +52,11 @@ pub(super) struct Replayed {
     pub(super) damaged: bool,
 }
 
-/// Replays the journal and clears the flag that asks for it; `false` where that cannot be done.
-pub(super) fn repair(work: &Work<'_>) -> Result<bool> {
-    match copy(work)? {
-        Some(replayed) => close(work, &replayed).map(|()| true),
-        None => Ok(false),
-    }
+/// Replays the journal and clears the flag that asks for it; [`Replay::Nothing`] where that cannot be done.
+pub(super) fn repair(work: &Work<'_>) -> Result<Replay> {
+    let Some(replayed) = copy(work)? else { return Ok(Replay::Nothing) };
+    close(work, &replayed)?;
+    Ok(if replayed.damaged { Replay::Damaged } else { Replay::Whole })
 }
 
 /// Copies the blocks of the log to their places; `None` where the journal cannot be replayed.

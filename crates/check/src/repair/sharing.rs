@@ -167,6 +167,9 @@ impl Clones<'_, '_> {
             if !work.volume().holds(pointer.block) || !room {
                 return Ok(pointer.block);
             }
+            if self.leads_into_metadata(&pointer)? {
+                return Ok(0);
+            }
             Ok(match self.decide(pointer.block, (pointer.level == 0).then_some(pointer.first))? {
                 Fate::Stays => pointer.block,
                 Fate::Goes(to) => to,
@@ -177,6 +180,18 @@ impl Clones<'_, '_> {
             })
         })?;
         Ok(room)
+    }
+
+    /// Whether what should be an indirect block is metadata of the volume, and does not look like one. A copy of it would be
+    /// read as one.
+    fn leads_into_metadata(&self, pointer: &Pointer) -> Result<bool> {
+        if pointer.level == 0 || !self.owners_of(pointer.block).is_some_and(|of| of.reserved) {
+            return Ok(false);
+        }
+        let Some(bytes) = self.work.block(pointer.block)? else { return Ok(true) };
+        let volume = self.work.volume();
+        let impossible = |block: u64| block != 0 && !volume.holds(block);
+        Ok(volume.geometry.indirect().pointers(&bytes).iter().any(|block| impossible(block.get().into())))
     }
 
     fn part_extents(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {

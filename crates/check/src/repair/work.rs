@@ -1,13 +1,14 @@
 //! What all fixers use: the volume's blocks, inodes and superblock as they stand in the overlay, and free space.
 //!
 //! A fixer sees the volume as the last check found it, plus what was written since. Free space is what nothing claimed in
-//! that check; blocks that are let go in an iteration are free in the next.
+//! that check; blocks that are let go in an iteration are free in the next. Files whose map a check could not read have claimed
+//! nothing, and only the bitmaps know of their blocks: what is marked there is allocated last.
 
 use super::entries;
 use crate::view::{View, Walk};
 use crate::volume::Volume;
 use blockdev::{BlockDevice, Overlay, Result};
-use format::group::Group;
+use format::group::{Group, GroupFlags};
 use format::inode::{InodeBuf, InodeFlags};
 use format::superblock::{DiskSuperblock, OFFSET};
 use format::tail::Tailed;
@@ -27,6 +28,10 @@ pub(super) struct Work<'a> {
     taken: RefCell<HashSet<u64>>,
     /// Where the search for a free cluster goes on.
     cursor: Cell<u64>,
+    /// Clusters that the volume's bitmaps mark are taken, too: there are no others left.
+    marked_too: Cell<bool>,
+    /// The last block bitmap that was asked, and its group's number.
+    bitmap: RefCell<Option<(GroupNo, Vec<u8>)>>,
     /// So many groups have no room left in their metadata regions.
     full_regions: Cell<usize>,
     inodes_taken: RefCell<HashSet<InodeNo>>,
@@ -43,6 +48,8 @@ impl<'a> Work<'a> {
             stale: Cell::new(false),
             taken: RefCell::default(),
             cursor: Cell::new(0),
+            marked_too: Cell::new(false),
+            bitmap: RefCell::default(),
             full_regions: Cell::new(0),
             inodes_taken: RefCell::default(),
             groups: RefCell::default(),
@@ -210,6 +217,25 @@ impl<'a> Work<'a> {
         !walk.ctx.claims.contains(cluster) && !self.taken.borrow().contains(&cluster)
     }
 
+    /// Whether the volume's own bitmaps say that a cluster is in use. They may be wrong.
+    fn is_marked(&self, cluster: u64) -> bool {
+        let per_group = u64::from(self.volume().geometry.clusters_per_group()).max(1);
+        let (number, at) = (GroupNo((cluster / per_group) as u32), cluster % per_group);
+        let Some(group) = self.volume().group(number).filter(|_| self.volume().space_maps.is_none()) else {
+            return false;
+        };
+        if group.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            return false;
+        }
+        let mut last = self.bitmap.borrow_mut();
+        if last.as_ref().is_none_or(|(of, _)| *of != number) {
+            let bytes = self.block(group.block_bitmap.get()).ok().flatten();
+            *last = Some((number, bytes.unwrap_or_default()));
+        }
+        let byte = last.as_ref().and_then(|(_, bytes)| bytes.get((at / 8) as usize));
+        byte.is_some_and(|byte| byte >> (at % 8) & 1 == 1)
+    }
+
     fn clusters(&self) -> u64 {
         let geometry = &self.volume().geometry;
         let first = u64::from(geometry.first_data_block);
@@ -252,7 +278,11 @@ impl<'a> Work<'a> {
     /// The first block of a free cluster, now taken; one of a metadata region only where there is no other. `None` where
     /// there is none.
     pub(super) fn allocate(&self) -> Option<u64> {
-        let found = self.allocate_outside(true);
+        let mut found = self.allocate_outside(true);
+        if found.is_none() && !self.marked_too.replace(true) {
+            self.cursor.set(0);
+            found = self.allocate_outside(true);
+        }
         if found.is_some() || !self.volume().geometry.has_regions() {
             return found;
         }
@@ -296,7 +326,8 @@ impl<'a> Work<'a> {
                 at += 64;
                 continue;
             }
-            if self.is_free(walk, at) && !(regions && self.is_region(at)) {
+            let passed_over = regions && self.is_region(at) || !self.marked_too.get() && self.is_marked(at);
+            if self.is_free(walk, at) && !passed_over {
                 self.cursor.set(at + 1);
                 self.taken.borrow_mut().insert(at);
                 return Some(self.first_block(at));
@@ -314,15 +345,20 @@ impl<'a> Work<'a> {
 
     /// So many free blocks in a row within `room`, now taken: the first of them.
     pub(super) fn allocate_run(&self, blocks: u64, room: Range<u64>) -> Option<u64> {
+        let unmarked = || self.find_run(blocks, &room, |cluster| !self.is_marked(cluster));
+        unmarked().or_else(|| self.find_run(blocks, &room, |_| true))
+    }
+
+    fn find_run(&self, blocks: u64, room: &Range<u64>, good: impl Fn(u64) -> bool) -> Option<u64> {
         let walk = self.walk()?;
         let claims = &walk.ctx.claims;
         let ratio = u64::from(self.volume().geometry.cluster_blocks);
         let wanted = blocks.div_ceil(ratio);
-        let room = claims.clusters_of(&room);
+        let room = claims.clusters_of(room);
         let end = room.end.min(self.clusters());
         let (mut start, mut at) = (room.start, room.start);
         while at < end {
-            if !self.is_free(walk, at) {
+            if !self.is_free(walk, at) || !good(at) {
                 start = at + 1;
             } else if at + 1 - start == wanted {
                 self.taken.borrow_mut().extend(start..at + 1);
@@ -360,7 +396,7 @@ impl<'a> Work<'a> {
                 for index in used..=slot.index {
                     self.wipe_inode(geometry.inode_at(slot.group, index))?;
                 }
-                group.flags -= format::group::GroupFlags::INODE_UNINIT;
+                group.flags -= GroupFlags::INODE_UNINIT;
                 group.itable_unused = group.itable_unused.min(geometry.inodes_per_group.saturating_sub(slot.index + 1));
                 self.put_group(slot.group, group)?;
             }

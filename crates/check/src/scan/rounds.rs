@@ -491,9 +491,10 @@ impl Rounds<'_> {
             if !resize_inode::names_copies(self.ctx.volume, node.block, bytes) {
                 self.report(Problem::new(Code::ResizeInodeBad).inode(node.inode).block(FsBlock(node.block)));
             }
-            // the groups claim those blocks themselves: only the space they take counts here
+            // the groups claim those blocks themselves: only the space they take counts here, and where the last one is
             for (n, pointer) in (0..).zip(format::indirect::pointers(bytes)).filter(|(_, pointer)| pointer.get() != 0) {
                 tally.clusters += 1;
+                tally.cover(u64::from(node.first) + n, true);
                 let block = u64::from(pointer.get());
                 if !self.ctx.volume.holds(block) {
                     tally.incomplete = true;

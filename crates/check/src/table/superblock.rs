@@ -222,6 +222,10 @@ macro_rules! superblock_rows {
         0x0E0004 JournalNotReplayed Advice repairs by Replay
             "The journal has not been replayed ({count} transaction(s)); the volume was checked as if they were not there."
             => "Replays them before anything else." [OrphanPending FreeBlockCountWrong];
+        // found when it is replayed: the copies are not read before
+        0x0E0005 JournalDamaged Error repairs by Replay
+            "The journal is damaged: a part of what was committed in it cannot be recovered."
+            => "Copies what matches its checksums, and empties the journal." [];
         // seen: e2fsck -y makes an empty table
         0x0E0012 InodeTableElsewhere Error stops by Descriptors
             "The descriptor of group {group} has the inode table at block {found}, but it is at block {block}."

@@ -1,5 +1,6 @@
 //! Spoilt volumes: the check ends, says something, and calls nothing clean that e2fsck does not; and repair repairs them.
 
+mod astray;
 mod clusters;
 mod cuts;
 mod kinds;

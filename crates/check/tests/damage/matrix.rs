@@ -16,7 +16,7 @@ use testkit::tools::has_loop;
 use testkit::{Image, need, rounds};
 
 /// What is an error for us and not for e2fsck, and why.
-const STRICTER: [(Code, &str); 5] = [
+const STRICTER: [(Code, &str); 8] = [
     (Code::JournalInodeRestorable, "the superblock's copy of the journal's map and size says otherwise"),
     (Code::BeyondDevice, "file data that lay beyond the device is lost"),
     (
@@ -25,6 +25,9 @@ const STRICTER: [(Code, &str); 5] = [
     ),
     (Code::HtreeMaximumHashWrong, "lookups miss names above what a node further up leaves to a leaf"),
     (Code::HtreeInvalid, "follows from the one before"),
+    (Code::ExtentTreeTooDeep, "the kernel reads no tree of levels with nothing in them"),
+    (Code::InodeXattrNameLengthWrong, "the kernel reads no inode with a zero byte in an attribute's name"),
+    (Code::XattrNameBad, "nor a block of attributes with one"),
 ];
 
 /// What is wrong with our verdict on these bytes; `None` where it is e2fsck's.

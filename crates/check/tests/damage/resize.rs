@@ -50,8 +50,10 @@ fn the_resize_inode_follows_its_feature() {
     std::fs::write(folder.path().join("file"), &content).expect("a file");
     let (image, theirs) = (Image::from_bytes(&[]), Image::from_bytes(&[]));
     let mut wrong = Vec::new();
-    for kind in ["ext2", "ext4"] {
-        let base = Image::mke2fs(&["-t", kind, "-b", "1024", "-O", "resize_inode"], 8 << 20).with_folder(folder.path());
+    // of one group, without copies of what is reserved, and of several
+    for (kind, size) in [("ext2", 8 << 20), ("ext4", 8 << 20), ("ext2", 20 << 20), ("ext4", 20 << 20)] {
+        let args = ["-t", kind, "-b", "1024", "-O", "resize_inode"];
+        let base = Image::mke2fs(&args, size).with_folder(folder.path());
         let base = base.build();
         let said = debugfs(base.path(), "bmap file 5");
         let block = said.split_whitespace().last().expect("a block").to_owned();
@@ -62,7 +64,7 @@ fn the_resize_inode_follows_its_feature() {
                 let commands: Vec<String> =
                     change.iter().chain(features).map(|command| command.replace("FILE", &block)).collect();
                 image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
-                let said = format!("{kind}, {features:?}, {change:?}");
+                let said = format!("{kind} of {size}, {features:?}, {change:?}");
                 let bytes = image.bytes();
                 let report = check("volume", &MemoryDevice::from_vec(bytes.clone()), &options(Repair::No), &());
                 let found = report.expect("a volume").problems;

@@ -42,6 +42,8 @@ fn superblocks_of_journals() {
         ("unknown read-only feature", &[(0x2C, 1)], This(Code::JournalReadOnlyFeatureUnknown)),
         ("checksums it does not have", &[(0x28, 0x10)], bad),
         ("two schemes of checksums", &[(0x28, 0x18)], bad),
+        ("fast commits that leave too short a log", &[(0x28, 0x20), (16, 1200)], bad),
+        ("fast commits that leave a log", &[(0x28, 0x20), (16, 1280)], Nothing),
         ("two users", &[(0x40, 2)], This(Code::JournalSharedUnsupported)),
     ];
     for kind in ["ext3", "ext4"] {

@@ -175,7 +175,8 @@ impl<'a> Area<'a, '_> {
                 self.collide();
                 return elsewhere;
             };
-            let Some(name) = rest.get(..usize::from(entry.e_name_len)) else {
+            // a name with a zero byte ends before its length, and no kernel reads an inode with one
+            let Some(name) = rest.get(..usize::from(entry.e_name_len)).filter(|name| !name.contains(&0)) else {
                 let code = self.either(Code::InodeXattrNameLengthWrong, Code::XattrNameBad);
                 self.report_with(code, |problem| problem.found(u64::from(entry.e_name_len)));
                 return elsewhere;

@@ -94,7 +94,12 @@ fn at(scanner: &Scanner<'_>, volume: &Volume, number: InodeNo) -> Option<Journal
 /// The journal, where the superblock's copy of the reserved inode's block map leads to one.
 fn from_copy(scanner: &Scanner<'_>, volume: &Volume) -> Option<Journal> {
     let (root, size) = copy(volume)?;
-    usable(scanner, volume, InodeNo::JOURNAL, SystemInode::of_map(scanner, volume, &root, size), true)
+    let file = SystemInode::of_map(scanner, volume, &root, size);
+    // the inode is written anew from it: what has to be cut out of the map then would leave no journal, again and again
+    if file.overlaps() {
+        return None;
+    }
+    usable(scanner, volume, InodeNo::JOURNAL, file, true)
 }
 
 fn usable(
@@ -173,12 +178,10 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
             | SuperblockProblem::ChecksumType { .. }
             | SuperblockProblem::Checksum { .. }
             | SuperblockProblem::BlockSize { .. }
+            | SuperblockProblem::FastCommitArea { .. }
             | SuperblockProblem::TooLong { .. } => bad(),
             // a log that is empty may say anything of where it begins; an error the kernel left says nothing of the bytes
-            SuperblockProblem::First { .. }
-            | SuperblockProblem::FastCommitArea { .. }
-            | SuperblockProblem::Start { .. }
-            | SuperblockProblem::Errno(_) => continue,
+            SuperblockProblem::First { .. } | SuperblockProblem::Start { .. } | SuperblockProblem::Errno(_) => continue,
         };
         problems.report(problem);
     }

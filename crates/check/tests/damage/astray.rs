@@ -1,0 +1,220 @@
+//! Maps, entries and attributes that lead astray: a record that runs past its block, a pointer into metadata, a name with a zero
+//! byte, levels with nothing in them. What they stand in stays, with all names and bytes.
+
+use crate::repaired::{fix, options};
+use blockdev::MemoryDevice;
+use extant_check::report::Report;
+use extant_check::table::Code;
+use extant_check::{Repair, check};
+use format::superblock::DiskSuperblock;
+use std::collections::BTreeMap;
+use std::path::Path;
+use testkit::oracle::e2fsck;
+use testkit::tools::run;
+use testkit::{Image, need};
+use zerocopy::FromBytes;
+
+const EXT3: &[&str] = &["-t", "ext3", "-b", "1024", "-J", "size=1"];
+const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1"];
+const INLINE: &[&str] = &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "inline_data", "-I", "256"];
+
+/// A volume with files in the root and in a folder.
+fn volume(args: &[&str]) -> Image {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("dir")).expect("a folder");
+    for n in 0..6 {
+        std::fs::write(folder.path().join(format!("dir/file_{n}")), vec![n; 3000]).expect("a file");
+    }
+    std::fs::write(folder.path().join("small"), "some bytes").expect("a file");
+    std::fs::write(folder.path().join("empty"), "").expect("a file");
+    Image::mke2fs(args, 16 << 20).with_folder(folder.path()).build()
+}
+
+/// All paths and what the files hold, as debugfs copies them out.
+fn content(image: &Image) -> BTreeMap<String, Option<Vec<u8>>> {
+    let dump = tempfile::tempdir().expect("a folder");
+    image.debugfs(&[&format!("rdump / {}", dump.path().display())]);
+    let mut all = BTreeMap::new();
+    let mut folders = vec![dump.path().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+            let name = |path: &Path| path.strip_prefix(dump.path()).expect("a path in it").display().to_string();
+            let is_folder = entry.file_type().expect("a type").is_dir();
+            let bytes = (!is_folder).then(|| std::fs::read(entry.path()).expect("a file"));
+            all.insert(name(&entry.path()), bytes);
+            if is_folder {
+                folders.push(entry.path());
+            }
+        }
+    }
+    all
+}
+
+fn look(bytes: &[u8]) -> Report {
+    check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &()).expect("a volume")
+}
+
+fn finds(bytes: &[u8], code: Code) -> bool {
+    look(bytes).problems.iter().any(|problem| problem.code == code)
+}
+
+/// Repairs the image: nothing is left to say of it, here and for e2fsck.
+fn repair(said: &str, image: &Image) {
+    let mut bytes = image.bytes();
+    assert!(!look(&bytes).clean, "{said}: sound before the repair");
+    fix(&mut bytes, Repair::All).expect("a volume");
+    assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+    image.set_bytes(&bytes);
+    let verdict = e2fsck(image.path());
+    assert!(verdict.clean, "{said}: {}", verdict.text);
+}
+
+/// Where these bytes stand, which they do once.
+fn only(bytes: &[u8], wanted: &[u8]) -> usize {
+    let all: Vec<usize> = (0..bytes.len() - wanted.len()).filter(|at| bytes[*at..].starts_with(wanted)).collect();
+    let [at] = all[..] else { panic!("{wanted:?} stands at {all:?}") };
+    at
+}
+
+fn first_number(said: &str, behind: &str) -> u32 {
+    let rest = said.split_once(behind).unwrap_or_else(|| panic!("no {behind} in {said}")).1;
+    let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+#[test]
+fn an_entry_that_runs_past_its_block_keeps_its_name() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    for args in [EXT3, EXT4, INLINE] {
+        let image = volume(args);
+        if args == INLINE {
+            // two entries are as many as stand in the inode
+            image.debugfs(&["mkdir in", "mkdir in/file_5"]);
+        }
+        let (before, mut bytes) = (content(&image), image.bytes());
+        // the last entry of the folder: number, length of the record, of the name, type, name
+        let name = if args == INLINE { "\x06\x02file_5" } else { "\x06\x01file_5" };
+        let at = only(&bytes, name.as_bytes()) - 2;
+        assert!(
+            u16::from_le_bytes([bytes[at], bytes[at + 1]]) > 16,
+            "{args:?}: the last record has the rest of the block"
+        );
+        bytes[at..at + 2].copy_from_slice(&2048_u16.to_le_bytes());
+        image.set_bytes(&bytes);
+        repair(&format!("{args:?}"), &image);
+        assert!(content(&image) == before, "{args:?}");
+    }
+}
+
+/// An entry that names no inode there can be is not brought back by that.
+#[test]
+fn an_entry_that_runs_past_its_block_and_names_nothing_goes() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(EXT3);
+    let (mut before, mut bytes) = (content(&image), image.bytes());
+    let at = only(&bytes, b"\x06\x01file_5") - 2;
+    bytes[at..at + 2].copy_from_slice(&2048_u16.to_le_bytes());
+    bytes[at - 4..at].copy_from_slice(&u32::MAX.to_le_bytes());
+    image.set_bytes(&bytes);
+    repair("a number beyond all inodes", &image);
+    let file = before.remove("dir/file_5");
+    let after = content(&image);
+    assert!(before.keys().all(|path| after.contains_key(path)) && !after.contains_key("dir/file_5"));
+    let found = after.iter().find(|(path, _)| path.starts_with("lost+found/#"));
+    assert_eq!(found.map(|(_, bytes)| bytes), file.as_ref());
+}
+
+#[test]
+fn an_indirect_block_in_metadata_is_none() {
+    if !need(&["mke2fs", "debugfs", "dumpe2fs", "e2fsck"]) {
+        return;
+    }
+    for args in [&["-t", "ext2", "-b", "1024"][..], EXT3] {
+        let image = volume(args);
+        let (before, sound) = (content(&image), image.bytes());
+        let table = first_number(&run("dumpe2fs", &[image.path().as_os_str()]).text(), "Inode table at");
+        for block in [1, table, table + 1] {
+            for field in ["IND", "DIND"] {
+                let said = format!("{args:?}: {field} leads to block {block}");
+                image.set_bytes(&sound);
+                image.debugfs(&[&format!("sif dir block[{field}] {block}")]);
+                repair(&said, &image);
+                assert!(content(&image) == before, "{said}");
+            }
+        }
+    }
+}
+
+/// The kernel says of such a file that its structure needs cleaning.
+#[test]
+fn a_tree_of_levels_and_nothing_in_them_is_an_error() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(EXT4);
+    let (before, sound) = (content(&image), image.bytes());
+    for depth in [1, 5] {
+        image.set_bytes(&sound);
+        image.debugfs(&[&format!("sif empty block[1] {}", 4 | depth << 16)]);
+        assert!(finds(&image.bytes(), Code::ExtentTreeTooDeep), "{depth} levels");
+        repair(&format!("{depth} levels"), &image);
+        assert!(content(&image) == before, "{depth} levels");
+        let header = image.debugfs(&["inode_dump -b empty"]).text();
+        assert!(header.contains("0af3 0000 0400 0000"), "{header}");
+    }
+}
+
+/// The kernel reads no inode with one, and where it stands for the entries of a folder nothing else says so.
+#[test]
+fn an_attribute_with_a_zero_byte_in_its_name_goes() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(INLINE);
+    image.debugfs(&["mkdir in", "mkdir in/one", "ea_set small user.kind value"]);
+    let (before, sound) = (content(&image), image.bytes());
+    let mut bytes = sound.clone();
+    bytes[only(&sound, b"kind") + 1] = 0;
+    assert!(finds(&bytes, Code::InodeXattrNameLengthWrong), "{:?}", look(&bytes).problems);
+    image.set_bytes(&bytes);
+    repair("an attribute of a file", &image);
+    assert!(content(&image) == before);
+}
+
+#[test]
+fn what_a_repair_allocates_is_not_what_the_bitmaps_say_a_folder_has() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(EXT4);
+    let before = content(&image);
+    // the folder's map is not read before the flag is gone, and the resize inode is made before that
+    image.debugfs(&["sif dir flags 0x10080000", "sif <7> block[IND] 7000"]);
+    repair("a stray flag and a resize inode with a block of its own", &image);
+    assert!(content(&image) == before);
+}
+
+/// Neither its inode nor the copy of the inode's map in the superblock leads to a whole journal, however often they are tried.
+#[test]
+fn a_journal_whose_extents_overlap_is_made_anew() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-g", "256", "-J", "size=1"], 8 << 20).build();
+    let before = content(&image);
+    let mut bytes = image.bytes();
+    let superblock = DiskSuperblock::mut_from_bytes(&mut bytes[1024..2048]).expect("a superblock");
+    let [extents, second_start, second_len] = [0, 6, 7].map(|n| superblock.s_jnl_blocks[n].get());
+    assert!(extents >> 16 > 2 && second_start + second_len < 1024, "the second of three");
+    superblock.s_jnl_blocks[7] = (2 * second_len).into();
+    superblock.seal();
+    image.set_bytes(&bytes);
+    image.debugfs(&[&format!("sif <8> block[7] {}", 2 * second_len)]);
+    repair("the journal's second extent is too long", &image);
+    assert!(content(&image) == before);
+    assert!(image.debugfs(&["stat <8>"]).text().contains("Size: 1048576"));
+}
