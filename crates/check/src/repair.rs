@@ -356,16 +356,10 @@ impl Iterations<'_> {
             if fixer > Fixer::Replay && self.replayed.is_none() {
                 self.replayed = Some(self.overlay.clone());
             }
-            if fixer == Fixer::Replay {
-                match replay::repair(&work)? {
-                    Replay::Whole => {}
-                    Replay::Damaged => self.repaired.push(Problem::new(Code::JournalDamaged)),
-                    Replay::Nothing => {
-                        let sentence = "the journal holds fast commits, which only a mount can replay: mount the volume \
-                                        once, then check it again";
-                        return Ok(Step::Stuck(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }));
-                    }
-                }
+            if fixer == Fixer::Replay
+                && let Some(refusal) = self.replay(&work)?
+            {
+                return Ok(Step::Stuck(refusal));
             }
             if fixer == Fixer::Descriptors
                 && !self.empty_tables
@@ -394,6 +388,22 @@ impl Iterations<'_> {
             return Ok(Step::Worked(Fixer::Superblock));
         }
         Ok(began.map_or(Step::Done, |(first, _)| Step::Worked(first)))
+    }
+
+    /// Replays the journal; why not, where that cannot be done.
+    fn replay(&mut self, work: &Work<'_>) -> blockdev::Result<Option<Refusal>> {
+        match replay::repair(work)? {
+            Replay::Whole => Ok(None),
+            Replay::Damaged => {
+                self.repaired.push(Problem::new(Code::JournalDamaged));
+                Ok(None)
+            }
+            Replay::Nothing => {
+                let sentence = "the journal holds fast commits, which only a mount can replay: mount the volume once, then \
+                                check it again";
+                Ok(Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }))
+            }
+        }
     }
 
     /// Whether the problem is one to work on now.

@@ -60,8 +60,9 @@ What is on the device when a call returns:
                laid over the volume for that, and where none can be had it is not mounted (in a
                container without loop devices: mounted, with a warning). Where another user mounted
                it, or with nofuseblk, the kernel does not pass sync(2) on, and umount(8) does not
-               wait: all is on the device when `extant umount` returns, or after SIGTERM when the
-               process has ended, and otherwise after the seconds of `commit`
+               wait: all is on the device when `extant umount` or `extant mount -o remount,ro`
+               returns, or after SIGTERM when the process has ended, and otherwise after the seconds
+               of `commit`
 
 By mount(8) and /etc/fstab: link the program as /sbin/mount.extant, and the type is extant; as \
     /sbin/mount.fuse.extant, and it is also fuse.extant, which `mount -o remount` asks for where the \

@@ -157,6 +157,8 @@ impl FileEdit<'_> {
     fn zero_range(&mut self, offset: u64, end: u64, grow: bool) -> Result<()> {
         let block_size = self.block_size() as u64;
         let (first, last) = (offset.div_ceil(block_size), end / block_size);
+        // what may lack space comes first: then the content is as it was
+        self.fill(offset / block_size, end.div_ceil(block_size), true)?;
         if first >= last {
             self.zero(offset, end)?;
         } else {
@@ -164,7 +166,6 @@ impl FileEdit<'_> {
             self.zero(last * block_size, end)?;
             self.unwrite(first, last)?;
         }
-        self.fill(offset / block_size, end.div_ceil(block_size), true)?;
         self.end_at(end, grow)
     }
 

@@ -93,7 +93,8 @@ impl Maps {
     /// The engine that each format has for a consistency: here, and nowhere else, one is chosen.
     fn engine(&self, consistency: Consistency, options: &WriteOptions) -> Result<Box<dyn Engine>> {
         let block_size = self.sb.geometry.block_size;
-        let dirty_bytes = options.dirty_bytes.min(memory_budget::budget().held_open);
+        let budget = memory_budget::budget().held_open;
+        let dirty_bytes = options.dirty_bytes.min(budget);
         let dirty_blocks = (dirty_bytes / block_size as usize).max(LEAST_DIRTY);
         let native = self.layout.native().map(|native| &native.mapped);
         Ok(match (consistency, native) {
@@ -110,8 +111,13 @@ impl Maps {
             }
             (Consistency::Journal, None) => {
                 let clock = Arc::clone(&options.clock);
+                // content in the open generation, in the one that is committed, and twice as much in the log
+                let content = budget / 4 / block_size as usize;
+                let journals_data = options.data == DataMode::Journal;
+                let dirty_blocks =
+                    if journals_data { dirty_blocks.min(content.max(LEAST_DIRTY)) } else { dirty_blocks };
                 let journal = JournalOptions {
-                    journal_data: options.data == DataMode::Journal,
+                    journal_data: journals_data,
                     checksums: self.sb.geometry.metadata_csum,
                     wide: self.sb.features.incompat.contains(Incompat::BIT64),
                     dirty_blocks,

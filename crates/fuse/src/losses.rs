@@ -1,7 +1,7 @@
 //! Open files, and which of them have to hear that content was lost.
 //!
 //! As Linux reports an error of writing back: once to each open file that was there when it happened, by its next fsync(2) or
-//! msync(2), whoever else has heard of it.
+//! msync(2), whoever else has heard of it; and if none has, to the first that was opened later.
 
 use fuse_wire::new_handle;
 use std::collections::{HashMap, HashSet};
@@ -33,7 +33,11 @@ impl Losses {
 
     /// Whether the next answer to this open file has to be that content was lost. It counts as reported then.
     pub(crate) fn report(&self, node: u64, handle: u64) -> bool {
-        self.lock().get_mut(&node).is_some_and(|loss| handle < loss.before && loss.reported.insert(handle))
+        let hears = |loss: &mut Loss| {
+            let concerned = handle < loss.before || loss.reported.is_empty();
+            concerned && loss.reported.insert(handle)
+        };
+        self.lock().get_mut(&node).is_some_and(hears)
     }
 
     /// The kernel has forgotten a node: no open file is left.
@@ -55,6 +59,10 @@ mod tests {
         assert_eq!([first, first, second, later].map(|handle| losses.report(7, handle)), [true, false, true, false]);
         losses.add([7]);
         assert_eq!([first, later].map(|handle| losses.report(7, handle)), [true, true]);
+        // those that showed it are closed, and have not heard
+        losses.add([7]);
+        let (next, last) = (new_handle(), new_handle());
+        assert_eq!([next, last, next].map(|handle| losses.report(7, handle)), [true, false, false]);
         losses.forget(7);
         assert!(!losses.report(7, second) && losses.report(8, second));
     }

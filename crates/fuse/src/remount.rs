@@ -6,7 +6,7 @@
 use crate::ops::ACCESS;
 use crate::options::{MountOptions, means_nothing_here, words};
 use crate::{Error, Result};
-use fuse_wire::{MountInfo, is_ours, mounted_on, resolve};
+use fuse_wire::{MountInfo, SYNC, is_ours, mounted_on, resolve};
 use rustix::mount::MountFlags;
 use std::ffi::OsStr;
 use std::io;
@@ -59,7 +59,13 @@ pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<
         let why = "it was mounted read-only; unmount it, and mount it again";
         return Err(on_dir(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)));
     }
-    rustix::mount::mount_remount(&place, flags, "").map_err(|e| on_dir(e.into()))
+    rustix::mount::mount_remount(&place, flags, "").map_err(|e| on_dir(e.into()))?;
+    // all that was written is durable then, as with any file system; of a mount without a device the kernel does not ask for that
+    let synced = match flags.contains(MountFlags::RDONLY) {
+        true => rustix::fs::getxattr(&place, OsStr::new(SYNC), &mut [0; 1][..]).map(drop),
+        false => Ok(()),
+    };
+    synced.map_err(|e| on_dir(e.into()))
 }
 
 fn is_open_for_writing(dir: &Path) -> io::Result<bool> {

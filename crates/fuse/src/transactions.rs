@@ -274,6 +274,13 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if caller.uid != 0 && caller.uid != rustix::process::getuid().as_raw() {
             return Err(Errno::PERM);
         }
+        if !members::is_proc_ours() {
+            return Ok(
+                "/proc is not of the PID namespace that the volume's server runs in, so it cannot know its members: \
+                       mount the volume where it is (unshare --mount-proc)"
+                    .into(),
+            );
+        }
         let (client, _) = members::process(caller.pid).ok_or(Errno::SRCH)?;
         let commit = match command {
             Command::Begin { seconds, mark } => return self.begin(client, Duration::from_secs(*seconds), mark),

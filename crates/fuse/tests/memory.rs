@@ -121,6 +121,12 @@ impl Drop for Group {
 
 #[test]
 fn a_server_with_little_memory_goes_on() {
+    serve_with_little_memory("rw,commit=100");
+    // content that is in the log, too, and waits to go home
+    serve_with_little_memory("rw,commit=100,data=journal");
+}
+
+fn serve_with_little_memory(options: &str) {
     // far more content than the group may have memory, and nothing of it leaves memory for its age
     const FILES: usize = 8000;
     const LENGTH: usize = 12 << 10;
@@ -136,7 +142,7 @@ fn a_server_with_little_memory_goes_on() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let mut server = Command::new("sh")
         .args(["-c", "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"", "sh"])
-        .args([group.0.as_path(), &program, image.path(), dir.path(), Path::new("rw,commit=100")])
+        .args([group.0.as_path(), &program, image.path(), dir.path(), Path::new(options)])
         .stdout(Stdio::piped())
         .spawn()
         .expect("starting the program");
@@ -144,13 +150,25 @@ fn a_server_with_little_memory_goes_on() {
     BufReader::new(server.stdout.as_mut().expect("its output")).read_line(&mut said).expect("its output");
     assert_eq!(said, "mounted\n");
 
-    let made = (0..FILES).try_for_each(|n| {
+    // several at once
+    let large = |n: u8| -> std::io::Result<()> {
+        let mut file = fs::File::create(dir.path().join(format!("large-{n}")))?;
+        (0..64).try_for_each(|_| std::io::Write::write_all(&mut file, &[n; 1 << 20]))?;
+        file.sync_all()?;
+        fs::remove_file(dir.path().join(format!("large-{n}")))
+    };
+    let larges = std::thread::scope(|scope| {
+        let all = [1, 2].map(|n| scope.spawn(move || large(n)));
+        all.into_iter().try_for_each(|one| one.join().expect("no panic"))
+    });
+    let small = |n: usize| {
         let sub = dir.path().join((n / 1000).to_string());
-        if n % 1000 == 0 {
+        if n.is_multiple_of(1000) {
             fs::create_dir(&sub)?;
         }
         fs::write(sub.join(n.to_string()), [n as u8; LENGTH])
-    });
+    };
+    let made = larges.and_then(|()| (0..FILES).try_for_each(small));
     let died = server.try_wait().expect("waiting");
     if died.is_some() || made.is_err() {
         server.kill().ok();

@@ -343,20 +343,20 @@ impl<'a> Work<'a> {
         u64::from(geometry.first_data_block) + cluster * u64::from(geometry.cluster_blocks)
     }
 
-    /// So many free blocks in a row within `room`, now taken: the first of them.
-    pub(super) fn allocate_run(&self, blocks: u64, room: Range<u64>) -> Option<u64> {
-        let unmarked = || self.find_run(blocks, &room, |cluster| !self.is_marked(cluster));
-        unmarked().or_else(|| self.find_run(blocks, &room, |_| true))
+    /// So many free blocks in a row in a range, now taken: the first of them.
+    pub(super) fn allocate_run(&self, blocks: u64, within: Range<u64>) -> Option<u64> {
+        let unmarked = || self.find_run(blocks, &within, |cluster| !self.is_marked(cluster));
+        unmarked().or_else(|| self.find_run(blocks, &within, |_| true))
     }
 
-    fn find_run(&self, blocks: u64, room: &Range<u64>, good: impl Fn(u64) -> bool) -> Option<u64> {
+    fn find_run(&self, blocks: u64, within: &Range<u64>, good: impl Fn(u64) -> bool) -> Option<u64> {
         let walk = self.walk()?;
         let claims = &walk.ctx.claims;
         let ratio = u64::from(self.volume().geometry.cluster_blocks);
         let wanted = blocks.div_ceil(ratio);
-        let room = claims.clusters_of(room);
-        let end = room.end.min(self.clusters());
-        let (mut start, mut at) = (room.start, room.start);
+        let within = claims.clusters_of(within);
+        let end = within.end.min(self.clusters());
+        let (mut start, mut at) = (within.start, within.start);
         while at < end {
             if !self.is_free(walk, at) || !good(at) {
                 start = at + 1;

@@ -225,6 +225,26 @@ fn who_asks_from_another_pid_namespace_is_no_member() {
     assert_eq!(names.contains("during"), written, "{names}");
 }
 
+/// Numbers of processes are of no use to a server that sees those of another namespace.
+#[test]
+fn where_proc_is_of_another_namespace_no_transaction_begins() {
+    if !ready() || !tools::has_fuse() || !tools::is_root() || !need(&["unshare"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("mnt")).unwrap();
+    prints(&["mkfs", "-t", "extant", text(&at("volume")), "32M"]);
+    let script = format!(
+        "cd {} && {EXTANT} mount volume mnt && {{ {EXTANT} txn mnt -- touch mnt/member; echo $?; {EXTANT} umount mnt; }}",
+        text(folder.path())
+    );
+    let ran = Command::new("unshare").args(["--pid", "--fork", "sh", "-c", &script]).output().unwrap();
+    let (out, said) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(out.ends_with("125\n") && said.contains("/proc is not of the PID namespace"), "{out} {said}");
+    assert!(!prints(&["ls", text(&at("volume")), "/"]).contains("member"));
+}
+
 #[test]
 fn a_command_whose_time_is_over_is_ended() {
     if !ready() || !tools::has_fuse() {

@@ -371,6 +371,21 @@ fn remounted_read_only_and_back() {
     assert_eq!(remount("remount,rw").exit, Some(0));
     std::fs::write(&file, "x").unwrap();
     folder.unmount();
+    // what was written is durable, also where the kernel does not ask for that
+    for (options, content) in [("rw", "y"), ("nofuseblk", "z")] {
+        prints(&["mount", "-o", options, text(image.path()), folder.text()]);
+        std::fs::write(&file, content).unwrap();
+        assert_eq!(remount("remount,ro").exit, Some(0), "{options}");
+        let (pid, ended) = server(&folder);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let mut fds = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+        tools::run("umount", &["-l".as_ref(), folder.path().as_os_str()]);
+        // it says that a journal was replayed
+        assert_eq!(extant(&["mount", text(image.path()), folder.text()]).exit, Some(0), "{options}");
+        assert_eq!(read_to_string(&file).unwrap(), content, "{options}");
+        folder.unmount();
+    }
     prints(&["mount", "-o", "ro", text(image.path()), folder.text()]);
     let ran = remount("remount,rw");
     assert_eq!(ran.exit, Some(1));

@@ -34,6 +34,11 @@ pub(super) struct Members {
     known: Mutex<(Instant, HashMap<u32, bool>)>,
 }
 
+/// Whether `/proc` shows the processes by the numbers that requests have, and not those of another PID namespace.
+pub(super) fn is_proc_ours() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()))
+}
+
 /// A process, of which `task` is a thread, and the one that made it.
 pub(super) fn process(task: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
