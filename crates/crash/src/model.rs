@@ -98,6 +98,8 @@ pub struct State {
     pub snapshots: BTreeMap<String, Arc<State>>,
     /// While a transaction runs, what was there when it began.
     pub before: Option<Arc<State>>,
+    /// The least number that a new node may have: that of one that is gone would be taken for it.
+    pub next: Id,
 }
 
 /// Most bytes a file of the model may have: workloads are small, and a mistake in one must not take all memory.
@@ -120,7 +122,7 @@ impl State {
     #[must_use]
     pub fn of(nodes: BTreeMap<Id, Arc<Node>>, root: Id) -> Self {
         let (open, unnamed, snapshots) = Default::default();
-        Self { nodes, root, open, unnamed, snapshots, before: None }
+        Self { nodes, root, open, unnamed, snapshots, before: None, next: FIRST_NEW }
     }
 
     /// What of it would be left if all that is done were durable now, and power were lost: without what a transaction that
@@ -313,8 +315,10 @@ impl State {
         self.nodes.get(&self.resolve(path)?).ok_or(Errno::NOENT)
     }
 
-    fn next_id(&self) -> Id {
-        self.nodes.keys().next_back().map_or(FIRST_NEW, |last| FIRST_NEW.max(last + 1))
+    fn next_id(&mut self) -> Id {
+        let id = self.nodes.keys().next_back().map_or(self.next, |last| self.next.max(last + 1));
+        self.next = id + 1;
+        id
     }
 
     fn node_mut(&mut self, id: Id) -> Result<&mut Node> {

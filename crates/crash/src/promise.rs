@@ -460,6 +460,14 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
         [Some(node)] => Some(node),
         _ => None,
     };
+    // with a rename a file may have both names: then its links are as many as there are
+    let names = |state: &State, id: Id| -> Vec<String> {
+        state.paths().into_iter().filter(|(_, at)| *at == id).map(|(path, _)| path).collect()
+    };
+    let renamed = |id: Id| {
+        let last = names(model, id);
+        (pins.node(id)..moment.begun).any(|number| names(history.state(number), id) != last)
+    };
     // an entry that was the same since its directory's pin; one torn write may cost a changed directory any entry
     let entry_kept = |dir: Id, name: &str| {
         let versions = history.versions(dir, pins.node(dir), moment.begun);
@@ -488,7 +496,9 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
             // what is in a directory is judged by name; a check counts its links by what is left, and those of a file
             // that has another name in a torn directory
             let recounted = node.entries().is_some() || moment.torn;
-            let found = Node { links: if recounted { node.links } else { found.links }, ..found.as_ref().clone() };
+            let there = || observed.resolve(path).map_or(0, |ino| names(observed, ino).len() as u32);
+            let links = if recounted || renamed(*id) && found.links == there() { node.links } else { found.links };
+            let found = Node { links, ..found.as_ref().clone() };
             same_node(node, &found)
                 .and_then(|()| if node.entries().is_some() { Ok(()) } else { same_content(node, &found) })
                 .map_err(|why| format!("/{path}: {why}"))?;
@@ -653,6 +663,15 @@ mod tests {
         legal("none", "create a; create b; create c", "create c");
         // a check may give a file up that was changed, and its name with it
         legal("none", "create f; append f 9 =1; sync; append f 9000 =2", "");
+        // between two names a file may have both; its links are counted
+        let renamed = "mkdir d; create d/f; link d/f g; fsync g; fsync .; rename d/f h";
+        legal("none", renamed, "mkdir d; create d/f; link d/f g; link g h");
+        broken(
+            "none",
+            &renamed.replace("rename d/f h", "create x"),
+            "mkdir d; create d/f; link d/f g; link g h",
+            "3 links",
+        );
         // another name in the same directory changes nothing for this one, but a torn block may
         broken("none", &format!("{pinned}; create h"), "create h", "g is pinned, and is not there");
         assert!(judged_torn("none", &format!("{pinned}; create h"), "create h").is_ok());
@@ -671,6 +690,10 @@ mod tests {
         broken("linked", done, "create a; append a 9 =2", "byte 0 is");
         broken("linked", "create a; sync; mkdir d; create d/f; sync", "create a; mkdir d", "/d/ has no f");
         broken("linked", "create a; sync; create b; mkdir d", "create a; create d", "2 links instead of 3");
+        // a new file is none that went
+        let done = "mkdir d; fsync d; rmdir d; create b; mkdir e";
+        legal("linked", done, "mkdir e");
+        broken("linked", done, "mkdir d; mkdir e", "4 links instead of 3");
         // over another file: the old or the new, whole
         let done = "create a; append a 9 =1; sync; create b; append b 9 =2; rename b a";
         legal("linked", done, "create a; append a 9 =1");

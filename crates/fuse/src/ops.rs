@@ -395,9 +395,6 @@ impl Ops {
                 } else if written.at != offset {
                     // the kernel has put it elsewhere into its pages
                     reply.content_changed(node, offset.min(written.at));
-                } else if written.bytes < data.len() {
-                    // it has all of it in its pages
-                    reply.content_changed(node, offset.saturating_add(written.bytes as u64));
                 }
                 if sync {
                     self.fsync(node, true)?;
@@ -418,9 +415,7 @@ impl Ops {
                 Ok(())
             }
             Operation::Fallocate { offset, length, mode } => {
-                // what was done before it failed the kernel does not expect
-                let allocated = self.allocate(node, offset, length, mode, caller);
-                if allocated.inspect_err(|_| reply.content_changed(node, offset))? {
+                if self.allocate(node, offset, length, mode, caller)? {
                     reply.attributes_changed(node);
                 }
                 Ok(())

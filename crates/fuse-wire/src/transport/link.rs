@@ -30,8 +30,6 @@ pub(crate) const MAX_HEADER: usize = 4096;
 const FORGETTING: usize = 32;
 /// How long an answer waits for the kernel to forget pages, of which it may have one locked until it has the answer.
 const PAGE_LOCK: Duration = Duration::from_millis(20);
-/// The same for a write that was refused: programs try again, and nearly always the pages are not locked.
-const REFUSED: Duration = Duration::from_millis(2);
 
 /// The root, as the protocol numbers it.
 const ROOT: u64 = 1;
@@ -172,13 +170,8 @@ fn ask((link, queue): (&Link, Queue), request: &Request<'_>, reply: &mut Reply<'
                 let page = matches!(request.operation, Operation::Write { late: true, .. });
                 // what was appended elsewhere has to be forgotten in any case
                 if !page || link.forgetting.load(Ordering::SeqCst) < FORGETTING {
-                    forget_content(link, (node, from), PAGE_LOCK);
+                    forget_content(link, node, from);
                 }
-            }
-            // the kernel has put into its pages what was refused, and mappings show it
-            if let (Err(_), Operation::Write { offset, late: false, direct: false, .. }) = (outcome, &request.operation)
-            {
-                forget_content(link, (request.node, *offset), REFUSED);
             }
             outcome
         }
@@ -194,10 +187,10 @@ fn forget_attributes(link: &Link, node: u64) {
     forget_inode(link.connection.as_fd(), node, -1);
 }
 
-/// Has the kernel forget the content of a node from a byte on, in the midst of an answer to a write to it. The kernel
-/// may have pages of what is written locked until it has the answer: they are not read before, and are
-/// forgotten then. So this does not wait for it for longer than `wait`.
-fn forget_content(link: &Link, (node, from): (u64, u64), wait: Duration) {
+/// Has the kernel forget the content of a node from byte `from` on, in the midst of an answer to a write to it. The kernel
+/// may have the last page of what is written locked until it has the answer: it is not read before, and is
+/// forgotten then. So this does not wait for it for long.
+fn forget_content(link: &Link, node: u64, from: u64) {
     let Ok(connection) = link.connection.try_clone() else { return };
     link.watchdog.start();
     let (done, finished) = std::sync::mpsc::channel();
@@ -210,7 +203,7 @@ fn forget_content(link: &Link, (node, from): (u64, u64), wait: Duration) {
         let _ = done.send(());
     };
     if std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(forget).is_ok() {
-        let _ = finished.recv_timeout(wait);
+        let _ = finished.recv_timeout(PAGE_LOCK);
     }
 }
 
