@@ -46,8 +46,9 @@ Processes that COMMAND leaves behind are waited for before it is committed. When
     and when that has ended all is rolled back. So it is when this process is killed, and when the \
     volume is unmounted by force (umount -l, SIGTERM to the process that serves it): without force it \
     is busy. After a rollback what is left of COMMAND cannot change the volume: its calls fail \
-    (operation canceled), until it ends. Two things cannot be known: memory that it mapped from a file \
-    and changes after the rollback is written as anybody's, and with this process killed by SIGKILL, a \
+    (operation canceled), until it ends. Three things remain: memory that it mapped from a file and \
+    changes after the rollback is written as anybody's; so are bytes of a call that failed, where \
+    another program has the file mapped and stores beside them; and with this process killed by SIGKILL, a \
     process that at the same moment has lost its parents and its environment (EXTANT_TXN) is not \
     recognized.
 
