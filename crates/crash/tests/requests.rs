@@ -40,8 +40,8 @@ const EXPECTED: &[Row] = &[
     ("spacemap", "journal-data", 0xc0f6_501e_4800_ce0e, 0x7770_4c52_db12_acdf),
     ("spacemap", "journal-writeback", 0xc0f6_501e_4800_ce0e, 0xa726_7795_e0bf_7a17),
     ("extant", "none", 0x556e_4234_e148_b285, 0xb323_cd7b_3b9c_6fe6),
-    ("extant", "snapshot", 0x556e_4234_e148_b285, 0x3fa6_7df1_a5b8_92c5),
-    ("extant", "snapshot-cow", 0x556e_4234_e148_b285, 0x26da_f0b5_e946_5654),
+    ("extant", "snapshot", 0x556e_4234_e148_b285, 0x2112_002b_6f75_786e),
+    ("extant", "snapshot-cow", 0x556e_4234_e148_b285, 0x48d4_6283_ae6e_67d7),
 ];
 
 /// Everything of one operation, long mixtures, and versions, which only some modes have: others refuse them.

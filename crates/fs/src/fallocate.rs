@@ -166,6 +166,8 @@ impl FileEdit<'_> {
             self.zero(last * block_size, end)?;
             self.unwrite(first, last)?;
         }
+        // what a snapshot has, too, became holes
+        self.fill(offset / block_size, end.div_ceil(block_size), true)?;
         self.end_at(end, grow)
     }
 

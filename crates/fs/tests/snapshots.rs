@@ -4,7 +4,8 @@
 use blockdev::{BlockDevice, FileDevice, MemoryDevice};
 use extant_fs::mkfs::{Kind, MkfsOptions, make};
 use extant_fs::{
-    AllocateMode, DataMode, Error, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions, rollback,
+    AllocateMode, DataMode, Error, FileBlock, FileKind, InodeNo, NewFile, OpenOptions, Place, Timestamp, Volume,
+    WriteOptions, rollback,
 };
 use simdev::Trace;
 use std::collections::BTreeMap;
@@ -565,4 +566,26 @@ fn a_snapshot_is_of_one_moment() {
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
     }
+}
+
+/// Blocks that a snapshot has, too, cannot be marked as unwritten: others take their place, so that a write needs no space.
+#[test]
+fn a_zeroed_range_has_blocks_of_its_own_beside_a_snapshot() {
+    let device = made(32 << 20);
+    let volume = open(&device);
+    let file = volume.create(InodeNo::ROOT, b"f", &new(FileKind::Regular)).expect("a file").number;
+    volume.write_at(file, 0, &[7; 1 << 20]).expect("a write");
+    volume.truncate(file, 2 << 20).expect("a hole behind it");
+    volume.create_snapshot(b"before").expect("a snapshot");
+    volume.allocate(file, AllocateMode::Zero, 4096, (2 << 20) - 4096).expect("zeroed");
+    let inode = volume.inode(file).expect("the file");
+    let mut at = FileBlock(0);
+    while at.get() < (2 << 20) / 4096 {
+        let run = volume.map(&inode, at).expect("a run");
+        assert!(!matches!(run.place, Place::Hole), "a hole at {at:?}");
+        at = run.end();
+    }
+    let mut bytes = vec![1; 2 << 20];
+    assert_eq!(volume.read_at(&inode, 0, &mut bytes).expect("read"), 2 << 20);
+    assert!(bytes[..4096] == [7; 4096] && bytes[4096..].iter().all(|byte| *byte == 0));
 }
