@@ -497,7 +497,8 @@ fn per_object(history: &History, moment: Moment, pins: &Pins, observed: &State) 
             // that has another name in a torn directory
             let recounted = node.entries().is_some() || moment.torn;
             let there = || observed.resolve(path).map_or(0, |ino| names(observed, ino).len() as u32);
-            let links = if recounted || renamed(*id) && found.links == there() { node.links } else { found.links };
+            let recounted = recounted || found.links != node.links && found.links == there() && renamed(*id);
+            let links = if recounted { node.links } else { found.links };
             let found = Node { links, ..found.as_ref().clone() };
             same_node(node, &found)
                 .and_then(|()| if node.entries().is_some() { Ok(()) } else { same_content(node, &found) })

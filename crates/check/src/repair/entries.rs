@@ -53,8 +53,8 @@ fn set_byte(bytes: &mut [u8], at: usize, value: u8) {
     }
 }
 
-/// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it. An entry that
-/// is sound but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many the volume has.
+/// Makes the chain of entries that fills `bytes` whole: what does not fit is cut, or taken in by the entry before it. An entry
+/// that is sound but for an end beyond the chain's is the chain's last, as with e2fsck. `inodes` is how many the volume has.
 pub(super) fn salvage(bytes: &mut [u8], block_size: u32, inodes: u32) {
     let mut before: Option<usize> = None;
     let mut at = 0;

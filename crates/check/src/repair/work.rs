@@ -326,8 +326,9 @@ impl<'a> Work<'a> {
                 at += 64;
                 continue;
             }
-            let passed_over = regions && self.is_region(at) || !self.marked_too.get() && self.is_marked(at);
-            if self.is_free(walk, at) && !passed_over {
+            // the bitmap, which may have to be read, is asked last
+            let passed_over = || regions && self.is_region(at) || !self.marked_too.get() && self.is_marked(at);
+            if self.is_free(walk, at) && !passed_over() {
                 self.cursor.set(at + 1);
                 self.taken.borrow_mut().insert(at);
                 return Some(self.first_block(at));
