@@ -207,6 +207,7 @@ user() { setpriv $ids "$@"; }
 other() { setpriv --reuid=4321 --regid=4321 --clear-groups "$@"; }
 says() { name=$1; shift; echo "$name: $("$@" 2>/dev/null || echo refused)"; }
 serve() {
+    : > said # what the server before said must not be taken for this one's
     (exec setpriv $ids ./mount volume.img dir "$1") > said & server=$!
     for n in $(seq 200); do grep -q mounted said && break; sleep 0.05; done
     echo "-- $1"
