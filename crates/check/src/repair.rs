@@ -194,6 +194,9 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
     if problems.is_fatal() || asked == 0 {
         return Ok(Replay::Nothing);
     }
+    if problems.count(Code::JournalSuperblockBad) > 0 {
+        return Ok(Replay::Damaged);
+    }
     let view = View { volume: &volume, scanner: &scanner, problems: &problems, walk: None };
     let overlay = Overlay::new(Arc::clone(device));
     let replayed = replay::copy(&Work::new(&view, &overlay, 0)).map_err(failed)?;
@@ -327,11 +330,16 @@ impl Iterations<'_> {
         if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.fixer() == Fixer::None) {
             return Ok(Step::Done);
         }
-        // that another table of groups is the right one is for a person to say
-        if let Some(copy) = problems.iter().find(|p| p.code == Code::GroupDescriptorsTryBackup)
+        // that another table of groups is the right one is for a person to say, and so is which is newer, the volume or a log
+        // that it does not ask for
+        let asks = |p: &&Problem| {
+            matches!(p.code, Code::GroupDescriptorsTryBackup | Code::JournalRecoveryFlagMissing)
+                && (p.code.fixer() != Fixer::Replay || self.rules.preen(p.code) == Preen::Stops)
+        };
+        if let Some(grave) = problems.iter().find(asks)
             && self.mode == Repair::Safe
         {
-            self.stopped = Some(copy.clone());
+            self.stopped = Some(grave.clone());
             return Ok(Step::Done);
         }
         journal::forget_error(&work)?;
@@ -431,7 +439,9 @@ impl Iterations<'_> {
     ) -> Result<Report, Refusal> {
         // a volume of which only a copy of the superblock is usable cannot be mounted, whatever else is right with it
         let from_copy = |p: &Reported| matches!(p.code, Code::SuperblockTryBackup | Code::GroupDescriptorsTryBackup);
-        if self.mode == Repair::Safe && report.problems.iter().any(from_copy) {
+        // nor is one with a log that a person has to decide on
+        let undecided = self.stopped.as_ref().is_some_and(|p| p.code == Code::JournalRecoveryFlagMissing);
+        if self.mode == Repair::Safe && (undecided || report.problems.iter().any(from_copy)) {
             (report.clean, report.exit) = (false, report.exit | exit::LEFT);
         }
         let left = !report.clean;

@@ -126,12 +126,15 @@ pub(crate) fn misled(scanner: &Scanner<'_>, volume: &Volume) -> Vec<(&'static st
             Kind::Project => None,
         };
         let ordinary = number.get() >= volume.geometry.first_inode && number.get() <= volume.geometry.inodes;
-        if !(ordinary || number == InodeNo::ROOT) || has_header(scanner, volume, number, kind) {
+        // the reserved inode of another kind
+        let other = Some(number) != reserved && [InodeNo::USER_QUOTA, InodeNo::GROUP_QUOTA].contains(&number);
+        if !(ordinary || other || number == InodeNo::ROOT) || has_header(scanner, volume, number, kind) {
             continue;
         }
         // one whose header is damaged looks as mkfs makes them, and belongs to no other kind
         let others = [Kind::User, Kind::Group, Kind::Project].into_iter().filter(|other| *other != kind);
-        if is_hidden(scanner, volume, number)
+        if !other
+            && is_hidden(scanner, volume, number)
             && !others.into_iter().any(|kind| has_header(scanner, volume, number, kind))
         {
             continue;

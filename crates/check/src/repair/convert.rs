@@ -79,8 +79,8 @@ fn refused(sentence: impl Into<String>) -> Refusal {
 /// Builds the other form in the overlay. The blocks that were free before; `None` where there is nothing to do.
 fn build(view: &View<'_>, overlay: &Overlay, to: FreeSpaceForm) -> Result<Option<FreeBlocks>, Refusal> {
     let Some(walk) = view.walk else { return Err(refused("the volume is not sound: run `extant check -y` first")) };
-    let replay = view.problems.count(Code::JournalNotReplayed) + view.problems.count(Code::JournalRecoveryOfNothing);
-    if replay > 0 {
+    let unreplayed = [Code::JournalNotReplayed, Code::JournalRecoveryOfNothing, Code::JournalRecoveryFlagMissing];
+    if unreplayed.into_iter().any(|code| view.problems.count(code) > 0) {
         return Err(refused("the journal was not replayed: run `extant check -p`, or mount the volume once"));
     }
     let has_maps = view.volume.space_maps.is_some();

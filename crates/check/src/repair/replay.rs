@@ -9,6 +9,7 @@ use super::work::Work;
 use crate::phases::superblock::journal::{self, Journal};
 use crate::system_inode::SystemInode;
 use blockdev::Result;
+use format::checksum::crc32c;
 use format::feature::Incompat;
 use format::jbd2::{
     BlockType, DiskSuperblock, Header, JournalSuperblock, MAGIC, TagFlags, crc32_be, fast_commit, later,
@@ -66,7 +67,7 @@ pub(super) fn copy(work: &Work<'_>) -> Result<Option<Replayed>> {
     let Some(Journal { file, bytes, .. }) = journal::find(work.view.scanner, volume, inode) else { return Ok(None) };
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
-    let Ok(superblock) = JournalSuperblock::parse(&bytes, block_size, blocks) else { return Ok(None) };
+    let Some(superblock) = journal::readable(&bytes, block_size, blocks) else { return Ok(None) };
     let log = scan(work, &file, &superblock)?;
     if has_fast_commits(work, &file, &superblock, log.next) {
         // only a file system knows what they mean: left as it is, so that a mount can replay them
@@ -231,7 +232,12 @@ pub(super) fn renew(work: &Work<'_>, file: &SystemInode) -> Result<()> {
     let blocks = u32::try_from(file.size / u64::from(block_size)).unwrap_or(u32::MAX);
     let Some(block) = file.block(0) else { return Ok(()) };
     let mut bytes = vec![0; work.block_size()];
-    let superblock = DiskSuperblock::empty(block_size, blocks, 0, work.volume().disk.s_uuid);
+    let mut superblock = DiskSuperblock::empty(block_size, blocks, 0, work.volume().disk.s_uuid);
+    // what stands in the log is not taken for what comes: a number that no log before has begun with. The superblock's own
+    // checksum, its last word, would make it the same for all
+    let volume = work.volume().disk.as_bytes();
+    let summed = volume.split_last_chunk::<4>().map_or(volume, |(summed, _)| summed);
+    superblock.s_sequence = crc32c(!0, summed).max(1).into();
     if let Some(start) = bytes.get_mut(..DiskSuperblock::SIZE) {
         start.copy_from_slice(superblock.as_bytes());
     }

@@ -162,17 +162,18 @@ fn a_file_named_for_quota_stays_a_file() {
     repaired("counts of quota", &mut sound);
     image.set_bytes(&sound);
     let (before, project) = (tree(&image), superblock(&mut sound).s_prj_quota_inum.get());
-    for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 2, project] {
+    // the reserved inodes of other kinds are whole quota files, too
+    for number in [inode_of(&image, "a"), inode_of(&image, "dir"), 2, project, 3, 4] {
         for field in 0..3 {
+            if number == [3, 4, project][field] {
+                continue;
+            }
             let wrong = changed(&sound, |sb| match field {
                 0 => sb.s_usr_quota_inum = number.into(),
                 1 => sb.s_grp_quota_inum = number.into(),
                 _ => sb.s_prj_quota_inum = number.into(),
             });
             let said = format!("field {field} names {number}");
-            if field == 2 && number == project {
-                continue;
-            }
             let report = look(&wrong);
             assert!(finds(&report, Code::QuotaInodeElsewhere), "{said}: {:?}", report.problems);
             let mut bytes = wrong;

@@ -174,12 +174,8 @@ fn what_a_person_has_to_decide_is_left_alone() {
     assert!(e2fsck(image.path()).clean);
 }
 
-/// What was committed behind a transaction that does not match its checksums is lost, and the volume is not taken at its word.
-#[test]
-fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
-    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
-        return;
-    }
+/// A volume whose journal holds three transactions, each of one block that is free: 7001 to 7003, full of 0xA1 to 0xA3.
+fn three_transactions() -> Image {
     let folder = tempfile::tempdir().expect("a folder");
     let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=1"], 8 << 20).build();
     // three transactions, each of one block that is free
@@ -191,20 +187,125 @@ fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
     }
     commands.push("jc".to_owned());
     image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+    image
+}
+
+/// What the blocks of [`three_transactions`] begin with.
+fn home(bytes: &[u8]) -> [u8; 3] {
+    [7001, 7002, 7003].map(|block: usize| bytes[block * 1024])
+}
+
+/// The first byte of the journal, and its superblock.
+fn journal(image: &Image) -> (usize, DiskSuperblock) {
+    let said = testkit::oracle::debugfs(image.path(), "bmap <8> 0");
+    let at = said.lines().next().unwrap_or_default().parse::<usize>().unwrap_or_else(|_| panic!("{said}")) * 1024;
+    (at, DiskSuperblock::read_from_prefix(&image.bytes()[at..]).expect("the journal's superblock").0)
+}
+
+/// Where a log begins, it says itself, and no other block would do: what was committed in it is found from block 1 on.
+#[test]
+fn a_log_that_begins_nowhere_is_read_all_the_same() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = three_transactions();
+    let (at, disk) = journal(&image);
+    let whole = image.bytes();
+    for first in [0, disk.s_maxlen.get() + 7] {
+        let mut bytes = whole.clone();
+        let mut wrong = disk;
+        wrong.s_first = first.into();
+        wrong.seal();
+        bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(wrong.as_bytes());
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
+        assert!(!extant_check::first_sight(&*device, &options(Repair::Safe)), "{first}: taken at its word");
+        let report = check("volume", &*device, &Options::default(), &()).expect("a volume");
+        assert!(report.exit == exit::LEFT && !report.clean, "{first}: {:?}", report.problems);
+        assert!(report.problems.iter().any(|p| p.code == Code::JournalNotReplayed), "{first}: {:?}", report.problems);
+        let outcome = extant_check::replay(&device, &options(Repair::Safe)).expect("a volume");
+        assert!(outcome == Replay::Damaged && contents(&*device) == bytes, "{first}: {outcome:?}");
+        for mode in [Repair::Safe, Repair::All] {
+            let mut repaired = bytes.clone();
+            let report = fix(&mut repaired, mode).expect("a volume");
+            assert_eq!((report.exit, home(&repaired)), (exit::REPAIRED, [0xA1, 0xA2, 0xA3]), "{first}: {report:?}");
+            assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{first}");
+            image.set_bytes(&repaired);
+            assert!(e2fsck(image.path()).clean, "{first}");
+            let (_, after) = journal(&image);
+            assert_eq!((after.s_first.get(), after.s_start.get()), (1, 0), "{first}");
+            // nothing that is left in the log is taken for a transaction that comes
+            let (before, now) = (disk.s_sequence.get(), after.s_sequence.get());
+            assert!(now.abs_diff(before) > 1000, "{first}: {now} after {before}");
+        }
+    }
+}
+
+/// Such a log may be older than the volume, or newer: for a person to say.
+#[test]
+fn a_log_that_the_volume_does_not_ask_for_is_not_replayed_at_boot() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = three_transactions();
+    let mut bytes = image.bytes();
+    bytes[1024 + 0x60] &= !4;
+    repair_checksums(&mut bytes);
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
+    let outcome = extant_check::replay(&device, &options(Repair::Safe)).expect("a volume");
+    assert!(outcome == Replay::Nothing && contents(&*device) == bytes, "{outcome:?}");
+    let mut kept = bytes.clone();
+    let report = fix(&mut kept, Repair::Safe).expect("a volume");
+    assert!(report.exit == exit::LEFT && kept == bytes, "{report:?}");
+    let mut repaired = bytes.clone();
+    let report = fix(&mut repaired, Repair::All).expect("a volume");
+    assert_eq!((report.exit, home(&repaired)), (exit::REPAIRED, [0xA1, 0xA2, 0xA3]), "{report:?}");
+    image.set_bytes(&repaired);
+    assert!(e2fsck(image.path()).clean);
+}
+
+/// The kernel mounts no journal with fewer blocks for its log.
+#[test]
+fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "fast_commit"], 8 << 20).build();
+    let (at, disk) = journal(&image);
+    let whole = image.bytes();
+    assert!(check("volume", &MemoryDevice::from_vec(whole.clone()), &Options::default(), &()).expect("a volume").clean);
+    for (said, first, area) in [("first", disk.s_maxlen.get() - 1000, 0), ("fast commits", 1, disk.s_maxlen.get() - 1)]
+    {
+        let mut bytes = whole.clone();
+        let mut wrong = disk;
+        (wrong.s_first, wrong.s_num_fc_blks) = (first.into(), area.into());
+        wrong.seal();
+        bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(wrong.as_bytes());
+        let report = fix(&mut bytes, Repair::All).expect("a volume");
+        assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{said}: {report:?}");
+        assert!(check("volume", &MemoryDevice::from_vec(bytes.clone()), &Options::default(), &()).expect("it").clean);
+        image.set_bytes(&bytes);
+        assert!(e2fsck(image.path()).clean, "{said}");
+    }
+}
+
+/// What was committed behind a transaction that does not match its checksums is lost, and the volume is not taken at its word.
+#[test]
+fn a_journal_that_is_damaged_before_its_end_is_no_shorter_one() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = three_transactions();
     let whole = image.bytes();
     let in_log =
         |fill: u8| whole.chunks(1024).position(|block| block.iter().all(|byte| *byte == fill)).expect("a copy");
     let commit = in_log(0xA2) + 1;
-    let said = testkit::oracle::debugfs(image.path(), "bmap <8> 0");
-    let journal = said.lines().next().unwrap_or_default().parse::<usize>().unwrap_or_else(|_| panic!("{said}")) * 1024;
-    let (disk, _) = DiskSuperblock::read_from_prefix(&whole[journal..]).expect("the journal's superblock");
+    let (journal, disk) = journal(&image);
     let sequence = disk.s_sequence.get();
     let replay = |bytes: &[u8]| {
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.to_vec()));
         let outcome = extant_check::replay(&device, &options(Repair::Safe)).expect("a volume");
         (outcome, contents(&*device))
     };
-    let home = |bytes: &[u8]| [7001, 7002, 7003].map(|block: usize| bytes[block * 1024]);
     let (outcome, after) = replay(&whole);
     assert_eq!((outcome, home(&after)), (Replay::Whole, [0xA1, 0xA2, 0xA3]));
     assert_eq!(after[1024 + 0x3A] & 2, 0, "no errors are noted");

@@ -9,6 +9,7 @@ use format::InodeNo;
 use format::feature::{Compat, Incompat};
 use format::inode::{FileKind, RawInode};
 use format::jbd2::{BlockType, DiskSuperblock, Header, JournalSuperblock, SuperblockProblem};
+use zerocopy::IntoBytes;
 
 /// A journal of fewer blocks is none.
 const MIN_BLOCKS: u64 = 1024;
@@ -47,12 +48,10 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     }
     if check_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
         match transactions(scanner, volume, &file, &bytes) {
-            0 if recover => problems.report(Problem::new(Code::JournalRecoveryOfNothing)),
-            0 => {}
+            // what such a log holds may be older than the volume: not for -p to decide
+            _ if !recover => problems.report(Problem::new(Code::JournalRecoveryFlagMissing)),
+            0 => problems.report(Problem::new(Code::JournalRecoveryOfNothing)),
             count => problems.report(Problem::new(Code::JournalNotReplayed).count(count)),
-        }
-        if !recover {
-            problems.report(Problem::new(Code::JournalRecoveryFlagMissing));
         }
     }
 }
@@ -179,13 +178,41 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
             | SuperblockProblem::Checksum { .. }
             | SuperblockProblem::BlockSize { .. }
             | SuperblockProblem::FastCommitArea { .. }
+            | SuperblockProblem::First { .. }
+            | SuperblockProblem::Start { .. }
             | SuperblockProblem::TooLong { .. } => bad(),
-            // a log that is empty may say anything of where it begins; an error the kernel left says nothing of the bytes
-            SuperblockProblem::First { .. } | SuperblockProblem::Start { .. } | SuperblockProblem::Errno(_) => continue,
+            // an error that the kernel left says nothing of the bytes
+            SuperblockProblem::Errno(_) => continue,
         };
         problems.report(problem);
     }
-    found.iter().all(|p| matches!(p, SuperblockProblem::Errno(_)))
+    // the kernel mounts none with a shorter log; it sets up the area for fast commits at mount, also behind a log that is empty
+    let (first, end) = (u64::from(disk.s_first.get()), u64::from(disk.s_maxlen.get()));
+    let area = disk.s_num_fc_blks.get().into();
+    let later = area > 0 && volume.features.compat.contains(Compat::FAST_COMMIT) && disk.fast_commit_blocks() == 0;
+    let short = first + MIN_BLOCKS > end + 1 || later && end.saturating_sub(area) < MIN_BLOCKS;
+    if found.is_empty() && blocks >= MIN_BLOCKS && short {
+        problems.report(bad());
+    }
+    readable(bytes, block_size, blocks).is_some()
+}
+
+/// The journal's superblock, where the log can be read by it. Every log begins in block 1; one that says otherwise, and says so
+/// of no block of the journal, is read from there, as by e2fsck: what was committed is in it all the same.
+pub(crate) fn readable(bytes: &[u8], block_size: u32, blocks: u64) -> Option<JournalSuperblock> {
+    let parse = |bytes: &[u8]| JournalSuperblock::parse(bytes, block_size, blocks);
+    parse(bytes).ok().or_else(|| {
+        let mut disk = superblock(bytes)?;
+        let begins = |p: &SuperblockProblem| {
+            matches!(p, SuperblockProblem::First { .. } | SuperblockProblem::Start { .. } | SuperblockProblem::Errno(_))
+        };
+        if !disk.problems(block_size, blocks).iter().all(begins) {
+            return None;
+        }
+        disk.s_first = 1.into();
+        disk.seal();
+        parse(disk.as_bytes()).ok()
+    })
 }
 
 fn superblock(bytes: &[u8]) -> Option<DiskSuperblock> {
@@ -201,7 +228,7 @@ fn has_log(bytes: &[u8]) -> bool {
 fn transactions(scanner: &Scanner<'_>, volume: &Volume, file: &SystemInode, bytes: &[u8]) -> u64 {
     let block_size = volume.geometry.block_size;
     let blocks = file.size / u64::from(block_size);
-    let Ok(journal) = JournalSuperblock::parse(bytes, block_size, blocks) else { return 0 };
+    let Some(journal) = readable(bytes, block_size, blocks) else { return 0 };
     let Some(start) = journal.start() else { return 0 };
     let log = journal.log_blocks();
     let length = u64::from(log.end.saturating_sub(log.start));
