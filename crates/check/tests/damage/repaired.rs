@@ -202,6 +202,12 @@ fn journal(image: &Image) -> (usize, DiskSuperblock) {
     (at, DiskSuperblock::read_from_prefix(&image.bytes()[at..]).expect("the journal's superblock").0)
 }
 
+/// Writes a journal's superblock to where it begins, with its checksum.
+fn put(bytes: &mut [u8], at: usize, mut disk: DiskSuperblock) {
+    disk.seal();
+    bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(disk.as_bytes());
+}
+
 /// Where a log begins, it says itself, and no other block would do: what was committed in it is found from block 1 on.
 #[test]
 fn a_log_that_begins_nowhere_is_read_all_the_same() {
@@ -215,8 +221,7 @@ fn a_log_that_begins_nowhere_is_read_all_the_same() {
         let mut bytes = whole.clone();
         let mut wrong = disk;
         wrong.s_first = first.into();
-        wrong.seal();
-        bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(wrong.as_bytes());
+        put(&mut bytes, at, wrong);
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
         assert!(!extant_check::first_sight(&*device, &options(Repair::Safe)), "{first}: taken at its word");
         let report = check("volume", &*device, &Options::default(), &()).expect("a volume");
@@ -253,9 +258,9 @@ fn a_log_that_the_volume_does_not_ask_for_is_not_replayed_at_boot() {
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes.clone()));
     let outcome = extant_check::replay(&device, &options(Repair::Safe)).expect("a volume");
     assert!(outcome == Replay::Nothing && contents(&*device) == bytes, "{outcome:?}");
-    let mut kept = bytes.clone();
-    let report = fix(&mut kept, Repair::Safe).expect("a volume");
-    assert!(report.exit == exit::LEFT && kept == bytes, "{report:?}");
+    let mut after = bytes.clone();
+    let report = fix(&mut after, Repair::Safe).expect("a volume");
+    assert!(report.exit == exit::LEFT && after == bytes, "{report:?}");
     let mut repaired = bytes.clone();
     let report = fix(&mut repaired, Repair::All).expect("a volume");
     assert_eq!((report.exit, home(&repaired)), (exit::REPAIRED, [0xA1, 0xA2, 0xA3]), "{report:?}");
@@ -278,8 +283,7 @@ fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
         let mut bytes = whole.clone();
         let mut wrong = disk;
         (wrong.s_first, wrong.s_num_fc_blks) = (first.into(), area.into());
-        wrong.seal();
-        bytes[at..at + DiskSuperblock::SIZE].copy_from_slice(wrong.as_bytes());
+        put(&mut bytes, at, wrong);
         let report = fix(&mut bytes, Repair::All).expect("a volume");
         assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{said}: {report:?}");
         assert!(check("volume", &MemoryDevice::from_vec(bytes.clone()), &Options::default(), &()).expect("it").clean);
@@ -353,8 +357,7 @@ fn fast_commits_are_left_to_a_mount() {
     let (mut disk, _) = DiskSuperblock::read_from_prefix(&bytes[journal..]).expect("the journal's superblock");
     disk.s_feature_incompat = (disk.s_feature_incompat.get() | 0x20).into();
     disk.s_num_fc_blks = 64.into();
-    disk.seal();
-    bytes[journal..journal + disk.as_bytes().len()].copy_from_slice(disk.as_bytes());
+    put(&mut bytes, journal, disk);
     // a head, an unlink that names nothing, and the tail that makes it count
     let record = |tag: u16, value: &[u8]| [&tag.to_le_bytes()[..], &(value.len() as u16).to_le_bytes(), value].concat();
     let words = |words: [u32; 2]| words.map(u32::to_le_bytes).concat();
