@@ -330,13 +330,7 @@ impl Iterations<'_> {
         if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.fixer() == Fixer::None) {
             return Ok(Step::Done);
         }
-        // that another table of groups is the right one is for a person to say, and so is which is newer, the volume or a log
-        // that it does not ask for
-        let asks = |p: &&Problem| {
-            matches!(p.code, Code::GroupDescriptorsTryBackup | Code::JournalRecoveryFlagMissing)
-                && (p.code.fixer() != Fixer::Replay || self.rules.preen(p.code) == Preen::Stops)
-        };
-        if let Some(grave) = problems.iter().find(asks)
+        if let Some(grave) = problems.iter().find(|p| self.is_for_a_person(p))
             && self.mode == Repair::Safe
         {
             self.stopped = Some(grave.clone());
@@ -411,6 +405,15 @@ impl Iterations<'_> {
                                 check it again";
                 Ok(Some(Refusal { exit: exit::LEFT | exit::OPERATIONAL, ..failed(sentence) }))
             }
+        }
+    }
+
+    /// Whether `-p` goes no further: that another table of groups is the right one is for a person to say, and so is which is
+    /// newer, the volume or a log that it does not ask for.
+    fn is_for_a_person(&self, problem: &Problem) -> bool {
+        match problem.code {
+            Code::GroupDescriptorsTryBackup => true,
+            code => code == Code::JournalRecoveryFlagMissing && self.rules.preen(code) == Preen::Stops,
         }
     }
 
