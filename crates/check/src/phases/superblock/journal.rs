@@ -48,7 +48,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     }
     if check_superblock(volume, &file, &bytes, problems) && (recover || has_log(&bytes)) {
         match transactions(scanner, volume, &file, &bytes) {
-            // what such a log holds may be older than the volume: not for -p to decide
+            // it may be newer than the volume, or older: not for -p to decide
             _ if !recover => problems.report(Problem::new(Code::JournalRecoveryFlagMissing)),
             0 => problems.report(Problem::new(Code::JournalRecoveryOfNothing)),
             count => problems.report(Problem::new(Code::JournalNotReplayed).count(count)),
