@@ -63,3 +63,27 @@ fn what_is_wrong_with_several_values_is_repaired_in_one_run() {
         }
     }
 }
+
+/// The size of an inode that holds a value follows from the entries that name it: no attribute goes.
+#[test]
+fn a_value_whose_inode_has_another_size_stays() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let (image, holders) = volume("ea_inode,^has_journal");
+    let sound = image.bytes();
+    let attributes = |image: &Image| testkit::oracle::debugfs(image.path(), "ea_list a");
+    let before = attributes(&image);
+    assert!(before.contains("user.large (1020)") && before.contains("user.second (1020)"), "{before}");
+    // less than the block holds, and so much more that the block is not enough
+    for size in [100, 0, 5000] {
+        image.set_bytes(&sound);
+        for number in &holders {
+            image.debugfs(&[&format!("sif <{number}> size {size}")]);
+        }
+        let scratch = Image::from_bytes(&[]);
+        let wrong = wrong_with(&image.bytes(), &scratch);
+        assert!(wrong.is_none(), "{size}: {}", wrong.as_ref().map_or("", Wrong::text));
+        assert_eq!(attributes(&scratch), before, "{size}");
+    }
+}

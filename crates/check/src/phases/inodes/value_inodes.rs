@@ -26,6 +26,8 @@ pub(super) struct ValueInode {
     pub(super) hash: u32,
     pub(super) refs: u64,
     pub(super) links: u16,
+    /// Bytes of the blocks that it counts.
+    pub(super) space: u64,
     /// The parent's number, in the form that Lustre wrote before values could be shared.
     pub(super) parent: u32,
 }
