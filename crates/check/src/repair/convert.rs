@@ -81,7 +81,7 @@ fn build(view: &View<'_>, overlay: &Overlay, to: FreeSpaceForm) -> Result<Option
     let Some(walk) = view.walk else { return Err(refused("the volume is not sound: run `extant check -y` first")) };
     let unreplayed = [Code::JournalNotReplayed, Code::JournalRecoveryOfNothing, Code::JournalRecoveryFlagMissing];
     if unreplayed.into_iter().any(|code| view.problems.count(code) > 0) {
-        return Err(refused("the journal was not replayed: run `extant check -p`, or mount the volume once"));
+        return Err(refused("the journal was not replayed: run `extant check -y` first"));
     }
     let has_maps = view.volume.space_maps.is_some();
     if has_maps == matches!(to, FreeSpaceForm::SpaceMaps { .. }) {

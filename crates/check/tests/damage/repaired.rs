@@ -278,11 +278,14 @@ fn a_log_that_is_too_short_for_the_kernel_is_made_anew() {
     let (at, disk) = journal(&image);
     let whole = image.bytes();
     assert!(check("volume", &MemoryDevice::from_vec(whole.clone()), &Options::default(), &()).expect("a volume").clean);
-    for (said, first, area) in [("first", disk.s_maxlen.get() - 1000, 0), ("fast commits", 1, disk.s_maxlen.get() - 1)]
-    {
+    let most = disk.s_maxlen.get();
+    let cases = [("length", 10, 1, 0), ("first block", most, most - 1000, 0), ("fast commits", most, 1, most - 1)];
+    for (said, length, first, area) in cases {
         let mut bytes = whole.clone();
         let mut wrong = disk;
-        (wrong.s_first, wrong.s_num_fc_blks) = (first.into(), area.into());
+        (wrong.s_maxlen, wrong.s_first, wrong.s_num_fc_blks) = (length.into(), first.into(), area.into());
+        // the kernel noted an error as well
+        wrong.s_errno = u32::MAX.into();
         put(&mut bytes, at, wrong);
         let report = fix(&mut bytes, Repair::All).expect("a volume");
         assert!(report.problems.iter().any(|p| p.code == Code::JournalSuperblockBad && p.fixed), "{said}: {report:?}");

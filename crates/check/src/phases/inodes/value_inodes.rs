@@ -32,6 +32,18 @@ pub(super) struct ValueInode {
     pub(super) parent: u32,
 }
 
+impl ValueInode {
+    /// The hash of an entry whose name has this hash.
+    pub(super) fn entry_hash(&self, name: u32) -> u32 {
+        name.rotate_left(16) ^ self.hash
+    }
+
+    /// Whether the entry's hash is that of the value here.
+    pub(super) fn hashes(&self, value: &ValueRef) -> bool {
+        value.name.iter().any(|name| self.entry_hash(*name) == value.hash)
+    }
+}
+
 /// Values in inodes of their own, until both ends are known.
 #[derive(Debug, Default)]
 pub(crate) struct Values {

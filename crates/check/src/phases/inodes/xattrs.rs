@@ -14,7 +14,7 @@ use format::superblock::Geometry;
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
 use format::{FsBlock, InodeNo};
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use zerocopy::FromBytes;
 
@@ -304,8 +304,7 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
     let refs = std::mem::take(&mut *lock(&ctx.values.refs));
     let inodes = std::mem::take(&mut *lock(&ctx.values.inodes));
     let mut counted: HashMap<InodeNo, u64> = HashMap::new();
-    // what those entries say whose hash is that of the value
-    let mut sizes: BTreeMap<InodeNo, Vec<(u32, Problem)>> = BTreeMap::new();
+    let sizes = agreed_sizes(&refs, &inodes);
     for value in &refs {
         let at = |code| Problem::new(code).inode(value.owner).found(u64::from(value.target.get())).name(&*value.title);
         let exists = (ctx.volume.geometry.first_inode..=ctx.volume.geometry.inodes).contains(&value.target.get());
@@ -323,19 +322,16 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
             ctx.report(at(Code::XattrValueInodeFeatureMissing));
         }
         *counted.entry(value.target).or_insert(0) += 1;
-        let word = |name: u32| name.rotate_left(16) ^ inode.hash;
         // Lustre's older form has no hash, but its inode names its one parent
         let lustre = inode.parent == value.owner.get() && inode.refs >> 32 != 0 && value.shares == 1;
-        let hashed = value.name.iter().any(|n| word(*n) == value.hash);
-        let computed = value.name.first().map_or(0, |name| word(*name));
-        let wrong = || at(Code::InodeXattrHashWrong).found(value.hash.into()).expected(computed.into());
-        if hashed {
-            sizes.entry(value.target).or_default().push((value.size, wrong()));
-        } else if !lustre || inode.size != u64::from(value.size) {
-            ctx.report(wrong());
+        let hashed = inode.hashes(value);
+        let right_size = inode.size == u64::from(value.size) || hashed && sizes.contains_key(&value.target);
+        if !right_size || !lustre && !hashed {
+            let computed = value.name.first().map_or(0, |name| inode.entry_hash(*name));
+            ctx.report(at(Code::InodeXattrHashWrong).found(value.hash.into()).expected(computed.into()));
         }
     }
-    check_sizes(ctx, &inodes, sizes);
+    report_sizes(ctx, &inodes, &sizes);
     let mut inodes: Vec<_> = inodes.into_iter().collect();
     inodes.sort_unstable_by_key(|(inode, _)| *inode);
     for (inode, value) in inodes {
@@ -352,27 +348,31 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
     }
 }
 
-/// Compares the sizes of values with those of their inodes. Where all entries that name an inode are of one mind, and their hash
-/// is that of the value in it, it is the inode that is wrong; one whose blocks call for another size is compared again when
-/// it has that.
-fn check_sizes(
-    ctx: &Context<'_>,
-    inodes: &HashMap<InodeNo, ValueInode>,
-    sizes: BTreeMap<InodeNo, Vec<(u32, Problem)>>,
-) {
-    for (inode, mut entries) in sizes {
-        let Some(value) = inodes.get(&inode) else { continue };
-        let agreed = entries.first().map_or(0, |(size, _)| *size);
-        let is_agreed = entries.iter().all(|(size, _)| *size == agreed) && u64::from(agreed) <= value.space;
-        entries.retain(|(size, _)| u64::from(*size) != value.size);
-        if is_agreed && !entries.is_empty() {
-            let known = |p: &Problem| p.code == Code::InodeSizeWrong && p.inode == Some(inode);
-            if !ctx.problems.snapshot().iter().any(known) {
-                ctx.report(Problem::new(Code::InodeSizeWrong).inode(inode).found(value.size).expected(agreed.into()));
-            }
-        } else {
-            entries.into_iter().for_each(|(_, wrong)| ctx.report(wrong));
-        }
+/// The inodes whose size is wrong, with what it should be: all entries whose hash is that of the value in the inode say so, and
+/// its blocks suffice.
+fn agreed_sizes(refs: &[ValueRef], inodes: &HashMap<InodeNo, ValueInode>) -> BTreeMap<InodeNo, u32> {
+    let mut sizes: BTreeMap<InodeNo, Option<u32>> = BTreeMap::new();
+    for value in refs.iter().filter(|value| inodes.get(&value.target).is_some_and(|inode| inode.hashes(value))) {
+        let size = sizes.entry(value.target).or_insert(Some(value.size));
+        *size = size.filter(|size| *size == value.size);
+    }
+    let wrong = |inode: &ValueInode, size: u32| inode.size != u64::from(size) && u64::from(size) <= inode.space;
+    let wrong = |(number, size): (InodeNo, Option<u32>)| {
+        size.filter(|size| inodes.get(&number).is_some_and(|inode| wrong(inode, *size))).map(|size| (number, size))
+    };
+    sizes.into_iter().filter_map(wrong).collect()
+}
+
+/// Reports these sizes. An inode whose blocks call for another size is compared again when it has that.
+fn report_sizes(ctx: &Context<'_>, inodes: &HashMap<InodeNo, ValueInode>, sizes: &BTreeMap<InodeNo, u32>) {
+    if sizes.is_empty() {
+        return;
+    }
+    let reported = ctx.problems.snapshot().into_iter().filter(|p| p.code == Code::InodeSizeWrong);
+    let reported: HashSet<InodeNo> = reported.filter_map(|p| p.inode).collect();
+    for (number, size) in sizes.iter().filter(|(number, _)| !reported.contains(number)) {
+        let found = inodes.get(number).map_or(0, |inode| inode.size);
+        ctx.report(Problem::new(Code::InodeSizeWrong).inode(*number).found(found).expected((*size).into()));
     }
 }
 

@@ -191,7 +191,8 @@ fn check_superblock(volume: &Volume, file: &SystemInode, bytes: &[u8], problems:
     let area = disk.s_num_fc_blks.get().into();
     let later = area > 0 && volume.features.compat.contains(Compat::FAST_COMMIT) && disk.fast_commit_blocks() == 0;
     let short = first + MIN_BLOCKS > end + 1 || later && end.saturating_sub(area) < MIN_BLOCKS;
-    if found.is_empty() && blocks >= MIN_BLOCKS && short {
+    let valid = found.iter().all(|p| matches!(p, SuperblockProblem::Errno(_)));
+    if valid && blocks >= MIN_BLOCKS && short {
         problems.report(bad());
     }
     readable(bytes, block_size, blocks).is_some()
